@@ -1,0 +1,119 @@
+"""From a configuration to experiments, and the same for people who write Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from .config import Config
+from .errors import Problem
+from .experiment import Experiment, Training, experiments
+from .federation import Federation, load
+from .method import Method, settings_of
+from .methods import METHODS
+from .partition import Partition
+from .privacy.budget import Privacy
+from .result import Result
+from .task import Task, make_task
+
+
+def load_federation(config: Config, data_dir: str | Path | None = None) -> Federation:
+    """Load the data of a configuration."""
+    data = config.data
+    kind = data.kind
+    if kind == "auto" and config.model.loss != "auto":
+        kind = "regression" if config.model.loss == "squared" else "classification"
+    partition = None
+    if data.partition is not None:
+        partition = Partition(data.partition, data.shards, data.alpha, data.rotations, data.mask)
+    return load(
+        data.source,
+        silos=data.silos,
+        partition=partition,
+        test=data.test,
+        seed=data.seed,
+        features=data.features,
+        feature_range=data.feature_range,
+        target_range=data.target_range,
+        kind=kind,
+        min_examples=data.min_examples,
+        silo_column=data.silo_column,
+        target_column=data.target_column,
+        data_dir=data_dir,
+    )
+
+
+def make_methods(config: Config) -> list[Method]:
+    """Make the methods of a configuration."""
+    made = []
+    for table in config.method:
+        kind = METHODS[table["name"]]
+        given = {
+            key: tuple(map(float, value)) if isinstance(value, list) else value
+            for key, value in table.items()
+            if key in settings_of(kind)
+        }
+        made.append(kind(**given))
+    return made
+
+
+def make_experiments(config: Config, data_dir: str | Path | None = None) -> list[Experiment]:
+    """Make the checked experiments of a configuration, one for each method."""
+    train, table = config.train, config.privacy
+    privacy = Privacy(table.epsilon, table.delta, table.clip, table.unit)
+    federation = load_federation(config, data_dir)
+    options = dict(config.model.model_extra or {})
+    task = make_task(
+        config.model.name,
+        shape=federation.shape,
+        classes=len(federation.classes),
+        loss=config.model.loss,
+        options=options,
+    )
+    training = Training(
+        rounds=train.rounds,
+        epochs=1.0 if train.epochs is None else train.epochs,
+        steps=train.steps,
+        batch=train.batch,
+        lr=train.lr,
+        seeds=tuple(train.seeds),
+        memory=train.memory,
+        device=train.device,
+    )
+    return experiments(federation, task, make_methods(config), privacy, training)
+
+
+def run(
+    federation: Federation,
+    methods: Method | Sequence[Method],
+    privacy: Privacy,
+    *,
+    model: str | Task = "linear",
+    loss: str = "auto",
+    model_options: dict[str, Any] | None = None,
+    on_round: Callable[[str, int, float | None], None] | None = None,
+    **training: Any,
+) -> Result:
+    """Train methods on a federation; further keywords are those of `Training`.
+
+    `model` is a built-in name, "package.module:function", or a `Task`.
+    """
+    if isinstance(methods, Method):
+        methods = [methods]
+    if not methods:
+        raise Problem("run needs at least one method")
+    task = model
+    if not isinstance(task, Task):
+        classes = len(federation.classes)
+        task = make_task(task, shape=federation.shape, classes=classes, loss=loss, options=model_options)
+    if isinstance(training.get("seeds"), int):
+        training["seeds"] = tuple(range(training["seeds"]))
+    if isinstance(training.get("seeds"), list):
+        training["seeds"] = tuple(training["seeds"])
+    result = Result(task, federation.names)
+    for experiment in experiments(federation, task, methods, privacy, Training(**training)):
+        name = experiment.method.name
+        heard = None if on_round is None else (lambda n, s, name=name: on_round(name, n, s))
+        result.add(experiment.train(on_round=heard))
+    return result

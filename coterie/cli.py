@@ -1,0 +1,213 @@
+"""The command line. Anything heavy is imported where it is used, so that help is quick."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(
+    help="Private, personalized federated learning: a model for every silo, a budget for every silo.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+data_app = typer.Typer(help="See what data there is.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+ConfigPath = Annotated[Path, typer.Argument(help="A TOML file, as in examples/.", metavar="CONFIG")]
+Changes = Annotated[
+    list[str] | None, typer.Option("--set", help="Change a key: train.rounds=10. May be repeated.")
+]
+DataDir = Annotated[
+    str | None, typer.Option("--data-dir", help="Folder with data (else COTERIE_DATA).", metavar="DIR")
+]
+Device = Annotated[str | None, typer.Option(help="Where to train: cpu, cuda, cuda:1 (else train.device).")]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print JSON on standard output, all else on standard error.")
+]
+
+
+def _version(shown: bool) -> None:
+    if shown:
+        from . import __version__
+
+        typer.echo(f"coterie {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def _config(config: Path, changes: list[str] | None, device: str | None) -> Any:
+    from .config import read
+
+    changed = [*(changes or []), *([f'train.device="{device}"'] if device else [])]
+    here = str(config.resolve().parent)
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    return read(config, changed)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path | None, typer.Option(help="Folder for the results (else runs/demo-N).")] = None,
+) -> None:
+    """Ten silos, three budgets, three methods, on data that is already here."""
+    from .commands import run_config
+    from .config import check
+    from .demo import DEMO, INTRODUCTION
+
+    run_config(check(DEMO, "demo"), out, "demo", introduction=INTRODUCTION)
+
+
+@app.command()
+def run(
+    config: ConfigPath,
+    changes: Changes = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the results (else runs/NAME-N).")] = None,
+    as_json: AsJson = False,
+    data_dir: DataDir = None,
+    device: Device = None,
+) -> None:
+    """Train what CONFIG describes; save results, statements and models."""
+    from .commands import run_config
+
+    run_config(_config(config, changes, device), out, config.stem, data_dir=data_dir, as_json=as_json)
+
+
+@app.command()
+def plan(
+    config: ConfigPath,
+    changes: Changes = None,
+    as_json: AsJson = False,
+    data_dir: DataDir = None,
+    device: Device = None,
+) -> None:
+    """Show noise, steps, spending, bytes and time of every silo. Nothing is trained."""
+    from .commands import plan_config
+
+    plan_config(_config(config, changes, device), data_dir=data_dir, as_json=as_json)
+
+
+Rate = Annotated[float, typer.Option(help="Chance of an example to be in a batch.")]
+Steps = Annotated[int, typer.Option(help="Number of noisy steps.")]
+DeltaOption = Annotated[float, typer.Option(help="Delta.")]
+
+
+@app.command()
+def epsilon(
+    noise: Annotated[float, typer.Option(help="Noise multiplier: deviation over clip.")],
+    rate: Rate,
+    steps: Steps,
+    delta: DeltaOption,
+    as_json: AsJson = False,
+) -> None:
+    """Certify epsilon (an upper bound) for Poisson-sampled Gaussian steps."""
+    from .jsonable import finite
+    from .privacy.accountant import epsilon as certify
+
+    found = certify(noise, rate, steps, delta)
+    facts = {"epsilon": found, "noise": noise, "rate": rate, "steps": steps, "delta": delta}
+    typer.echo(
+        json.dumps(finite(facts)) if as_json else ("infinite" if found == float("inf") else f"{found:.4f}")
+    )
+
+
+@app.command()
+def noise(
+    epsilon: Annotated[float, typer.Option(help="The budget.")],
+    rate: Rate,
+    steps: Steps,
+    delta: DeltaOption,
+    as_json: AsJson = False,
+) -> None:
+    """Find the least noise multiplier that keeps to epsilon."""
+    from .jsonable import finite
+    from .privacy.calibration import Target, noise_for
+
+    found = noise_for(Target(epsilon, delta, rate, steps))
+    facts = {"noise": found.noise, "epsilon": found.epsilon, "rate": rate, "steps": steps, "delta": delta}
+    typer.echo(json.dumps(finite(facts)) if as_json else f"{found.noise:.4f} (epsilon {found.epsilon:.4f})")
+
+
+@data_app.command("list")
+def data_list(data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """List the data that can be named as a source."""
+    from dataclasses import asdict
+
+    from .sources.catalogue import data_folder, entries
+
+    found = entries(data_folder(data_dir))
+    if as_json:
+        typer.echo(json.dumps([asdict(entry) for entry in found]))
+        return
+    from rich.console import Console
+
+    from .report.tables import data_table
+
+    Console().print(data_table(found))
+
+
+@data_app.command("show")
+def data_show(
+    source: Annotated[str, typer.Argument(help="A name from `coterie data list`, a file or a folder.")],
+    silos: Annotated[int | None, typer.Option(help="How many silos.")] = None,
+    partition: Annotated[
+        str | None, typer.Option(help="iid, shards, dirichlet, rotated or rotated-masked.")
+    ] = None,
+    silo_column: Annotated[
+        str | None, typer.Option(help="Column that names the silo (CSV, Parquet).")
+    ] = None,
+    target_column: Annotated[str | None, typer.Option(help="Column to predict (CSV, Parquet).")] = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show silos, sizes and labels per silo."""
+    from .federation import load
+
+    federation = load(
+        source,
+        silos=silos,
+        partition=partition,
+        silo_column=silo_column,
+        target_column=target_column,
+        data_dir=data_dir,
+    )
+    if as_json:
+        from .commands import federation_facts
+
+        typer.echo(json.dumps(federation_facts(federation)))
+        return
+    from rich.console import Console
+
+    from .report.tables import federation_table
+
+    Console().print(federation_table(federation))
+
+
+def main() -> None:
+    """Run the command line; what a user can mend ends in one sentence and exit code 2."""
+    from .errors import Problem
+
+    try:
+        app()
+    except Problem as problem:
+        print(f"coterie: {problem}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("coterie: stopped", file=sys.stderr)
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""(DP-)SGD of a whole cohort: every run and silo takes its own steps, all at once."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..streams import Pair, Streams
+from ..task import Task
+from .examples import Examples
+from .gradients import clipped_sums, rows_within
+from .sampling import Hand, Rows, Work, lay_out, toss, width_for
+
+
+@dataclass(frozen=True, eq=False)
+class Settings:
+    """What each run and silo trains with, all `[runs, silos]`.
+
+    `noise` is the multiplier: noise of deviation `noise * clip` is added to the *sum* of
+    a batch. An infinite clip goes with noise 0: no privacy.
+    """
+
+    lr: Tensor
+    clip: Tensor
+    noise: Tensor
+
+    def __post_init__(self) -> None:
+        if bool((torch.isinf(self.clip) & (self.noise != 0)).any()):
+            raise ValueError("noise needs a finite clip")
+
+
+@dataclass(frozen=True, eq=False)
+class Cohort:
+    """Silos that train together: their examples, their work, their settings."""
+
+    task: Task
+    examples: Examples
+    work: tuple[Work, ...]
+    settings: Settings
+    memory: int = 2**30
+
+    @property
+    def runs(self) -> int:
+        """How many runs train together."""
+        return self.settings.lr.shape[0]
+
+    @property
+    def device(self) -> str:
+        """Where the examples are."""
+        return str(self.examples.x.device)
+
+
+def descend(
+    cohort: Cohort,
+    start: Tensor,
+    streams: Streams,
+    round_: int,
+    call: int,
+    toward: Tensor | None = None,
+    strength: Tensor | None = None,
+) -> Tensor:
+    """Take each silo's steps from `start` `[runs, silos, P]`, with a pull toward another vector.
+
+    A step is `w - lr * (noisy mean gradient + strength * (w - toward))`. The pull is
+    outside the clip: it costs nothing as long as its target and strength are released.
+    """
+    runs, silos, size = start.shape
+    pairs = runs * silos
+    vectors = start.reshape(pairs, size).clone()
+    lr = cohort.settings.lr.reshape(pairs, 1)
+    clip, noise = cohort.settings.clip.reshape(pairs), cohort.settings.noise.reshape(pairs)
+    deviation = torch.where(noise == 0, 0.0, noise * clip).reshape(pairs, 1)
+    expected = torch.tensor([w.expected for w in cohort.work]).repeat(runs).reshape(pairs, 1).to(start.device)
+    counts = np.tile([w.steps for w in cohort.work], runs)
+    steps_left = torch.from_numpy(counts).to(start.device)
+    pull = None
+    if toward is not None and strength is not None:
+        pull = (
+            toward.expand_as(start).reshape(pairs, size),
+            strength.expand(runs, silos, 1).reshape(pairs, 1),
+        )
+    noisy = [bool(flag) for flag in (noise > 0).tolist()]
+    chunk = rows_within(cohort.task, cohort.memory)
+    names = cohort.examples.names
+    dice = [streams.generators(run, name, round_, call) for run in range(runs) for name in names]
+    longest = int(counts.max())
+    block = _steps_at_a_time(cohort, pairs, size)
+    for first in range(0, longest, block):
+        last = min(first + block, longest)
+        batches, noises = _draw(cohort, dice, noisy, first, last, size)
+        for step in range(first, last):
+            rows = batches[step - first].to(cohort.device)
+            sums = clipped_sums(cohort.task, cohort.examples, vectors, rows, clip, chunk)
+            drawn = noises[:, step - first].to(start.device)
+            gradient = (sums + deviation * drawn) / expected
+            if pull is not None:
+                gradient = gradient + pull[1] * (vectors - pull[0])
+            moved = vectors - lr * gradient
+            active = (steps_left > step).unsqueeze(1)
+            vectors = torch.where(active, moved, vectors)
+    return vectors.reshape(runs, silos, size)
+
+
+@functools.lru_cache(maxsize=256)
+def _hands(work: tuple[Work, ...], runs: int, first: int, last: int) -> list[Hand]:
+    """Give the pairs that have steps from `first` to `last`, and where their coins lie."""
+    hands, end = [], 0
+    for pair in range(runs * len(work)):
+        own = work[pair % len(work)]
+        steps = min(own.steps, last) - first
+        if steps > 0:
+            hands.append(Hand(pair, pair % len(work), own.size, steps, end))
+            end += steps * own.size
+    return hands
+
+
+def _draw(
+    cohort: Cohort, dice: list[Pair], noisy: list[bool], first: int, last: int, size: int
+) -> tuple[list[Rows], Tensor]:
+    """Draw the batches and the noise of the steps from `first` to `last`."""
+    hands = _hands(cohort.work, cohort.runs, first, last)
+    tossed = np.empty(hands[-1].end, dtype=bool)
+    noises = np.zeros((len(dice), last - first, size), dtype=np.float32)
+    for hand in hands:
+        sampler, noise = dice[hand.pair]
+        toss(sampler, cohort.work[hand.silo], hand.steps, tossed[hand.start : hand.end])
+        if noisy[hand.pair]:
+            noise.standard_normal(dtype=np.float32, out=noises[hand.pair, : hand.steps])
+    rows = lay_out(tossed, hands, last - first, width_for(cohort.work))
+    return rows, torch.from_numpy(noises)
+
+
+def _steps_at_a_time(cohort: Cohort, pairs: int, size: int) -> int:
+    """Give how many steps to draw at once, so that drawing stays within a quarter of the memory."""
+    longest = max(work.size for work in cohort.work)
+    coin_bytes = 16 * longest + 24 * sum(w.expected for w in cohort.work) * cohort.runs
+    return max(1, int(cohort.memory / 4 / (4 * pairs * size + coin_bytes)))

@@ -1,0 +1,50 @@
+"""The examples of all silos as one padded tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..federation import Federation
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """`x` is `[silos, longest, ...]`, `y` is `[silos, longest]`; row i of silo k is real if i < sizes[k]."""
+
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+    x: Tensor
+    y: Tensor
+    scale: float
+
+    def gather(self, silo: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
+        """Take rows of silos; bytes become numbers here."""
+        place = (silo * self.y.shape[1] + row).reshape(-1)
+        x = self.x.flatten(0, 1).index_select(0, place).unflatten(0, row.shape)
+        if x.dtype != torch.float32:
+            x = x.float()
+        if self.scale != 1.0:
+            x = x * self.scale
+        return x, self.y.flatten().index_select(0, place).unflatten(0, row.shape)
+
+
+def stack(federation: Federation, part: str, device: str = "cpu") -> Examples:
+    """Stack the "train" or the "test" examples of a federation."""
+    prefix = "test_" if part == "test" else ""
+    xs = [getattr(silo, f"{prefix}x") for silo in federation.silos]
+    ys = [getattr(silo, f"{prefix}y") for silo in federation.silos]
+    sizes = tuple(len(y) for y in ys)
+    return Examples(
+        federation.names, sizes, _pad(xs, sizes).to(device), _pad(ys, sizes).to(device), federation.scale
+    )
+
+
+def _pad(parts: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
+    whole = parts[0].new_zeros(len(parts), max(sizes), *parts[0].shape[1:])
+    for k, part in enumerate(parts):
+        whole[k, : len(part)] = part
+    return whole

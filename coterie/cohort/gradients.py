@@ -1,0 +1,94 @@
+"""Per-example gradients of a cohort, clipped and summed for each (run, silo) pair."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..errors import Problem
+from ..task import Task
+from .examples import Examples
+from .sampling import WIDE, Rows
+from .tape import Tape, recorder
+
+# Norms are computed in float32; this share of the clip pays for their rounding.
+ROUNDING = 1e-5
+
+
+def clipped_sums(
+    task: Task, examples: Examples, vectors: Tensor, rows: Rows, clip: Tensor, chunk: int
+) -> Tensor:
+    """Sum the clipped gradients of each pair's batch: `[pairs, P]`.
+
+    Formal guarantee: with a finite clip, putting a null example in the place of any one
+    example moves a pair's sum by at most `clip[pair]` in Euclidean norm, whatever the
+    example holds; a gradient that is not finite counts as zero. An infinite clip means
+    no clipping and no guarantee.
+
+    At most `chunk` rows are worked on at a time.
+    """
+    sums = torch.zeros_like(vectors)
+    for start in range(0, len(rows), chunk):
+        part = rows.part(start, start + chunk)
+        x, y = examples.gather(part.silo[:, None], part.example)
+        tape = recorder(task)(task.layout.unflatten(vectors[part.pair]), x, y)
+        sums.index_add_(0, part.pair, task.layout.flatten(clipped(tape, part.real, clip[part.pair])))
+    return sums
+
+
+def clipped(tape: Tape, real: Tensor, clip: Tensor) -> dict[str, Tensor]:
+    """Sum each row's clipped gradients, by parameter name; padding counts as nothing."""
+    norms = tape.squared_norms().sqrt()
+    limit = clip.unsqueeze(-1)
+    bounded = torch.isfinite(limit)
+    broken = ~torch.isfinite(norms) & (bounded | ~real)
+    if broken.any():  # 0 x inf is not 0: they must go from the tape itself
+        tape, norms = tape.without(broken), norms.masked_fill(broken, 0)
+    factor = (limit / (norms * (1 + ROUNDING))).clamp(max=1)
+    return tape.weighted_sums(torch.where(bounded, factor, 1.0) * real)
+
+
+class _Allocations(TorchDispatchMode):
+    """Adds up the bytes of every tensor made; more than the peak, since none is given back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes: int = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        out = func(*args, **(kwargs or {}))
+        for value in out if isinstance(out, tuple | list) else (out,):
+            if isinstance(value, torch.Tensor):
+                self.bytes += value.numel() * value.element_size()
+        return out
+
+
+@functools.lru_cache(maxsize=32)
+def bytes_of_a_row(task: Task) -> int:
+    """Bound the memory one row of a step takes, by a trial on zeros."""
+    rows = 2
+    vectors = torch.zeros(rows, task.layout.size)
+    x = torch.zeros(rows, WIDE, *task.shape)
+    y = torch.zeros(rows, WIDE, dtype=torch.int64 if task.classes else torch.float32)
+    record = recorder(task)
+    seen = _Allocations()
+    with seen:
+        tape = record(task.layout.unflatten(vectors), x, y)
+        real = torch.ones(rows, WIDE, dtype=torch.bool)
+        task.layout.flatten(clipped(tape, real, torch.ones(rows)))
+    return math.ceil(seen.bytes / rows)
+
+
+def rows_within(task: Task, memory: int) -> int:
+    """Give how many rows fit into so many bytes."""
+    each = int(bytes_of_a_row(task))
+    if memory < each:
+        raise Problem(
+            f"train.memory: one row of {WIDE} examples of this model takes {each / 2**20:.1f} MiB,"
+            f" the limit is {memory / 2**20:.1f} MiB: allow more or take a smaller model"
+        )
+    return int(memory // each)

@@ -1,0 +1,41 @@
+"""Scores of personal models on each silo's test examples."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from ..task import Task
+from .examples import Examples
+from .gradients import rows_within
+from .sampling import WIDE, rows_of
+
+WIDEST = 4 * WIDE
+
+
+@functools.lru_cache(maxsize=32)
+def _score_function(task: Task):  # type: ignore[no-untyped-def]
+    return vmap(task.scores)
+
+
+def score(task: Task, examples: Examples, vectors: Tensor, memory: int = 2**30) -> Tensor:
+    """Give the mean score of `vectors` `[runs, silos, P]` on each silo's examples: `[runs, silos]`."""
+    runs, silos, size = vectors.shape
+    sizes = np.array(examples.sizes)
+    pair = np.repeat(np.arange(runs * silos), np.tile(sizes, runs))
+    example = np.concatenate([np.arange(n) for n in np.tile(sizes, runs)])
+    rows = rows_of(pair, pair % silos, example, WIDEST).to(str(examples.x.device))
+    flat = vectors.reshape(runs * silos, size)
+    total = torch.zeros(runs * silos, device=vectors.device)
+    chunk = max(1, rows_within(task, memory) * WIDE // WIDEST)
+    with torch.no_grad():
+        for start in range(0, len(rows), chunk):
+            part = rows.part(start, start + chunk)
+            x, y = examples.gather(part.silo[:, None], part.example)
+            points = _score_function(task)(task.layout.unflatten(flat[part.pair]), x, y)
+            total.index_add_(0, part.pair, (points * part.real).sum(1))
+    return total.reshape(runs, silos) / torch.tensor(sizes, device=vectors.device)

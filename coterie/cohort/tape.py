@@ -1,0 +1,169 @@
+"""Per-example gradients of a cohort, without storing those of linear layers.
+
+The gradient of a linear layer for one example is an outer product `error x input`. Its
+norm and its weighted sums follow from the two factors, so only these are kept ("ghost"
+norms; Goodfellow 2015, Li et al. 2022). All other parameters get explicit gradients.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import grad, vmap
+
+from ..task import Task
+
+
+@dataclass(frozen=True, eq=False)
+class Tape:
+    """Gradients of every example of every row; all tensors begin `[rows, width]`.
+
+    `explicit` holds whole gradients by parameter name, `error` and `input` the two
+    factors of each linear layer by layer name.
+    """
+
+    explicit: dict[str, Tensor]
+    error: dict[str, Tensor]
+    input: dict[str, Tensor]
+    biased: frozenset[str]
+
+    def without(self, gone: Tensor) -> Tape:
+        """Give the tape with the gradients of some examples (`gone` is `[rows, width]`) set to zero."""
+
+        def clear(values: dict[str, Tensor]) -> dict[str, Tensor]:
+            return {
+                name: value.masked_fill(gone.reshape(*gone.shape, *[1] * (value.dim() - 2)), 0)
+                for name, value in values.items()
+            }
+
+        return Tape(clear(self.explicit), clear(self.error), clear(self.input), self.biased)
+
+    def squared_norms(self) -> Tensor:
+        """Give the squared norm of each example's gradient: `[rows, width]`."""
+        squares = [value.flatten(2).square().sum(-1) for value in self.explicit.values()]
+        for layer, error in self.error.items():
+            inputs = self.input[layer].square().sum(-1)
+            squares.append(error.square().sum(-1) * (inputs + (layer in self.biased)))
+        return torch.stack(squares).sum(0)
+
+    def weighted_sums(self, weight: Tensor) -> dict[str, Tensor]:
+        """Give each row's sum of gradients times `weight` `[rows, width]`, by parameter name."""
+        sums = {
+            name: torch.bmm(weight.unsqueeze(1), value.flatten(2)).reshape(len(value), *value.shape[2:])
+            for name, value in self.explicit.items()
+        }
+        for layer, error in self.error.items():
+            weighted = weight.unsqueeze(-1) * error
+            sums[f"{layer}.weight"] = torch.bmm(weighted.transpose(1, 2), self.input[layer])
+            if layer in self.biased:
+                sums[f"{layer}.bias"] = weighted.sum(1)
+        return sums
+
+
+Recorder = Callable[[dict[str, Tensor], Tensor, Tensor], Tape]
+
+
+def taped(task: Task, layers: tuple[str, ...]) -> Recorder:
+    """Give the function (parameters `[rows, ...]`, x `[rows, width, ...]`, y) -> tape."""
+    found = {layer: _layer(task, layer) for layer in layers}
+    biased = frozenset(layer for layer, module in found.items() if module.bias is not None)
+    held = {f"{layer}.{part}" for layer in layers for part in ("weight", "bias")}
+
+    def total(explicit, probes, fixed, x, y):  # type: ignore[no-untyped-def]
+        inputs: dict[str, Tensor] = {}
+
+        def record(layer: str) -> Callable[..., Tensor]:
+            def hook(_: nn.Module, given: tuple[Tensor, ...], out: Tensor) -> Tensor:
+                inputs[layer] = given[0]
+                moved: Tensor = out + probes[layer]
+                return moved
+
+            return hook
+
+        handles = [module.register_forward_hook(record(layer)) for layer, module in found.items()]
+        try:
+            loss = task.losses({**explicit, **fixed}, x, y).sum()
+        finally:
+            for handle in handles:
+                handle.remove()
+        return loss, inputs
+
+    over_batch = grad(total, argnums=(0, 1), has_aux=True)
+    over_examples = vmap(over_batch, (None, None, None, 0, 0))
+
+    def run(parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tape:
+        explicit = {name: value for name, value in parameters.items() if name not in held}
+        fixed = {name: value for name, value in parameters.items() if name in held}
+        if explicit:  # their gradients must be told apart: one example at a time
+            probes = {layer: x.new_zeros(1, module.out_features) for layer, module in found.items()}
+            (whole, errors), inputs = vmap(over_examples, (0, None, 0, 0, 0))(
+                explicit, probes, fixed, x.unsqueeze(2), y.unsqueeze(2)
+            )
+            errors = {layer: value.squeeze(2) for layer, value in errors.items()}
+            inputs = {layer: value.squeeze(2) for layer, value in inputs.items()}
+            return Tape(whole, errors, inputs, biased)
+        # Each example has its own row of every probe, so a whole batch can go at once.
+        probes = {layer: x.new_zeros(x.shape[1], module.out_features) for layer, module in found.items()}
+        (_, errors), inputs = vmap(over_batch, (0, None, 0, 0, 0))(explicit, probes, fixed, x, y)
+        return Tape({}, errors, inputs, biased)
+
+    return run
+
+
+def _layer(task: Task, name: str) -> Any:
+    return task.module.get_submodule(name)
+
+
+@functools.lru_cache(maxsize=32)
+def recorder(task: Task) -> Recorder:
+    """Give the recorder of a task, with as many layers taped as the module allows.
+
+    Whether a layer may be taped is found by trial on made-up examples: it must be used
+    once, on one vector, and the outer product must equal autograd's gradient.
+    """
+    names = tuple(name for name, part in task.module.named_modules() if name and type(part) is nn.Linear)
+    generator = torch.Generator().manual_seed(1)
+    vectors = torch.randn(1, task.layout.size, generator=generator)
+    x = torch.randn(1, 2, *task.shape, generator=generator)
+    y = torch.ones(1, 2, dtype=torch.int64 if task.classes else torch.float32)
+    parameters = task.layout.unflatten(vectors)
+    weight = torch.tensor([[0.5, 2.0]])
+    plain = taped(task, ())(parameters, x, y).weighted_sums(weight)
+    kept = tuple(name for name in names if _agrees(task, name, plain, parameters, x, y, weight))
+    return taped(task, kept)
+
+
+def _agrees(
+    task: Task,
+    layer: str,
+    plain: dict[str, Tensor],
+    parameters: dict[str, Tensor],
+    x: Tensor,
+    y: Tensor,
+    weight: Tensor,
+) -> bool:
+    """Whether taping one layer gives what autograd gives."""
+    if not {f"{layer}.weight"} <= set(parameters):
+        return False
+    calls = 0
+
+    def count(_: nn.Module, given: tuple[Tensor, ...]) -> None:
+        nonlocal calls
+        calls += 1 if given[0].dim() == 2 else 2
+
+    handle = _layer(task, layer).register_forward_pre_hook(count)
+    with torch.no_grad():
+        task.module(x[0, :1])
+    handle.remove()
+    module = _layer(task, layer)
+    if calls != 1 or (module.bias is not None and f"{layer}.bias" not in parameters):
+        return False
+    sums = taped(task, (layer,))(parameters, x, y).weighted_sums(weight)
+    return set(sums) == set(plain) and all(
+        torch.allclose(sums[name], plain[name], rtol=1e-4, atol=1e-5) for name in plain
+    )

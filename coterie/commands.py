@@ -1,0 +1,213 @@
+"""What the commands `run` and `plan` do."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+from .build import make_experiments
+from .config import Config
+from .estimate import seconds
+from .experiment import Experiment
+from .federation import Federation
+from .jsonable import finite
+from .plan import Plan
+from .report.folder import Folder, next_free
+from .report.tables import plan_table, silo_table, summary_table
+from .result import SIMULATED, Result
+
+
+def progress_bar(console: Console) -> Progress:
+    """Make a bar with rounds, time left and the current score."""
+    return Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[score]}"),
+        console=console,
+    )
+
+
+def make_plans(made: list[Experiment], bars: Progress) -> list[Plan]:
+    """Plan every experiment, with a bar while noise is calibrated."""
+    plans = []
+    for experiment in made:
+        bar = bars.add_task(f"noise for {experiment.method.name}", total=None, score="")
+
+        def hear(done: int, total: int, bar: Any = bar) -> None:
+            bars.update(bar, completed=done, total=total)
+
+        plans.append(experiment.plan(hear))
+        bars.remove_task(bar)
+    return plans
+
+
+def tell(console: Console, text: str, style: str = "") -> None:
+    """Print a line that is not split."""
+    console.print(text, style=style, soft_wrap=True, highlight=False, markup=False)
+
+
+def plan_config(config: Config, *, data_dir: str | None, as_json: bool) -> None:
+    """Show what a configuration would do."""
+    console = Console(stderr=True)
+    made = make_experiments(config, data_dir)
+    with progress_bar(console) as bars:
+        plans = make_plans(made, bars)
+    took = [seconds(experiment, plan) for experiment, plan in zip(made, plans, strict=True)]
+    if as_json:
+        facts = [plan_facts(e, p, t) for e, p, t in zip(made, plans, took, strict=True)]
+        print(json.dumps(finite({"plans": facts, "notes": notes_of(made)}), indent=2))
+        return
+    out = Console()
+    for experiment, plan in zip(made, plans, strict=True):
+        for run in range(0, len(experiment.keys), len(experiment.training.seeds)):
+            out.print(plan_table(experiment, plan, run))
+    for note in notes_of(made):
+        tell(out, f"note: {note}", "yellow")
+    runs = sum(len(e.keys) for e in made)
+    tell(out, f"{runs} run(s), about {max(1, round(sum(took)))} s on this machine. Nothing was trained.")
+
+
+def notes_of(made: list[Experiment]) -> list[str]:
+    """Collect the notes of experiments, each once."""
+    return list(dict.fromkeys(note for experiment in made for note in experiment.notes))
+
+
+def plan_facts(experiment: Experiment, plan: Plan, took: float) -> dict[str, Any]:
+    """Give a plan as plain data."""
+    seeds = len(experiment.training.seeds)
+    variants = []
+    for number, variant in enumerate(experiment.variants):
+        silos = {
+            silo.name: {
+                "examples": silo.work.size,
+                "rate": silo.work.rate,
+                "steps": silo.steps,
+                "noise": silo.noise,
+                "budget": silo.budget,
+                "epsilon": silo.epsilon,
+                "delta": silo.delta,
+                "bytes_up": silo.bytes_up,
+                "bytes_down": silo.bytes_down,
+            }
+            for silo in plan.silos[number * seeds]
+        }
+        variants.append({"settings": variant.shown, "silos": silos})
+    return {"method": experiment.method.name, "seconds": took, "variants": variants}
+
+
+def federation_facts(federation: Federation) -> dict[str, Any]:
+    """Give a federation's public facts as plain data."""
+    return {
+        "name": federation.name,
+        "shape": federation.shape,
+        "classes": federation.classes,
+        "silos": {s.name: {"train": len(s.y), "test": len(s.test_y)} for s in federation.silos},
+    }
+
+
+def run_config(
+    config: Config,
+    out: Path | None,
+    name: str,
+    *,
+    data_dir: str | None = None,
+    as_json: bool = False,
+    introduction: str = "",
+) -> None:
+    """Train, save after each method, show."""
+    errors = Console(stderr=True)
+    shown = errors if as_json else Console()
+    made = make_experiments(config, data_dir)
+    if introduction:
+        tell(shown, introduction)
+    for note in notes_of(made):
+        tell(errors, f"note: {note}", "yellow")
+    result = Result(made[0].task, made[0].federation.names, notes=notes_of(made))
+    folder = Folder(out or next_free(name))
+    with progress_bar(errors) as bars:
+        plans = make_plans(made, bars)
+        result.runs += folder.open(config)
+        finished = {run.method for run in result.runs}
+        try:
+            for experiment, plan in zip(made, plans, strict=True):
+                if experiment.method.name in finished and _has_all(result, experiment):
+                    continue
+                found = _train(experiment, plan, bars)
+                with _undisturbed():
+                    folder.save_experiment(experiment, plan, found)
+                    result.add(found)
+                    folder.save(result, complete=experiment is made[-1])
+        except KeyboardInterrupt:
+            bars.stop()
+            done = ", ".join(dict.fromkeys(run.label for run in result.runs)) or "nothing yet"
+            tell(errors, f"\nStopped. Finished and saved in {folder.path}: {done}.")
+            tell(errors, f"To go on, give the same command with --out {folder.path}")
+            sys.exit(130)
+    if as_json:
+        print(json.dumps(result.to_json(), indent=2))
+        return
+    shown.print(summary_table(result))
+    shown.print(silo_table(result, made[0].epsilon[0].tolist(), made[0].federation.sizes))
+    tell(shown, SIMULATED, "dim")
+    tell(shown, f"Saved in {folder.path}: result.json, plot.png, statements/, models/, config.toml")
+
+
+def _has_all(result: Result, experiment: Experiment) -> bool:
+    """Whether a result already has every run of an experiment."""
+    from .result import label_of
+
+    wanted = {
+        (label_of(experiment.method.name, experiment.variants[v].shown), seed) for seed, v in experiment.keys
+    }
+    return wanted <= {(run.label, run.seed) for run in result.runs}
+
+
+def _train(experiment: Experiment, plan: Plan, bars: Progress) -> Result:
+    """Train one experiment with a bar."""
+    runs = len(experiment.keys)
+    title = experiment.method.name + (f" ({runs} runs)" if runs > 1 else "")
+    bar = bars.add_task(title, total=experiment.training.rounds, score="")
+
+    def hear(number: int, score: float | None) -> None:
+        bars.update(bar, completed=number)
+        if score is not None:
+            bars.update(bar, score=f"{experiment.task.metric} {score:.4f}")
+
+    return experiment.train(plan, hear)
+
+
+class _undisturbed:  # noqa: N801
+    """Holds Ctrl-C back while files are written."""
+
+    def __enter__(self) -> None:
+        self.heard = False
+        self.before: Any = None
+        try:
+            self.before = signal.signal(signal.SIGINT, self._hear)
+        except ValueError:  # not the main thread
+            self.before = None
+
+    def _hear(self, *_: Any) -> None:
+        self.heard = True
+
+    def __exit__(self, *_: Any) -> None:
+        if self.before is not None:
+            signal.signal(signal.SIGINT, self.before)
+        if self.heard:
+            raise KeyboardInterrupt

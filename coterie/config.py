@@ -1,0 +1,282 @@
+"""Configuration files: TOML, checked as a whole, every problem named with its key."""
+
+from __future__ import annotations
+
+import math
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticCustomError
+
+from .errors import Problem, nearest
+
+PARTITION_NAMES = Literal["iid", "shards", "dirichlet", "rotated", "rotated-masked"]
+
+
+def _fail(text: str) -> PydanticCustomError:
+    return PydanticCustomError("coterie", "{text}", {"text": text})
+
+
+def _number(value: Any, low: float, high: float, finite: bool) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+        return False
+    return low < value < high or (value == math.inf and not finite)
+
+
+def _swept(low: float, high: float, finite: bool, lists: bool, words: str) -> Any:
+    """Make a validator: a number, a table of numbers by silo or, with `lists`, a list of these."""
+
+    def check(value: Any, nested: bool = False) -> Any:
+        if lists and not nested and isinstance(value, Sequence) and not isinstance(value, str):
+            if not value:
+                raise _fail("expected at least one value, got an empty list")
+            return [check(v, True) for v in value]
+        numbers = [value]
+        if isinstance(value, Mapping):
+            numbers = value["each"] if isinstance(value.get("each"), list) else list(value.values())
+            if not numbers:
+                raise _fail("expected a number for each silo, got none")
+        for number in numbers:
+            if not _number(number, low, high, finite):
+                raise _fail(f"expected {words}, got {number!r}")
+        return value
+
+    return AfterValidator(check)
+
+
+Epsilon = Annotated[Any, _swept(0, math.inf, False, True, "a number > 0 (inf: no privacy)")]
+Delta = Annotated[Any, _swept(0, 1, True, False, "a number between 0 and 1")]
+Positive = Annotated[Any, _swept(0, math.inf, True, True, "a finite number > 0")]
+
+
+def _bytes(value: Any) -> int:
+    """Read a size of memory: a number of bytes, or text as "512MB" or "2 GiB"."""
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return value
+    match = re.fullmatch(r"\s*([0-9.]+)\s*([kmg]?)i?b?\s*", str(value).lower())
+    if not match or isinstance(value, bool):
+        raise _fail(f'expected a size as "1GB", got {value!r}')
+    power = {"": 0, "k": 1, "m": 2, "g": 3}[match[2]]
+    return int(float(match[1]) * 1024**power)
+
+
+def _seeds(value: Any) -> list[int]:
+    """Read seeds: how many (from 0), or a list of them."""
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return list(range(value))
+    whole = isinstance(value, list) and all(type(v) is int and v >= 0 for v in value)
+    if not whole or not value or len(set(value)) != len(value):
+        raise _fail(f"expected how many seeds, or a list of different whole numbers >= 0, got {value!r}")
+    return list(value)
+
+
+def _share(value: Any) -> Any:
+    if value == "official" or _number(value, 0, 1, True):
+        return value
+    raise _fail(f"expected a share between 0 and 1 or 'official', got {value!r}")
+
+
+def _range(value: Any) -> Any:
+    if value is None or (
+        isinstance(value, list | tuple)
+        and len(value) == 2
+        and all(_number(v, -math.inf, math.inf, True) for v in value)
+        and value[0] < value[1]
+    ):
+        return None if value is None else tuple(map(float, value))
+    raise _fail(f"expected [lowest, highest], got {value!r}")
+
+
+class Section(BaseModel):
+    """A table of the file; unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Data(Section):
+    """Where examples come from and how they are split."""
+
+    source: str = "digits"
+    silos: Annotated[int, Field(ge=1)] | None = None
+    partition: PARTITION_NAMES | None = None
+    shards: Annotated[int, Field(ge=1)] = 2
+    alpha: Annotated[float, Field(gt=0)] = 0.5
+    rotations: Annotated[int, Field(ge=1, le=4)] = 4
+    mask: Annotated[float, Field(ge=0, le=1)] = 0.1
+    test: Annotated[Any, AfterValidator(_share)] = 0.2
+    seed: Annotated[int, Field(ge=0)] = 0
+    features: Literal["auto", "none", "log", "standardize"] = "auto"
+    feature_range: Annotated[Any, AfterValidator(_range)] = None
+    target_range: Annotated[Any, AfterValidator(_range)] = None
+    kind: Literal["auto", "classification", "regression"] = "auto"
+    min_examples: Annotated[int, Field(ge=2)] = 2
+    silo_column: str | None = None
+    target_column: str | None = None
+
+
+class Model(BaseModel):
+    """The model; further keys are settings of its factory."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
+    name: str = "linear"
+    loss: Literal["auto", "squared", "cross-entropy", "logistic", "hinge"] = "auto"
+
+
+class Train(Section):
+    """How long and how fast silos train."""
+
+    rounds: Annotated[int, Field(ge=1)] = 50
+    epochs: Annotated[float, Field(gt=0)] | None = None
+    steps: Annotated[int, Field(ge=1)] | None = None
+    batch: Annotated[int, Field(ge=1)] = 32
+    lr: Positive = 0.1
+    seeds: Annotated[Any, BeforeValidator(_seeds)] = [0]
+    memory: Annotated[Any, BeforeValidator(_bytes)] = 2**30
+    device: str = "cpu"
+
+
+class PrivacyTable(Section):
+    """What each silo may spend."""
+
+    unit: Literal["example", "silo"] = "example"
+    epsilon: Epsilon
+    delta: Delta = 1e-5
+    clip: Positive = 1.0
+
+
+class Config(Section):
+    """A whole file."""
+
+    data: Data = Data()
+    model: Model = Model()
+    train: Train = Train()
+    privacy: PrivacyTable
+    method: list[dict[str, Any]]
+
+    def to_toml(self) -> str:
+        """Write the configuration with every default filled in."""
+        import tomli_w
+
+        return tomli_w.dumps(self.model_dump(exclude_none=True))
+
+
+def read(path: str | Path, changes: Sequence[str] = ()) -> Config:
+    """Read a file, apply `key=value` changes, and check all of it."""
+    path = Path(path)
+    try:
+        content = tomllib.loads(path.read_text())
+    except FileNotFoundError as error:
+        raise Problem(f"the config file '{path}' does not exist") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise Problem(f"cannot read the config file '{path}': {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise Problem(f"'{path}' is not valid TOML: {error}") from error
+    for change in changes:
+        apply_change(content, change)
+    return check(content, str(path))
+
+
+def apply_change(content: dict[str, Any], change: str) -> None:
+    """Apply one `key=value`; `method.KEY` goes to every method that has KEY."""
+    key, equals, text = change.partition("=")
+    path = key.strip().split(".")
+    if not equals or len(path) < 2 or not all(path):
+        raise Problem(f"--set: expected key=value with a dotted key, as train.rounds=10, got '{change}'")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    if path[0] != "method":
+        table = content
+        for part in path[:-1]:
+            table = table.setdefault(part, {})
+            if not isinstance(table, dict):
+                raise Problem(f"--set: '{key}' is not a key of a table")
+        table[path[-1]] = value
+        return
+    from .method import settings_of
+    from .methods import METHODS
+
+    tables = content.get("method", [])
+    having = [
+        table
+        for table in tables
+        if isinstance(table, dict)
+        and table.get("name") in METHODS
+        and path[-1] in settings_of(METHODS[table["name"]])
+    ]
+    if len(path) != 2 or not having:
+        raise Problem(f"--set: no method of the file has a setting '{'.'.join(path[1:])}'")
+    for table in having:
+        table[path[1]] = value
+
+
+def check(content: dict[str, Any], where: str = "config") -> Config:
+    """Check a configuration; all problems are reported together."""
+    problems: list[str] = []
+    config = None
+    try:
+        config = Config.model_validate(content)
+    except ValidationError as error:
+        problems += [_sentence(dict(e)) for e in error.errors()]
+    methods = content.get("method")
+    if isinstance(methods, list):
+        problems += [p for k, table in enumerate(methods) for p in _method_problems(k, table)]
+        if not methods:
+            problems.append("method: expected at least one [[method]] table, got none")
+    train = content.get("train", {})
+    if isinstance(train, dict) and "steps" in train and "epochs" in train:
+        problems.append("train: give epochs or steps, not both")
+    if problems or config is None:
+        lines = "".join(f"\n  {p}" for p in dict.fromkeys(problems))
+        raise Problem(f"{where} has {len(dict.fromkeys(problems))} problem(s):{lines}")
+    return config
+
+
+def _method_problems(k: int, table: Any) -> list[str]:
+    from .method import check_setting, settings_of
+    from .methods import METHODS
+
+    if not isinstance(table, dict) or not isinstance(table.get("name"), str):
+        return [f"method[{k}].name: expected the name of a method, got {table!r}"]
+    name = table["name"]
+    if name not in METHODS:
+        return [f"method[{k}].name: unknown method '{name}'; {nearest(name, METHODS)}"]
+    settings = settings_of(METHODS[name])
+    problems = []
+    for key, value in table.items():
+        if key == "name":
+            continue
+        if key not in settings:
+            known = ", ".join(settings) or "none"
+            problems.append(f"method[{k}].{key}: '{name}' has no such setting (it has: {known})")
+            continue
+        if value == []:
+            problems.append(f"method[{k}].{key}: expected at least one value, got an empty list")
+        for one in value if isinstance(value, list) else [value]:
+            problem = check_setting(key, one, settings[key])
+            if problem:
+                problems.append(f"method[{k}].{key}: {problem.removeprefix(key + ' must be ')}".replace(
+                    f"{key}: a number", f"{key}: expected a number"))  # fmt: skip
+    return problems
+
+
+def _sentence(error: dict[str, Any]) -> str:
+    """Say one pydantic error as: key, what was expected, what was given."""
+    parts = [str(p) for p in error["loc"]]
+    key = ".".join(parts)
+    kind, message, given = error["type"], str(error["msg"]), error.get("input")
+    if kind == "extra_forbidden":
+        tables: dict[str, type[BaseModel]] = {"data": Data, "train": Train, "privacy": PrivacyTable}
+        table = tables.get(parts[0], Config) if len(parts) > 1 else Config
+        return f"{key}: unknown key; {nearest(parts[-1], table.model_fields)}"
+    if kind == "missing":
+        return f"{key}: missing; it must be given"
+    if kind == "coterie":
+        return f"{key}: {message}"
+    expected = message.replace("Input should be ", "").replace("a valid integer", "a whole number")
+    return f"{key}: expected {expected.replace('a valid ', 'a ')}, got {given!r}"

@@ -1,0 +1,38 @@
+"""How long a training will take: a trial on zeros, no example is touched."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import torch
+
+from .cohort.descend import Cohort, Settings, descend
+from .cohort.examples import Examples
+from .experiment import Experiment
+from .plan import Plan
+from .streams import SeededStreams
+
+
+def seconds(experiment: Experiment, plan: Plan) -> float:
+    """Estimate the seconds of all runs of an experiment."""
+    federation, task = experiment.federation, experiment.task
+    runs, silos = experiment.epsilon.shape
+    longest = max(federation.sizes)
+    dtype = federation.silos[0].x.dtype
+    x = torch.zeros(silos, longest, *federation.shape, dtype=dtype)
+    y = torch.zeros(silos, longest, dtype=federation.silos[0].y.dtype)
+    examples = Examples(federation.names, federation.sizes, x, y, federation.scale)
+    settings = Settings(experiment.lr.float(), experiment.clip.float(), plan.noise().float())
+    work = tuple(replace(w, steps=1) for w in experiment.work)
+    cohort = Cohort(task, examples, work, settings, experiment.training.memory)
+    start = torch.zeros(runs, silos, task.layout.size)
+    streams = SeededStreams(experiment.keys)
+    took = []
+    for trial in range(3):
+        began = time.perf_counter()
+        descend(cohort, start, streams, trial, 0)
+        took.append(time.perf_counter() - began)
+    calls = sum(len(made) for made in plan.counts.calls)
+    mean_steps = sum(w.steps for w in experiment.work) / silos
+    return min(took) * calls * mean_steps

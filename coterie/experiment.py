@@ -1,0 +1,257 @@
+"""From data, methods and budgets to results: which runs there are, and training them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .cohort.descend import Cohort, Settings
+from .cohort.examples import stack
+from .cohort.sampling import Work, epochs_of_work
+from .cohort.score import score
+from .errors import Problem
+from .federation import Federation
+from .method import Method, for_runs, settings_of
+from .plan import Plan, make_plan
+from .privacy.budget import PerSilo, Privacy, Swept, check_budgets, loose_deltas, spread, sweep
+from .result import Result, RunRecord, SiloRecord
+from .roster import Roster
+from .simulate import personal_vectors, simulate
+from .streams import SeededStreams
+from .task import Task
+
+
+@dataclass(frozen=True)
+class Training:
+    """How long and how fast silos train.
+
+    A round is `epochs` expected passes over a silo's examples, or `steps` batches.
+    `lr` may be one number, one for each silo, or a list (one run each). `memory` bounds
+    the working memory of a step, in bytes.
+    """
+
+    rounds: int = 50
+    epochs: float = 1.0
+    steps: int | None = None
+    batch: int = 32
+    lr: Swept = 0.1
+    seeds: tuple[int, ...] = (0,)
+    memory: int = 2**30
+    device: str = "cpu"
+
+    def work(self, size: int) -> Work:
+        """Give the local work of a silo of some size."""
+        if self.steps is not None:
+            return Work(size, min(self.batch, size), self.steps)
+        return epochs_of_work(size, self.batch, self.epochs)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One choice of everything that may be a list; each is trained with every seed."""
+
+    shown: dict[str, Any]
+    settings: dict[str, float]
+    lr: PerSilo
+    epsilon: PerSilo
+    clip: PerSilo
+
+
+@dataclass(frozen=True, eq=False)
+class Experiment:
+    """Runs of one method that train together: every variant with every seed."""
+
+    federation: Federation
+    task: Task
+    method: Method
+    privacy: Privacy
+    training: Training
+    notes: list[str] = field(default_factory=list)
+
+    @cached_property
+    def variants(self) -> list[Variant]:
+        """List the variants, in the order of the lists."""
+        own = {name: value for name in settings_of(self.method) for value in [getattr(self.method, name)]}
+        axes: dict[str, list[Any]] = {
+            name: list(value) if isinstance(value, tuple) else [value] for name, value in own.items()
+        }
+        axes |= {
+            "lr": sweep(self.training.lr),
+            "epsilon": sweep(self.privacy.epsilon),
+            "clip": sweep(self.privacy.clip),
+        }
+        found = []
+        for choice in itertools.product(*axes.values()):
+            picked = dict(zip(axes, choice, strict=True))
+            shown = {k: v for k, v in picked.items() if k in own or len(axes[k]) > 1}
+            settings = {k: picked[k] for k in own}
+            found.append(Variant(shown, settings, picked["lr"], picked["epsilon"], picked["clip"]))
+        return found
+
+    @cached_property
+    def keys(self) -> tuple[tuple[int, int], ...]:
+        """Name each run: its seed and the number of its variant."""
+        return tuple((seed, v) for v in range(len(self.variants)) for seed in self.training.seeds)
+
+    def _per_run(self, choose: Callable[[Variant], PerSilo], key: str) -> Tensor:
+        rows = [spread(key, choose(variant), self.federation.names) for variant in self.variants]
+        return torch.tensor([rows[v] for _, v in self.keys], dtype=torch.float64)
+
+    @cached_property
+    def epsilon(self) -> Tensor:
+        """Budgets `[runs, silos]`."""
+        return self._per_run(lambda v: v.epsilon, "privacy.epsilon")
+
+    @cached_property
+    def delta(self) -> Tensor:
+        """Deltas `[runs, silos]`."""
+        return self._per_run(lambda _: self.privacy.delta, "privacy.delta")
+
+    @cached_property
+    def clip(self) -> Tensor:
+        """Clips `[runs, silos]`; infinite where there is no privacy."""
+        clip = self._per_run(lambda v: v.clip, "privacy.clip")
+        return torch.where(torch.isinf(self.epsilon), math.inf, clip)
+
+    @cached_property
+    def lr(self) -> Tensor:
+        """Learning rates `[runs, silos]`."""
+        return self._per_run(lambda v: v.lr, "train.lr")
+
+    @cached_property
+    def work(self) -> tuple[Work, ...]:
+        """The local work of each silo."""
+        return tuple(self.training.work(size) for size in self.federation.sizes)
+
+    @cached_property
+    def running(self) -> Method:
+        """The method with one value for each run."""
+        chosen = {
+            name: tuple(self.variants[v].settings[name] for _, v in self.keys)
+            for name in settings_of(self.method)
+        }
+        return for_runs(self.method, chosen)
+
+    @cached_property
+    def roster(self) -> Roster:
+        """The public facts about the silos."""
+        sizes = torch.tensor(self.federation.sizes, dtype=torch.float64, device=self.training.device)
+        return Roster(self.federation.names, sizes, self.epsilon.to(self.training.device))
+
+    def check(self) -> None:
+        """Refuse impossible numbers; collect what a person should know."""
+        check_device(self.training.device)
+        clip = [c for v in self.variants for c in spread("privacy.clip", v.clip, self.federation.names)]
+        check_budgets(self.epsilon.flatten().tolist(), self.delta.flatten().tolist(), clip)
+        for value in self.lr.flatten().tolist():
+            if not (math.isfinite(value) and value > 0):
+                raise Problem(f"train.lr: expected a number > 0, got {value:g}")
+        sizes, names = self.federation.sizes, self.federation.names
+        if not torch.isinf(self.epsilon).all():
+            self.notes.extend(loose_deltas(self.delta[0].tolist(), sizes, names))
+        small = [name for name, n in zip(names, sizes, strict=True) if n < self.training.batch]
+        if small:
+            self.notes.append(
+                f"train.batch: {len(small)} silo(s), as '{small[0]}', have fewer than {self.training.batch}"
+                " training examples: each of their batches is the whole silo (rate 1)"
+            )
+
+    def plan(self, on_progress: Callable[[int, int], None] | None = None) -> Plan:
+        """Give what every silo will do and spend, without training."""
+        size = self.task.layout.size
+        rounds = self.training.rounds
+        roster = Roster(self.roster.names, self.roster.sizes.cpu(), self.roster.epsilon.cpu())
+        return make_plan(self.running, roster, self.work, size, rounds, self.delta, on_progress)
+
+    def cohort(self, plan: Plan) -> Cohort:
+        """Give the silos, ready to train."""
+        device = self.training.device
+        noise = plan.noise()
+        settings = Settings(*(value.float().to(device) for value in (self.lr, self.clip, noise)))
+        examples = stack(self.federation, "train", device)
+        return Cohort(self.task, examples, self.work, settings, self.training.memory)
+
+    def train(
+        self, plan: Plan | None = None, on_round: Callable[[int, float | None], None] | None = None
+    ) -> Result:
+        """Train all runs; `on_round` hears of each round and, now and then, of the mean score."""
+        plan = plan or self.plan()
+        began = time.perf_counter()
+        cohort = self.cohort(plan)
+        streams = SeededStreams(self.keys)
+        test = stack(self.federation, "test", self.training.device)
+        weight = torch.tensor(test.sizes, dtype=torch.float64) / sum(test.sizes)
+        every = max(1, self.training.rounds // 20)
+        history: list[tuple[int, list[float]]] = []
+        seeds = [seed for seed, _ in self.keys]
+        scores = vectors = torch.empty(0)
+        for state in simulate(self.running, cohort, plan, self.roster, seeds, streams):
+            shown = None
+            if state.round % every == 0 or state.round == self.training.rounds:
+                vectors = personal_vectors(self.running, state, len(self.federation))
+                scores = score(self.task, test, vectors, self.training.memory).double().cpu()
+                totals = (scores * weight).sum(1)
+                history.append((state.round, totals.tolist()))
+                shown = float(totals.mean())
+            if on_round is not None:
+                on_round(state.round, shown)
+        seconds = time.perf_counter() - began
+        return self._result(plan, scores, vectors.cpu(), history, seconds)
+
+    def _result(
+        self,
+        plan: Plan,
+        scores: Tensor,
+        vectors: Tensor,
+        history: list[tuple[int, list[float]]],
+        seconds: float,
+    ) -> Result:
+        runs = []
+        for r, (seed, variant) in enumerate(self.keys):
+            silos = {
+                silo.name: SiloRecord(float(scores[r, k]), silo.epsilon, silo.delta, silo.noise)
+                for k, silo in enumerate(plan.silos[r])
+            }
+            runs.append(
+                RunRecord(
+                    method=self.method.name,
+                    settings=self.variants[variant].shown,
+                    seed=seed,
+                    metric=self.task.metric,
+                    score=history[-1][1][r],
+                    silos=silos,
+                    seconds=seconds / len(self.keys),
+                    bytes_up=sum(plan.counts.bytes_up),
+                    bytes_down=sum(plan.counts.bytes_down),
+                    history=[(number, totals[r]) for number, totals in history],
+                )
+            )
+        kept = {r: vectors[r] for r in range(len(runs))}
+        return Result(self.task, self.federation.names, runs, kept, list(self.notes))
+
+
+def check_device(device: str) -> None:
+    """Refuse a device that is not there."""
+    try:
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        first = str(error).splitlines()[0]
+        raise Problem(f"train.device: '{device}' cannot be used here: {first}") from error
+
+
+def experiments(
+    federation: Federation, task: Task, methods: Sequence[Method], privacy: Privacy, training: Training
+) -> list[Experiment]:
+    """Make one experiment for each method, checked."""
+    made = [Experiment(federation, task, method, privacy, training) for method in methods]
+    for experiment in made:
+        experiment.check()
+    return made

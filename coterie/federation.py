@@ -1,0 +1,214 @@
+"""Silos and their examples."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from . import preprocess
+from .errors import Problem
+from .partition import Partition, split_into_silos
+from .sources.catalogue import find_table
+from .sources.table import Table
+
+
+@dataclass(frozen=True, eq=False)
+class Silo:
+    """One member: its training examples, and test examples that no statement covers."""
+
+    name: str
+    x: Tensor
+    y: Tensor
+    test_x: Tensor
+    test_y: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Federation:
+    """Silos that share a task.
+
+    `classes` are the labels in order of their numbers (none: the target is a number).
+    uint8 features stay so until they are used, and are then multiplied by `scale`.
+    `not_covered` names what was done to the data outside the privacy accounting.
+    """
+
+    name: str
+    silos: tuple[Silo, ...]
+    classes: tuple[str, ...] = ()
+    scale: float = 1.0
+    not_covered: tuple[str, ...] = ()
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Names of the silos."""
+        return tuple(silo.name for silo in self.silos)
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Declared, public number of training examples of each silo."""
+        return tuple(len(silo.y) for silo in self.silos)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one example's features."""
+        return tuple(self.silos[0].x.shape[1:])
+
+    def __len__(self) -> int:
+        return len(self.silos)
+
+    def pick(self, names: Sequence[str]) -> Federation:
+        """Give the federation of some of the silos, in the order named."""
+        by_name = dict(zip(self.names, self.silos, strict=True))
+        return replace(self, silos=tuple(by_name[name] for name in names))
+
+
+def load(
+    source: str = "digits",
+    *,
+    silos: int | None = None,
+    partition: str | Partition | None = None,
+    test: float | str = 0.2,
+    seed: int = 0,
+    features: str = "auto",
+    feature_range: tuple[float, float] | None = None,
+    target_range: tuple[float, float] | None = None,
+    kind: str = "auto",
+    min_examples: int = 2,
+    silo_column: str | None = None,
+    target_column: str | None = None,
+    data_dir: str | Path | None = None,
+) -> Federation:
+    """Load a federation.
+
+    >>> len(load("digits", silos=5))
+    5
+
+    `source` is a name (see `coterie data list`), a file or a folder. Data with silos of
+    its own keeps them (`silos` then keeps the largest so many); other data is split by
+    `partition`. `test` is the share of each silo held out, or "official".
+    """
+    table = find_table(source, data_dir, silo_column=silo_column, target_column=target_column)
+    return from_table(
+        table,
+        silos=silos,
+        partition=partition,
+        test=test,
+        seed=seed,
+        features=features,
+        feature_range=feature_range,
+        target_range=target_range,
+        kind=kind,
+        min_examples=min_examples,
+    )
+
+
+def from_table(
+    table: Table,
+    *,
+    silos: int | None = None,
+    partition: str | Partition | None = None,
+    test: float | str = 0.2,
+    seed: int = 0,
+    features: str = "auto",
+    feature_range: tuple[float, float] | None = None,
+    target_range: tuple[float, float] | None = None,
+    kind: str = "auto",
+    min_examples: int = 2,
+) -> Federation:
+    """Make a federation from rows."""
+    x, y, classes = preprocess.prepare(table, kind, feature_range, target_range)
+    if isinstance(partition, str):
+        partition = Partition(partition)
+    if table.silo is None or partition is not None:
+        partition = partition or Partition("iid")
+        parts = split_into_silos(x, y, bool(classes), partition, silos or 10, seed)
+    else:
+        parts = _natural(x, table.silo, silos, min_examples)
+    members = []
+    for name, rows, silo_x in parts:
+        here = f"data: silo '{name}'"
+        if len(rows) < max(2, min_examples):
+            raise Problem(
+                f"{here} has {len(rows)} example(s), it needs at least {max(2, min_examples)} (some to"
+                " train, some to test): leave it out with data.min_examples, or use fewer silos"
+            )
+        held_out = _held_out(name, rows, table.split, test, seed)
+        if held_out.all() or not held_out.any():
+            raise Problem(f"{here} has no {'training' if held_out.all() else 'test'} example")
+        train = ~held_out
+        members.append((name, silo_x[train], y[rows[train]], silo_x[held_out], y[rows[held_out]]))
+    _check_labels(members, classes)
+    transform, scale, notes = preprocess.features(x, features, feature_range is not None)
+    made = []
+    for name, train_x, train_y, test_x, test_y in members:
+        train_x, test_x = transform(train_x, test_x)
+        arrays = (train_x, train_y, test_x, test_y)
+        made.append(Silo(name, *(torch.from_numpy(np.ascontiguousarray(a)) for a in arrays)))
+    return Federation(table.name, tuple(made), classes, scale, table.not_covered + notes)
+
+
+def _natural(
+    x: np.ndarray, silo: np.ndarray, limit: int | None, min_examples: int
+) -> list[tuple[str, np.ndarray, np.ndarray]]:
+    """Take the silos of the data: those with enough examples, the largest `limit` of them."""
+    names, owner, counts = np.unique(silo, return_inverse=True, return_counts=True)
+    first = np.full(len(names), len(silo))
+    np.minimum.at(first, owner, np.arange(len(silo)))
+    if min_examples > 2:
+        kept = [k for k in range(len(names)) if counts[k] >= min_examples]
+        if not kept:
+            raise Problem(f"data.min_examples: no silo has {min_examples} examples")
+    else:
+        kept = list(range(len(names)))
+    if limit is not None and limit > len(kept):
+        raise Problem(f"data.silos: the data has {len(kept)} silos, got {limit}")
+    if limit is not None:
+        kept = sorted(kept, key=lambda k: (-counts[k], first[k]))[:limit]
+    kept.sort(key=lambda k: first[k])
+    parts = []
+    for k in kept:
+        rows = np.flatnonzero(owner == k)
+        parts.append((str(names[k]), rows, x[rows]))
+    return parts
+
+
+def _held_out(
+    name: str, rows: np.ndarray, split: np.ndarray | None, test: float | str, seed: int
+) -> np.ndarray:
+    """Mark the test rows of one silo."""
+    if test == "official":
+        if split is None:
+            raise Problem("data.test: the data has no official split; give a share, as 0.2")
+        return np.asarray(split[rows] == 1)
+    if isinstance(test, str) or not 0 < test < 1:
+        raise Problem(f"data.test: expected a share between 0 and 1 or 'official', got {test!r}")
+    count = min(max(1, round(len(rows) * test)), len(rows) - 1)
+    digest = hashlib.blake2b(f"split/{seed}/{name}".encode(), digest_size=8).digest()
+    order = np.random.default_rng(int.from_bytes(digest)).permutation(len(rows))
+    marked = np.zeros(len(rows), dtype=bool)
+    marked[order[:count]] = True
+    return marked
+
+
+def _check_labels(
+    members: Sequence[tuple[str, np.ndarray, np.ndarray, np.ndarray, np.ndarray]],
+    classes: tuple[str, ...],
+) -> None:
+    """Refuse a test label that no silo has in training."""
+    if not classes:
+        return
+    seen = set(np.concatenate([np.unique(m[2]) for m in members]).tolist())
+    for name, _, _, _, test_y in members:
+        unseen = sorted(set(np.unique(test_y).tolist()) - seen)
+        if unseen:
+            raise Problem(
+                f"data: silo '{name}' has the label '{classes[unseen[0]]}' among its test examples,"
+                " which no silo has in training: drop it, or choose another data.seed"
+            )

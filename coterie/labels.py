@@ -1,0 +1,109 @@
+"""Released and raw: labels that vectors carry through the dry run.
+
+A `Labelled` tensor is *released*, or *raw* (computed from a silo's examples without
+protection). What is computed from raw is raw. Raw values cannot leave torch, and nothing
+can be written in place, so a label cannot be lost.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .errors import Refused
+from .tree import Tree, leaves, map_leaves
+
+# What a raw tensor may tell outside torch: facts that do not depend on its values.
+FACTS = frozenset(
+    "shape dtype device ndim layout is_leaf requires_grad is_sparse is_cuda is_quantized is_meta names size"
+    " dim ndimension numel nelement element_size itemsize nbytes stride is_contiguous is_floating_point"
+    " is_complex is_signed __len__ get_device result_type can_cast broadcast_shapes __hash__ _version"
+    " grad_fn grad _is_view is_inference is_tensor storage_offset is_same_size is_set_to".split()
+)
+# Results whose shape depends on values, and ways out of the label.
+WAYS_OUT = frozenset(
+    "nonzero argwhere masked_select unique unique_consecutive bincount repeat_interleave as_subclass"
+    " _unique2 nonzero_static data_ptr storage untyped_storage __reduce_ex__ __deepcopy__ __dlpack__".split()
+)
+
+
+class Labelled(torch.Tensor):
+    """A tensor that knows whether it is raw."""
+
+    raw: bool
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        """Run the operation on plain tensors and label what comes out."""
+        kwargs = kwargs or {}
+        inputs = _tensors((args, kwargs))
+        raw = any(is_raw(value) for value in inputs)
+        name = _name(func)
+        if raw and (name in WAYS_OUT or _picks_by_raw(name, args)):
+            raise Refused(f"a raw value would leave torch by '{name}': keep it in torch, or release it first")
+        with torch._C.DisableTorchFunctionSubclass():
+            before = [value._version for value in inputs]
+            out = func(*args, **kwargs)
+            if any(value._version != old for value, old in zip(inputs, before, strict=True)):
+                raise Refused(
+                    f"a method wrote into a tensor in place ('{name}'): methods are pure, make a new one"
+                )
+        if isinstance(out, torch.Tensor):
+            return label(out, raw)
+        if isinstance(out, tuple | list) and out and all(isinstance(o, torch.Tensor) for o in out):
+            labelled = [label(o, raw) for o in out]
+            return type(out)(labelled) if type(out) in (tuple, list) else tuple(labelled)
+        if raw and name not in FACTS:
+            raise Refused(f"a raw value would leave torch by '{name}': keep it in torch, or release it first")
+        return out
+
+
+def label(value: torch.Tensor, raw: bool) -> Labelled:
+    """Give a tensor with a label."""
+    with torch._C.DisableTorchFunctionSubclass():
+        labelled = value.detach().as_subclass(Labelled)
+        labelled.raw = raw
+    return labelled
+
+
+def is_raw(value: Any) -> bool:
+    """Whether a tensor is labelled raw; a tensor without a label is released."""
+    return isinstance(value, Labelled) and value.raw
+
+
+def label_tree(tree: Tree, raw: bool) -> Tree:
+    """Label every tensor of a tree."""
+    return map_leaves(lambda value: label(value, raw), tree)
+
+
+def tree_is_raw(tree: Tree) -> bool:
+    """Whether any tensor of a tree is raw."""
+    return any(is_raw(value) for value in leaves(tree))
+
+
+def _name(func: Any) -> str:
+    """Give the name of a torch function; a property's getter has its property's name."""
+    name = getattr(func, "__name__", str(func))
+    if name == "__get__":
+        return str(getattr(func.__self__, "__name__", name))
+    return str(name)
+
+
+def _picks_by_raw(name: str, args: tuple[Any, ...]) -> bool:
+    """Whether an operation's result has a shape that depends on raw values."""
+    if name == "where" and len(args) == 1:
+        return True
+    if name != "__getitem__":
+        return False
+    return any(is_raw(index) and index.dtype in (torch.bool, torch.uint8) for index in _tensors(args[1:]))
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = tuple(value.values())
+    if isinstance(value, tuple | list):
+        return [tensor for part in value for tensor in _tensors(part)]
+    return []

@@ -1,0 +1,39 @@
+"""Local: every silo trains alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from torch import Tensor
+
+from ..method import Method, Start
+from ..roster import Roster
+
+if TYPE_CHECKING:
+    from ..oracle import Oracle
+
+
+@dataclass(frozen=True, kw_only=True)
+class Local(Method):
+    """Every silo trains alone; nothing is sent."""
+
+    name: ClassVar[str] = "local"
+
+    def init(self, task: Start, silos: int) -> tuple[None, Tensor]:
+        """Start every silo from the same vector."""
+        return None, task.initial().expand(-1, silos, -1)
+
+    def broadcast(self, shared: None) -> None:
+        """Send nothing."""
+
+    def local(self, sent: None, own: Tensor, oracle: Oracle) -> tuple[None, Tensor]:
+        """Train on."""
+        return None, oracle.descend(own)
+
+    def merge(self, shared: None, uploads: None, roster: Roster) -> None:
+        """Merge nothing."""
+
+    def personal(self, sent: None, own: Tensor) -> Tensor:
+        """Predict with the silo's own model."""
+        return own

@@ -1,0 +1,69 @@
+"""Built-in models; each is a factory that gets the shape of one example and the outputs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from torch import nn
+
+from .errors import Problem
+
+
+def linear(input_shape: tuple[int, ...], outputs: int, bias: bool = True) -> nn.Module:
+    """One linear layer that starts at zero: the problem is convex, a random start only costs steps."""
+    layer = nn.Linear(math.prod(input_shape), outputs, bias=bias)
+    for parameter in layer.parameters():
+        nn.init.zeros_(parameter)
+    return nn.Sequential(nn.Flatten(), layer)
+
+
+def mlp(input_shape: tuple[int, ...], outputs: int, hidden: int = 64, layers: int = 1) -> nn.Module:
+    """Linear layers with ReLU between them; `layers` of width `hidden`."""
+    parts: list[nn.Module] = [nn.Flatten()]
+    width = math.prod(input_shape)
+    for _ in range(layers):
+        parts += [nn.Linear(width, hidden), nn.ReLU()]
+        width = hidden
+    return nn.Sequential(*parts, nn.Linear(width, outputs))
+
+
+def cnn(input_shape: tuple[int, ...], outputs: int, channels: int = 16) -> nn.Module:
+    """Two strided convolutions and two linear layers, for images `[height, width]` or with channels.
+
+    Channels may come first (3, 32, 32) or last (32, 32, 3).
+    """
+    if len(input_shape) == 2:
+        order: nn.Module = nn.Unflatten(1, (1, input_shape[0]))
+        depth, height, width = 1, *input_shape
+    elif len(input_shape) == 3 and input_shape[-1] in (1, 3):
+        height, width, depth = input_shape
+        order = ChannelsFirst()
+    elif len(input_shape) == 3:
+        order = nn.Identity()
+        depth, height, width = input_shape
+    else:
+        raise Problem(f"model 'cnn' needs images, the examples have shape {input_shape}; use 'mlp'")
+    height, width = math.ceil(math.ceil(height / 2) / 2), math.ceil(math.ceil(width / 2) / 2)
+    return nn.Sequential(
+        order,
+        nn.Conv2d(depth, channels, 5, stride=2, padding=2),
+        nn.ReLU(),
+        nn.Conv2d(channels, 2 * channels, 3, stride=2, padding=1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(2 * channels * height * width, 32),
+        nn.ReLU(),
+        nn.Linear(32, outputs),
+    )
+
+
+class ChannelsFirst(nn.Module):
+    """Move the channels of `[batch, height, width, channels]` to the front."""
+
+    def forward(self, x):  # type: ignore[no-untyped-def]
+        """Permute the axes."""
+        return x.permute(0, 3, 1, 2)
+
+
+MODELS: dict[str, Callable[..., nn.Module]] = {"linear": linear, "mlp": mlp, "cnn": cnn}

@@ -1,0 +1,1 @@
+"""Budgets, accounting, calibration and statements: numbers only, no models."""

@@ -1,0 +1,98 @@
+"""Budgets of silos, and other numbers that may differ between silos."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ..errors import Problem, nearest
+
+# One number for all; a mapping with a number for each silo's name (and perhaps "default"),
+# or {"each": [...]}, dealt to the silos in turn.
+PerSilo = float | Mapping[str, float | Sequence[float]]
+# ... or a list: one run for each.
+Swept = PerSilo | Sequence[PerSilo]
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """What each silo may spend, and the clip of one example's gradient.
+
+    Epsilon and clip may be one number, one for each silo (`{"north": 1, "default": 4}` or
+    `{"each": [1, 2, 4]}`, dealt in turn), or a list: one run for each. An infinite epsilon
+    means no privacy: no clip, no noise.
+    """
+
+    epsilon: Swept
+    delta: PerSilo = 1e-5
+    clip: Swept = 1.0
+    unit: str = "example"
+
+    def __post_init__(self) -> None:
+        if self.unit == "silo":
+            raise Problem(
+                "privacy.unit: 'silo' cannot be trained by this version; 'example' protects each example"
+            )
+        if self.unit != "example":
+            raise Problem(f"privacy.unit: unknown unit '{self.unit}'; {nearest(self.unit, ('example',))}")
+
+
+def sweep(value: Swept) -> list[PerSilo]:
+    """Give the values of a setting, one for each run it asks for."""
+    if isinstance(value, Sequence):
+        if not value:
+            raise Problem("a list of values must not be empty")
+        return list(value)
+    return [value]
+
+
+def spread(key: str, value: PerSilo, names: Sequence[str]) -> list[float]:
+    """Give each silo its number.
+
+    >>> spread("epsilon", {"each": [1, 2]}, ["a", "b", "c"])
+    [1.0, 2.0, 1.0]
+    """
+    if not isinstance(value, Mapping):
+        return [float(value)] * len(names)
+    if "each" in value:
+        dealt = value["each"]
+        if not isinstance(dealt, Sequence) or not dealt or len(value) > 1:
+            raise Problem(f"{key}: 'each' takes a list of numbers and stands alone")
+        return [float(dealt[k % len(dealt)]) for k in range(len(names))]
+    default = value.get("default")
+    for name in value:
+        if name != "default" and name not in names:
+            raise Problem(f"{key}: there is no silo '{name}'; {nearest(name, names)}")
+    missing = [name for name in names if name not in value]
+    if missing and default is None:
+        raise Problem(f"{key}: no number for silo '{missing[0]}'; give one, or a 'default'")
+    chosen = [value.get(name, default) for name in names]
+    if not all(isinstance(number, int | float) for number in chosen):
+        raise Problem(f"{key}: a silo's value must be a number")
+    return [float(number) for number in chosen if isinstance(number, int | float)]
+
+
+def check_budgets(epsilon: Sequence[float], delta: Sequence[float], clip: Sequence[float]) -> None:
+    """Refuse numbers that cannot be a budget or a clip."""
+    for value in epsilon:
+        if math.isnan(value) or value <= 0:
+            raise Problem(f"privacy.epsilon: expected a number > 0, got {value:g}")
+    for value in delta:
+        if not 0 < value < 1:
+            raise Problem(f"privacy.delta: expected a number in (0, 1), got {value:g}")
+    for value in clip:
+        if not (math.isfinite(value) and value > 0):
+            raise Problem(f"privacy.clip: expected a finite number > 0, got {value:g}")
+
+
+def loose_deltas(delta: Sequence[float], sizes: Sequence[int], names: Sequence[str]) -> list[str]:
+    """Warn of deltas that would allow one example to be given away whole."""
+    loose = [(name, d, n) for name, d, n in zip(names, delta, sizes, strict=True) if d >= 1 / n]
+    if not loose:
+        return []
+    name, d, n = max(loose, key=lambda item: item[1] * item[2])
+    return [
+        f"privacy.delta: {d:g} is not below 1/n for {len(loose)} silo(s), as '{name}' with {n} examples:"
+        " it would allow to publish one example whole; take a smaller delta"
+    ]

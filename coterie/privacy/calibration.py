@@ -1,0 +1,162 @@
+"""The noise that ends at the budget: never above it, at most one per cent below."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from ..errors import Problem
+from .accountant import ADJACENCY, check_sampling, epsilon
+from .gaussian import estimate_noise
+
+MOST_NOISE = 1e6
+LEAST_NOISE = 1e-3
+SLACK = 0.01
+
+
+@dataclass(frozen=True, order=True)
+class Target:
+    """A budget, and the sampled Gaussian steps it must pay for."""
+
+    epsilon: float
+    delta: float
+    rate: float
+    steps: int
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """A noise multiplier and the epsilon certified for it."""
+
+    noise: float
+    epsilon: float
+
+
+def check_epsilon(value: float) -> None:
+    """Refuse a budget that is none."""
+    if math.isnan(value) or value <= 0:
+        raise Problem(f"epsilon must be a number > 0, got {value:g}")
+
+
+def noise_for(target: Target, guess: float | None = None) -> Calibrated:
+    """Find the least noise, to one per cent of epsilon, that ends within the budget.
+
+    Formal guarantee: the epsilon returned is the accountant's own for the noise returned,
+    it is at most `target.epsilon` and more than 0.99 of it.
+    """
+    check_epsilon(target.epsilon)
+    check_sampling(target.rate, target.steps, target.delta)
+    if math.isinf(target.epsilon):
+        return Calibrated(0.0, math.inf)
+    low, high = math.log(LEAST_NOISE), math.log(MOST_NOISE)
+    at = math.log(guess or estimate_noise(target.epsilon, target.delta, target.rate, target.steps))
+    at = min(max(at, low), high)
+    aim = math.log(target.epsilon * (1 - SLACK / 2))
+    known: list[tuple[float, float]] = []
+    for _ in range(80):
+        found = epsilon(math.exp(at), target.rate, target.steps, target.delta)
+        if target.epsilon * (1 - SLACK) < found <= target.epsilon:
+            return Calibrated(math.exp(at), found)
+        if found > target.epsilon:
+            if at >= math.log(MOST_NOISE):
+                break
+            low = at
+        else:
+            high = at
+        known.append((at, math.log(max(found, 1e-12))))
+        at = _next(known, aim, low, high)
+    raise Problem(
+        f"epsilon {target.epsilon:g} at delta {target.delta:g} cannot be reached with noise up to"
+        f" {MOST_NOISE:g} (rate {target.rate:g}, {target.steps} steps): raise epsilon or delta, or train less"
+    )
+
+
+def _next(known: list[tuple[float, float]], aim: float, low: float, high: float) -> float:
+    """Choose the next log-noise: by secant where that stays in the bracket, else by halves."""
+    slope = -1.0
+    if len(known) > 1 and known[-1][0] != known[-2][0]:
+        (a, fa), (b, fb) = known[-2:]
+        slope = min((fb - fa) / (b - a), -0.05)
+    at, found = known[-1]
+    guess = at + (aim - found) / slope
+    if len(known) > 8 or not low < guess < high:
+        guess = (low + high) / 2 if len(known) > 2 else min(max(guess, low), high)
+    return guess
+
+
+def calibrate(
+    targets: Iterable[Target], on_progress: Callable[[int, int], None] | None = None
+) -> dict[Target, Calibrated]:
+    """Calibrate many budgets; equal ones share one search, near ones start from each other.
+
+    Results are kept in a cache file (`COTERIE_CACHE`, else `~/.cache/coterie`).
+    """
+    wanted = sorted(set(targets))
+    cache = _Cache()
+    found: dict[Target, Calibrated] = {}
+    ratio = 1.0
+    searched = 0
+    for done, target in enumerate(wanted):
+        kept = cache.get(target)
+        if kept is None:
+            estimate = math.nan
+            if target.epsilon > 0 and not math.isinf(target.epsilon):
+                estimate = estimate_noise(target.epsilon, target.delta, target.rate, target.steps)
+            kept = noise_for(target, None if math.isnan(estimate) else estimate * ratio)
+            if estimate > 0:
+                ratio = min(max(kept.noise / estimate, 0.2), 5.0)
+            cache.put(target, kept)
+            searched += 1
+        found[target] = kept
+        if on_progress is not None:
+            on_progress(done + 1, len(wanted))
+    if searched:
+        cache.save()
+    return found
+
+
+class _Cache:
+    """Calibrations that were found before, on disk; a file that cannot be read is as good as none."""
+
+    def __init__(self) -> None:
+        folder = os.environ.get("COTERIE_CACHE") or Path.home() / ".cache" / "coterie"
+        self.path = Path(folder) / "calibration.json"
+        self.stamp = f"{ADJACENCY}/poisson/pld/dp-accounting {version('dp-accounting')}/1"
+        self.entries: dict[str, list[float]] = {}
+        try:
+            content = json.loads(self.path.read_text())
+            if content.get("stamp") == self.stamp:
+                self.entries = dict(content["entries"])
+        except (OSError, ValueError, AttributeError, KeyError, TypeError):
+            pass
+
+    def get(self, target: Target) -> Calibrated | None:
+        """Give a kept result if it is one for this target."""
+        try:
+            noise, found = map(float, self.entries[repr(target)])
+        except (KeyError, TypeError, ValueError):
+            return None
+        if not (noise > 0 and target.epsilon * (1 - SLACK) < found <= target.epsilon):
+            return None
+        return Calibrated(noise, found)
+
+    def put(self, target: Target, calibrated: Calibrated) -> None:
+        """Keep a result."""
+        if calibrated.noise > 0:
+            self.entries[repr(target)] = [calibrated.noise, calibrated.epsilon]
+
+    def save(self) -> None:
+        """Write the cache in one move; without a writable folder there is simply none."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile("w", dir=self.path.parent, suffix=".tmp", delete=False) as file:
+                json.dump({"stamp": self.stamp, "entries": self.entries}, file)
+            Path(file.name).replace(self.path)
+        except OSError:
+            pass

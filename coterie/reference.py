@@ -1,0 +1,139 @@
+"""A slow, obvious engine: one silo at a time, one example at a time, every message in bytes.
+
+It shares no arithmetic with the cohort engine, only the random streams, and must give
+the same vectors. A silo here is an object with its own state that sees bytes only, as it
+would on a network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .cohort.sampling import Work, coins
+from .federation import Federation, Silo
+from .messages import pack, unpack
+from .method import Method, PerRun, for_run, per_run
+from .oracle import Oracle
+from .plan import Plan
+from .roster import Roster
+from .simulate import SeededStart
+from .streams import SeededStreams
+from .task import Task
+from .tree import concatenate
+
+
+@dataclass(frozen=True, eq=False)
+class Terms:
+    """What one silo trains with in one run."""
+
+    work: Work
+    lr: float
+    clip: float
+    noise: float
+
+
+class SlowOracle(Oracle):
+    """The doors of one silo, one run: plain autograd, one example at a time."""
+
+    def __init__(
+        self, task: Task, silo: Silo, scale: float, terms: Terms, streams: SeededStreams, number: int
+    ) -> None:
+        self.task, self.silo, self.scale, self.terms = task, silo, scale, terms
+        self.streams, self.round, self.calls = streams, number, 0
+
+    def descend(
+        self,
+        start: Tensor,
+        *,
+        toward: Tensor | None = None,
+        strength: PerRun | Tensor = 0.0,
+        home: bool = False,
+    ) -> Tensor:
+        """Train step by step."""
+        work, terms = self.terms.work, self.terms
+        name, call = self.silo.name, self.calls
+        self.calls += 1
+        sampler, noise = self.streams.generators(0, name, self.round, call)
+        hits = coins(sampler, work, work.steps)
+        vector = start.reshape(-1).clone()
+        for step in range(work.steps):
+            total = torch.zeros_like(vector)
+            for i in np.flatnonzero(hits[step]):
+                gradient = self.gradient(vector, int(i))
+                norm = float(gradient.norm())
+                total += gradient if norm <= terms.clip else gradient * (terms.clip / norm)
+            if terms.noise:
+                draw = noise.standard_normal(len(vector), dtype=np.float32)
+                total += terms.noise * terms.clip * torch.from_numpy(draw)
+            direction = total / work.expected
+            if toward is not None:
+                direction = direction + float(per_run(strength)) * (vector - toward.reshape(-1))
+            vector = vector - terms.lr * direction
+        return vector.reshape(1, 1, -1)
+
+    def gradient(self, vector: Tensor, row: int) -> Tensor:
+        """Give the gradient of one example."""
+        leaf = vector.clone().requires_grad_(True)
+        x, y = self.silo.x[row : row + 1].float() * self.scale, self.silo.y[row : row + 1]
+        loss = self.task.losses(self.task.layout.unflatten(leaf), x, y)
+        return torch.autograd.grad(loss.sum(), leaf)[0]
+
+
+class ReferenceSilo:
+    """One silo: its examples, its own state, and a mailbox for bytes."""
+
+    def __init__(
+        self,
+        method: Method,
+        task: Task,
+        silo: Silo,
+        scale: float,
+        terms: Terms,
+        streams: SeededStreams,
+        seed: int,
+    ) -> None:
+        self.method, self.task, self.silo, self.scale = method, task, silo, scale
+        self.terms, self.streams = terms, streams
+        self.own = pack(method.init(SeededStart(task, [seed]), 1)[1])
+
+    def answer(self, message: bytes, number: int) -> bytes:
+        """Do one round's work and give the upload."""
+        oracle = SlowOracle(self.task, self.silo, self.scale, self.terms, self.streams, number)
+        upload, own = self.method.local(unpack(message), unpack(self.own), oracle)
+        self.own = pack(own)
+        return pack(upload)
+
+    def personal(self, message: bytes) -> Tensor:
+        """Give the vector this silo predicts with."""
+        return self.method.personal(unpack(message), unpack(self.own)).reshape(-1)
+
+
+def run_reference(
+    method: Method,
+    task: Task,
+    federation: Federation,
+    plan: Plan,
+    roster: Roster,
+    terms: Sequence[Terms],
+    seed: int,
+    streams: SeededStreams,
+    run: int = 0,
+) -> Tensor:
+    """Train one run, silo by silo, and give the personal vectors `[silos, P]`."""
+    single = for_run(method, run)
+    silos = [
+        ReferenceSilo(single, task, silo, federation.scale, term, streams.for_run(run), seed)
+        for silo, term in zip(federation.silos, terms, strict=True)
+    ]
+    shared, _ = single.init(SeededStart(task, [seed]), len(silos))
+    for number in range(len(plan.counts.calls)):
+        message = pack(single.broadcast(shared))
+        uploads = concatenate([unpack(silo.answer(message, number)) for silo in silos], dim=1)
+        shared = single.merge(shared, uploads, roster)
+    message = pack(single.broadcast(shared))
+    return torch.stack([silo.personal(message) for silo in silos])

@@ -1,0 +1,129 @@
+"""The folder of a run: result, statements, models, plot, configuration.
+
+Each file is written beside its place and moved there, so a folder never holds half a file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..config import Config
+from ..errors import Problem
+from ..experiment import Experiment
+from ..jsonable import finite
+from ..plan import Plan
+from ..privacy.statement import statement
+from ..result import Result, RunRecord, SiloRecord, file_names, label_of, save_vector
+
+
+def write(path: Path, fill: Callable[[Path], None]) -> None:
+    """Write a file in one move."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=path.suffix)
+    os.close(handle)
+    try:
+        fill(Path(name))
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write plain data as JSON."""
+    text = json.dumps(finite(content), indent=2, allow_nan=False) + "\n"
+    write(path, lambda place: _put(place, text))
+
+
+def _put(place: Path, text: str) -> None:
+    place.write_text(text)
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Where a run is saved."""
+
+    path: Path
+
+    def open(self, config: Config) -> list[RunRecord]:
+        """Make the folder, or go on with one that was left unfinished; give its finished runs."""
+        text = config.to_toml()
+        kept, result = self.path / "config.toml", self.path / "result.json"
+        if not self.path.exists() or not any(self.path.iterdir()):
+            self.path.mkdir(parents=True, exist_ok=True)
+            write(kept, lambda place: _put(place, text))
+            return []
+        if not kept.is_file() or kept.read_text() != text:
+            raise Problem(f"--out: '{self.path}' holds something else: choose another folder")
+        if not result.is_file():
+            return []
+        try:
+            content = json.loads(result.read_text())
+        except ValueError as error:
+            raise Problem(f"--out: '{result}' cannot be read: {error}") from error
+        if content.get("complete"):
+            raise Problem(f"--out: '{self.path}' already holds this result: choose another folder")
+        return [read_run(run) for run in content["runs"]]
+
+    def save(self, result: Result, complete: bool) -> None:
+        """Write `result.json` and the plot."""
+        from .plot import draw
+
+        write_json(self.path / "result.json", {"complete": complete, **result.to_json()})
+        write(self.path / "plot.png", lambda place: draw(result, place))
+
+    def save_experiment(self, experiment: Experiment, plan: Plan, result: Result) -> None:
+        """Write the statements of every variant, and the models of its first seed."""
+        seeds = len(experiment.training.seeds)
+        files = file_names(experiment.federation.names)
+        for number, variant in enumerate(experiment.variants):
+            run = number * seeds
+            label = file_names([label_of(experiment.method.name, variant.shown)])[0]
+            for k, silo in enumerate(plan.silos[run]):
+                content = statement(
+                    silo=silo.name,
+                    method=experiment.method.name,
+                    settings=variant.shown,
+                    size=silo.work.size,
+                    rate=silo.work.rate,
+                    expected_batch=silo.work.expected,
+                    calls=silo.steps // silo.work.steps,
+                    steps=silo.steps,
+                    noise=silo.noise,
+                    clip=float(experiment.clip[run, k]),
+                    budget=silo.budget,
+                    delta=silo.delta,
+                    epsilon=silo.epsilon,
+                    not_covered=experiment.federation.not_covered,
+                )
+                write_json(self.path / "statements" / label / f"{files[k]}.json", content)
+                vector = result.vectors[run][k]
+                place = self.path / "models" / label / f"{files[k]}.safetensors"
+                write(place, lambda at, vector=vector: save_vector(experiment.task, vector, at))  # type: ignore[misc]
+
+
+def read_run(content: dict[str, Any]) -> RunRecord:
+    """Read a run back from `result.json`."""
+    silos = {
+        name: SiloRecord(*(float("inf") if record[key] is None else record[key] for key in _SILO))
+        for name, record in content["silos"].items()
+    }
+    history = [(number, float(score)) for number, score in content["history"]]
+    return RunRecord(**{**content, "silos": silos, "history": history})
+
+
+_SILO = ("score", "epsilon", "delta", "noise")
+
+
+def next_free(name: str) -> Path:
+    """Give a folder under `runs/` that does not exist yet."""
+    number = 1
+    while (path := Path("runs") / f"{name}-{number}").exists():
+        number += 1
+    return path

@@ -1,0 +1,150 @@
+"""Tables for the terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from ..experiment import Experiment
+from ..federation import Federation
+from ..plan import Plan
+from ..result import Result, label_of
+from ..sources.catalogue import Entry
+
+MOST_SILOS = 20
+SHADES = " ░▒▓█"
+
+
+def number(value: float, digits: int = 4) -> str:
+    """Show a number shortly."""
+    return "none" if math.isinf(value) else f"{value:.{digits}g}"
+
+
+def size(count: float) -> str:
+    """Show bytes with a unit.
+
+    >>> size(2048)
+    '2.0 kB'
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1024 or unit == "GB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return ""
+
+
+def summary_table(result: Result) -> Table:
+    """Show one row for each method and setting."""
+    arrow = "higher is better" if result.task.higher_is_better else "lower is better"
+    table = Table(title=f"Test {result.task.metric} over all silos ({arrow})")
+    table.add_column("method")
+    for name in ("mean", "± std", "seeds", "epsilon", "bytes up", "seconds"):
+        table.add_column(name, justify="right")
+    best = result.best()["mean"]
+    for row in result.summary:
+        style = "bold" if row["mean"] == best else ""
+        table.add_row(
+            label_of(row["method"], row["settings"]),
+            f"{row['mean']:.4f}",
+            f"{row['std']:.4f}",
+            str(row["seeds"]),
+            number(row["epsilon"]),
+            size(row["bytes_up"]),
+            f"{row['seconds']:.1f}",
+            style=style,
+        )
+    return table
+
+
+def silo_table(result: Result, budgets: Sequence[float], sizes: Sequence[int]) -> Table:
+    """Show one row for each silo: its budget, what it spent, its score under each method."""
+    firsts = {run.label: run for run in reversed(result.runs)}
+    labels = list(dict.fromkeys(run.label for run in result.runs))
+    table = Table(title=f"Each silo: budget, spending, test {result.task.metric} (first seed)")
+    table.add_column("silo")
+    for name in ("examples", "budget", "spent", "noise", *labels):
+        table.add_column(name, justify="right")
+    pick = max if result.task.higher_is_better else min
+    for k, name in enumerate(result.names[:MOST_SILOS]):
+        record = firsts[labels[0]].silos[name]
+        scores = [firsts[label].silos[name].score for label in labels]
+        shown = [f"[bold]{s:.3f}[/]" if s == pick(scores) else f"{s:.3f}" for s in scores]
+        row = (name, str(sizes[k]), number(budgets[k]), number(record.epsilon), f"{record.noise:.2f}")
+        table.add_row(*row, *shown)
+    if len(result.names) > MOST_SILOS:
+        table.caption = f"and {len(result.names) - MOST_SILOS} more silos, see result.json"
+    return table
+
+
+def plan_table(experiment: Experiment, plan: Plan, run: int) -> Table:
+    """Show what each silo of one run will do and spend."""
+    variant = experiment.variants[experiment.keys[run][1]]
+    table = Table(title=f"Plan: {label_of(experiment.method.name, variant.shown)}")
+    table.add_column("silo")
+    for name in ("examples", "rate", "steps", "noise", "budget", "epsilon at the end", "delta", "up", "down"):
+        table.add_column(name, justify="right")
+    for silo in plan.silos[run][:MOST_SILOS]:
+        table.add_row(
+            silo.name,
+            str(silo.work.size),
+            f"{silo.work.rate:.4f}",
+            str(silo.steps),
+            f"{silo.noise:.4f}",
+            number(silo.budget),
+            number(silo.epsilon),
+            f"{silo.delta:g}",
+            size(silo.bytes_up),
+            size(silo.bytes_down),
+        )
+    if len(plan.silos[run]) > MOST_SILOS:
+        table.caption = f"and {len(plan.silos[run]) - MOST_SILOS} more silos; --json shows all"
+    return table
+
+
+def data_table(entries: Sequence[Entry]) -> Table:
+    """Show what can be loaded."""
+    table = Table(title="Data")
+    for name in ("name", "format", "rows", "silos", "where"):
+        table.add_column(name, justify="right" if name in ("rows", "silos") else "left")
+    for entry in entries:
+        rows = "" if entry.rows is None else f"{entry.rows:,}"
+        silos = "" if entry.silos is None else (str(entry.silos) if entry.silos else "by partition")
+        table.add_row(entry.name, entry.form, rows, silos, entry.place)
+    return table
+
+
+def federation_table(federation: Federation) -> Table:
+    """Show silos, their sizes and the labels each has, as shades."""
+    shape = " x ".join(map(str, federation.shape))
+    kind = f"{len(federation.classes)} classes" if federation.classes else "numeric target"
+    table = Table(title=f"{federation.name}: {len(federation)} silos, examples of {shape}, {kind}")
+    table.add_column("silo")
+    table.add_column("train", justify="right")
+    table.add_column("test", justify="right")
+    table.add_column("size")
+    table.add_column("labels " + ("".join(_short(c) for c in federation.classes) if _fits(federation) else "")
+                     if federation.classes else "target: mean (deviation)")  # fmt: skip
+    largest = max(federation.sizes)
+    for silo in federation.silos[: 2 * MOST_SILOS]:
+        bar = "█" * max(1, round(20 * len(silo.y) / largest))
+        if federation.classes:
+            counts = [int((silo.y == c).sum()) for c in range(len(federation.classes))]
+            top = max(counts)
+            picture = "".join(SHADES[min(4, math.ceil(4 * c / top))] for c in counts)
+            label = " " * len("labels ") + picture if _fits(federation) else picture
+        else:
+            label = f"{float(silo.y.mean()):.3f} ({float(silo.y.std()) if len(silo.y) > 1 else 0:.3f})"
+        table.add_row(silo.name, str(len(silo.y)), str(len(silo.test_y)), bar, label)
+    if len(federation) > 2 * MOST_SILOS:
+        table.caption = f"and {len(federation) - 2 * MOST_SILOS} more silos"
+    return table
+
+
+def _fits(federation: Federation) -> bool:
+    return all(len(c) == 1 for c in federation.classes)
+
+
+def _short(label: str) -> str:
+    return label[:1]

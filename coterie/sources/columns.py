@@ -1,0 +1,60 @@
+"""CSV and Parquet files with a silo column and a target column."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from ..errors import Problem, nearest
+from .table import Table
+
+
+def read(path: Path, silo_column: str | None, target_column: str | None) -> Table:
+    """Read a file of columns; text columns become one column a value."""
+    import pandas as pd
+
+    reader = pd.read_parquet if path.suffix == ".parquet" else pd.read_csv
+    try:
+        frame = reader(path)
+    except Exception as error:  # the readers raise many kinds
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise Problem(f"data: cannot read '{path}': {first}") from error
+    if target_column is None:
+        raise Problem(f"data.target_column: name the column of '{path.name}' that is to be predicted")
+    for key, column in (("target_column", target_column), ("silo_column", silo_column)):
+        if column is not None and column not in frame.columns:
+            hint = nearest(column, map(str, frame.columns))
+            raise Problem(f"data.{key}: '{path.name}' has no column '{column}'; {hint}")
+    for column in (target_column, silo_column):
+        if column is not None and frame[column].isna().any():
+            row = int(np.flatnonzero(frame[column].isna())[0])
+            raise Problem(
+                f"data: column '{column}' of '{path.name}' has {int(frame[column].isna().sum())}"
+                f" missing value(s), the first in row {row + 1}: fill it in or drop the row"
+            )
+    rest = frame.drop(columns=[c for c in (target_column, silo_column) if c is not None])
+    if rest.empty:
+        raise Problem(f"data: '{path.name}' has no feature column beside the target and the silo")
+    text = [c for c in rest.columns if not pd.api.types.is_numeric_dtype(rest[c])]
+    for column in text:
+        if rest[column].isna().any():
+            raise Problem(f"data: column '{column}' of '{path.name}' has missing values: fill them in")
+        if rest[column].nunique() > 100:
+            raise Problem(
+                f"data: text column '{column}' of '{path.name}' has {rest[column].nunique()} different"
+                " values (at most 100 make sense as features): drop or encode it"
+            )
+    notes = ("the values of text columns were read off the data: " + ", ".join(text),) if text else ()
+    encoded = pd.get_dummies(rest, columns=text, dtype=np.float32) if text else rest
+    target = frame[target_column]
+    y = target.to_numpy() if pd.api.types.is_numeric_dtype(target) else target.astype(str).to_numpy(str)
+    return Table(
+        path.stem,
+        encoded.to_numpy(dtype=np.float32),
+        y.astype(np.int64) if y.dtype.kind == "b" else y,
+        None if silo_column is None else frame[silo_column].astype(str).to_numpy(str),
+        columns=tuple(map(str, encoded.columns)),
+        not_covered=notes,
+        float_target_is_number=False,
+    )

@@ -1,0 +1,15 @@
+"""The 1,797 handwritten digits that ship with scikit-learn."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .table import Table
+
+
+def read() -> Table:
+    """Give the digits as 8 x 8 images between 0 and 1."""
+    from sklearn.datasets import load_digits
+
+    data = load_digits()
+    return Table("digits", (data.images / 16).astype(np.float32), data.target.astype(np.int64))

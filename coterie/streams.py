@@ -1,0 +1,65 @@
+"""Random streams: one for each (seed, run, silo, round, call, purpose), the purpose being coins or noise.
+
+A silo is known by its name, so adding, dropping or reordering silos changes nobody else's
+draws, and two runs never share noise, even with equal seeds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+COUNTER = (1).to_bytes(8, "little")
+WORD = np.dtype("<u8")
+Pair = tuple[np.random.Generator, np.random.Generator]
+
+
+class Streams(Protocol):
+    """Where an engine gets its coins and its noise."""
+
+    def generators(self, run: int, silo: str, round_: int, call: int) -> Pair:
+        """Give the generators of coins and of noise for one call of a door, at their beginning."""
+        ...
+
+
+@dataclass(frozen=True)
+class SeededStreams:
+    """Streams of a simulation: whoever knows the seeds knows the noise.
+
+    `keys` names each run: its seed, and a number that tells apart runs of equal seed.
+    """
+
+    keys: tuple[tuple[int, int], ...]
+    _made: dict[tuple[int, str], tuple[Pair, Any]] = field(default_factory=dict, repr=False, compare=False)
+
+    def generators(self, run: int, silo: str, round_: int, call: int) -> Pair:
+        """Give the generators of coins and of noise for one call of a door, at their beginning.
+
+        A run and silo reuse two objects, set to a state made by a hash: asking again ends
+        the streams that were given before.
+        """
+        seed, variant = self.keys[run]
+        made = self._made.get((run, silo))
+        if made is None:
+            pair = np.random.Generator(np.random.SFC64(0)), np.random.Generator(np.random.SFC64(0))
+            made = pair, np.random.SFC64(0).state
+            self._made[run, silo] = made
+        pair, state = made
+        digest = hashlib.blake2b(f"{seed}/{variant}/{round_}/{call}/{silo}".encode(), digest_size=48).digest()
+        state["state"]["state"] = np.frombuffer(digest[:24] + COUNTER, dtype=WORD)
+        pair[0].bit_generator.state = state
+        state["state"]["state"] = np.frombuffer(digest[24:] + COUNTER, dtype=WORD)
+        pair[1].bit_generator.state = state
+        return pair
+
+    def for_run(self, run: int) -> SeededStreams:
+        """Give the streams of one run alone."""
+        return SeededStreams((self.keys[run],))
+
+
+def seed_for(seed: int, purpose: str) -> int:
+    """Derive a seed for one purpose that is not a silo's."""
+    return int.from_bytes(hashlib.blake2b(f"{seed}/{purpose}".encode(), digest_size=7).digest())
