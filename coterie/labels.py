@@ -33,6 +33,10 @@ class Labelled(torch.Tensor):
 
     raw: bool
 
+    def as_subclass(self, cls):  # type: ignore[no-untyped-def]
+        """Refuse: it would take the label off."""
+        raise Refused("a raw value would leave torch by 'as_subclass': keep it in torch, or release it first")
+
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         """Run the operation on plain tensors and label what comes out."""
@@ -52,8 +56,7 @@ class Labelled(torch.Tensor):
         if isinstance(out, torch.Tensor):
             return label(out, raw)
         if isinstance(out, tuple | list) and out and all(isinstance(o, torch.Tensor) for o in out):
-            labelled = [label(o, raw) for o in out]
-            return type(out)(labelled) if type(out) in (tuple, list) else tuple(labelled)
+            return type(out)([label(o, raw) for o in out])
         if raw and name not in FACTS:
             raise Refused(f"a raw value would leave torch by '{name}': keep it in torch, or release it first")
         return out
@@ -62,7 +65,7 @@ class Labelled(torch.Tensor):
 def label(value: torch.Tensor, raw: bool) -> Labelled:
     """Give a tensor with a label."""
     with torch._C.DisableTorchFunctionSubclass():
-        labelled = value.detach().as_subclass(Labelled)
+        labelled = torch.Tensor.as_subclass(value.detach(), Labelled)
         labelled.raw = raw
     return labelled
 

@@ -98,11 +98,11 @@ def make_plan(
 
 
 def dry_run(method: Method, roster: Roster, size: int, rounds: int, unit: str = "example") -> Counts:
-    """Run a method on labelled random vectors, twice, and give what both runs counted."""
+    """Run a method on labelled random vectors, on their opposites and on others: the counts must agree."""
     single = for_run(method, 0)
     one = replace(roster, epsilon=roster.epsilon[:1])
-    first, second = (_count(single, one, size, rounds, unit, seed) for seed in (1, 2))
-    if first != second:
+    first, *others = (_count(single, one, size, rounds, unit, scale) for scale in (1.0, -1.0, 7.0))
+    if any(other != first for other in others):
         raise Refused(
             f"'{method.name}' called other doors, or sent other bytes, for other vectors: which doors are"
             " called may depend on public facts and the round only"
@@ -110,17 +110,17 @@ def dry_run(method: Method, roster: Roster, size: int, rounds: int, unit: str = 
     return first
 
 
-def _count(method: Method, roster: Roster, size: int, rounds: int, unit: str, seed: int) -> Counts:
+def _count(method: Method, roster: Roster, size: int, rounds: int, unit: str, scale: float) -> Counts:
     silos = len(roster)
-    shared, own = method.init(_RandomStart(size, seed), silos)
+    shared, own = method.init(_RandomStart(size, scale), silos)
     calls, up, down = [], [0] * silos, [0] * silos
     for number in range(rounds):
         sent = method.broadcast(shared)
         _refuse(tree_is_raw(sent), "broadcast sends a raw value to the silos")
         _add_bytes(down, sent)
         if silos > 1 and (number == 0 or unit == "silo"):
-            _check_apart(method, sent, own, number, silos, unit, seed)
-        oracle = CountingOracle(number, silos, unit, seed)
+            _check_apart(method, sent, own, number, silos, unit, scale)
+        oracle = CountingOracle(number, silos, unit, scale)
         uploads, own = method.local(sent, own, oracle)
         _check_home(uploads, own, silos, unit)
         _add_bytes(up, uploads)
@@ -159,18 +159,20 @@ def _check_home(uploads: Tree, own: Tree, silos: int, unit: str) -> None:
 
 
 def _check_apart(
-    method: Method, sent: Tree, own: Tree, number: int, silos: int, unit: str, seed: int
+    method: Method, sent: Tree, own: Tree, number: int, silos: int, unit: str, scale: float
 ) -> None:
-    """Refuse a `local` in which one silo's state changes what another does."""
+    """Refuse a `local` that is not pure, or in which one silo's state changes what another does."""
 
     def nudge(leaf: Tensor) -> Tensor:
         first = torch.arange(silos).reshape(1, -1, *[1] * (leaf.dim() - 2)) == 0
         return leaf + first.to(leaf.dtype) if leaf.is_floating_point() else leaf
 
-    plain = method.local(sent, own, CountingOracle(number, silos, unit, seed))
-    nudged = method.local(sent, map_leaves(nudge, own), CountingOracle(number, silos, unit, seed))
+    plain, again = (method.local(sent, own, CountingOracle(number, silos, unit, scale)) for _ in range(2))
+    nudged = method.local(sent, map_leaves(nudge, own), CountingOracle(number, silos, unit, scale))
     with torch._C.DisableTorchFunctionSubclass():
-        for before, after in zip(leaves(plain), leaves(nudged), strict=True):
+        for before, repeated, after in zip(leaves(plain), leaves(again), leaves(nudged), strict=True):
+            if not torch.equal(before, repeated):
+                raise Refused(f"'{method.name}' gave two answers to the same question: methods are pure")
             if before.dim() > 1 and not torch.equal(before[:, 1:], after[:, 1:]):
                 raise Refused("local mixes silos: what one silo does must not depend on another's state")
 
@@ -184,28 +186,27 @@ def _add_bytes(total: list[int], tree: Tree) -> None:
 @dataclass(frozen=True)
 class _RandomStart:
     size: int
-    seed: int
+    scale: float
 
     def initial(self, index: int = 0) -> Tensor:
         """Give a random vector in place of an initial one."""
-        return label(_random((1, 1, self.size), self.seed, index), raw=False)
+        return label(_random((1, 1, self.size), self.scale, -1, index), raw=False)
 
 
-def _random(shape: tuple[int, ...], *key: int) -> Tensor:
-    number = 0
-    for part in key:
-        number = number * 1_000_003 + part + 1
-    return torch.randn(shape, generator=torch.Generator().manual_seed(number % 2**62))
+def _random(shape: tuple[int, ...], scale: float, round_: int, call: int) -> Tensor:
+    """Make random vectors; opposite scales give opposite vectors, other sizes give others."""
+    seed = ((round_ + 2) * 1_000_003 + call) * 1_000_003 + round(abs(scale))
+    return scale * torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 class CountingOracle(Oracle):
     """Doors without examples: they count, check the labels, and give random vectors."""
 
-    def __init__(self, number: int, silos: int, unit: str, seed: int) -> None:
+    def __init__(self, number: int, silos: int, unit: str, scale: float) -> None:
         self.round = number
         self.silos = silos
         self.unit = unit
-        self.seed = seed
+        self.scale = scale
         self.made: list[str] = []
 
     def descend(
@@ -222,7 +223,7 @@ class CountingOracle(Oracle):
                 raise Refused(f"the {what} of 'descend' is raw: under the unit 'example' it must be released")
         self.made.append("home" if home else "descend")
         shape = (1, self.silos, start.shape[-1])
-        moved = start.expand(shape) + _random(shape, self.seed, self.round, len(self.made))
+        moved = start.expand(shape) + _random(shape, self.scale, self.round, len(self.made))
         inherited = any(map(is_raw, (start, toward, strength)))
         return label(moved, raw=home or self.unit == "silo" or inherited)
 

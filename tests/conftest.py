@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from coterie.federation import Federation, from_table
+from coterie.sources.table import Table
+
+torch.set_num_threads(1)
+SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Calibrations are searched afresh, whatever the machine remembers."""
+    os.environ["COTERIE_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+    os.environ.pop("COTERIE_DATA", None)
+
+
+@pytest.fixture
+def shared_data() -> Path:
+    if not SHARED.is_dir():
+        pytest.skip("the shared data sets are not beside this checkout")
+    return SHARED
+
+
+def regression_table(sizes=(20, 12, 30), features: int = 3, seed: int = 0) -> Table:
+    generator = np.random.default_rng(seed)
+    rows = sum(sizes)
+    x = generator.normal(size=(rows, features)).astype(np.float32)
+    y = (x @ generator.normal(size=features) + generator.normal(size=rows)).astype(np.float32)
+    silo = np.concatenate([[f"silo-{k}"] * n for k, n in enumerate(sizes)])
+    return Table("made", x, y, silo)
+
+
+@pytest.fixture
+def federation() -> Federation:
+    """Three silos of different sizes, a numeric target."""
+    return from_table(regression_table())
+
+
+@pytest.fixture
+def classes() -> Federation:
+    """Four silos of small images, three classes."""
+    generator = np.random.default_rng(1)
+    y = generator.integers(0, 3, size=80)
+    x = (generator.random((80, 6, 6)) + y[:, None, None] / 3).astype(np.float32)
+    return from_table(Table("images", x, y, np.repeat(["a", "b", "c", "d"], 20)))

@@ -1,0 +1,103 @@
+"""The engines agree, and methods reduce to each other."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from coterie.methods import METHODS, MRMTL, FedAvg, FedProx, Local
+from tests.helpers import experiment, reference_vectors, task_for, vectors
+
+ALL = [kind() for kind in METHODS.values()]
+
+
+@pytest.mark.parametrize("method", ALL, ids=lambda m: m.name)
+def test_reference_engine_gives_the_same_vectors(federation, method):
+    made = experiment(federation, method, epsilon={"each": [2.0, 5.0]}, seeds=(0, 7))
+    fast = vectors(made)
+    for run in range(2):
+        torch.testing.assert_close(fast[run], reference_vectors(made, run), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("method", ALL, ids=lambda m: m.name)
+@pytest.mark.parametrize("model", ["mlp", "cnn"])
+def test_reference_engine_on_networks(classes, method, model):
+    options = {"hidden": 5} if model == "mlp" else {"channels": 2}
+    made = experiment(classes, method, task=task_for(classes, model, **options), rounds=2)
+    torch.testing.assert_close(vectors(made)[0], reference_vectors(made, 0), atol=1e-5, rtol=1e-4)
+
+
+def test_reference_engine_without_privacy(federation):
+    made = experiment(federation, MRMTL(lam=0.5), epsilon=float("inf"))
+    torch.testing.assert_close(vectors(made)[0], reference_vectors(made, 0), atol=1e-5, rtol=1e-4)
+
+
+def test_reference_engine_with_settings_that_differ(federation):
+    lr = {"silo-0": 0.1, "default": 0.3}
+    made = experiment(federation, MRMTL(lam=[0.1, 1.0]), lr=lr, clip={"silo-2": 0.2, "default": 1.5})
+    fast = vectors(made)
+    for run in range(2):
+        torch.testing.assert_close(fast[run], reference_vectors(made, run), atol=1e-5, rtol=1e-4)
+
+
+def test_mean_regularisation_of_zero_is_local_to_the_bit(federation):
+    local = vectors(experiment(federation, Local(), seeds=(0, 1)))
+    assert torch.equal(vectors(experiment(federation, MRMTL(lam=0.0), seeds=(0, 1))), local)
+    assert not torch.equal(vectors(experiment(federation, MRMTL(lam=0.1), seeds=(0, 1))), local)
+
+
+def test_proximal_term_of_zero_is_averaging_to_the_bit(federation):
+    averaged = vectors(experiment(federation, FedAvg(), seeds=(0, 1)))
+    assert torch.equal(vectors(experiment(federation, FedProx(mu=0.0), seeds=(0, 1))), averaged)
+    assert not torch.equal(vectors(experiment(federation, FedProx(mu=0.1), seeds=(0, 1))), averaged)
+
+
+@pytest.mark.parametrize("model", ["linear", "mlp", "cnn"])
+def test_one_silo_alone_is_that_silo_in_the_cohort(classes, model):
+    task = task_for(classes, model)
+    together = vectors(experiment(classes, Local(), task=task))
+    for k, name in enumerate(classes.names):
+        alone = vectors(experiment(classes.pick([name]), Local(), task=task))
+        torch.testing.assert_close(alone[0, 0], together[0, k], atol=1e-5, rtol=1e-4)
+
+
+def test_runs_together_are_runs_alone(federation):
+    """Runs that differ in seed, lam, lr, epsilon and clip train together as they would alone."""
+    together = experiment(
+        federation, MRMTL(lam=[0.1, 0.9]), lr=[0.1, 0.2], epsilon=[2.0, 6.0], clip=[0.5, 1.0], seeds=(0, 5)
+    )
+    found = vectors(together)
+    assert len(found) == 32
+    for run in (0, 13, 31):
+        torch.testing.assert_close(found[run], reference_vectors(together, run), atol=1e-5, rtol=1e-4)
+
+
+def test_no_two_runs_or_silos_share_noise(federation):
+    """Runs of equal seed and setting but another variant number still draw other noise."""
+    made = experiment(federation, Local(), epsilon=[3.0, 3.0], seeds=(0, 1))
+    moved = vectors(made).flatten(0, 1)
+    for i in range(len(moved)):
+        for j in range(i):
+            assert not torch.equal(moved[i], moved[j])
+
+
+def test_adding_and_reordering_silos_changes_nobody_else(federation):
+    whole = vectors(experiment(federation, Local()))
+    turned = vectors(experiment(federation.pick(["silo-2", "silo-0"]), Local()))
+    torch.testing.assert_close(turned[0, 0], whole[0, 2], atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(turned[0, 1], whole[0, 0], atol=1e-5, rtol=1e-4)
+
+
+def test_little_memory_gives_the_same_numbers(classes):
+    task = task_for(classes, "cnn")
+    made = experiment(classes, FedAvg(), task=task, epochs=2.0)
+    from coterie.cohort.gradients import bytes_of_a_row
+
+    tight = experiment(classes, FedAvg(), task=task, epochs=2.0, memory=bytes_of_a_row(task) + 1)
+    torch.testing.assert_close(vectors(made), vectors(tight), atol=1e-5, rtol=1e-4)
+
+
+def test_same_seed_same_bits(federation):
+    assert torch.equal(
+        vectors(experiment(federation, MRMTL(lam=0.4))), vectors(experiment(federation, MRMTL(lam=0.4)))
+    )
