@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 DEMO: dict[str, Any] = {
-    "data": {"source": "digits", "silos": 10, "partition": "dirichlet", "alpha": 0.5},
+    "data": {"source": "digits", "silos": 10, "partition": "dirichlet", "alpha": 0.1},
     "model": {"name": "linear"},
-    "train": {"rounds": 30, "batch": 32, "lr": 0.5, "seeds": 3},
-    "privacy": {"epsilon": {"each": [2.0, 4.0, 8.0]}, "delta": 1e-4, "clip": 1.0},
+    "train": {"rounds": 40, "batch": 32, "lr": 1.0, "seeds": 3},
+    "privacy": {"epsilon": {"each": [2.0, 4.0, 8.0]}, "delta": 1e-3, "clip": 1.0},
     "method": [
         {"name": "local"},
         {"name": "fedavg"},
-        {"name": "mr-mtl", "lam": 0.3},
+        {"name": "mr-mtl", "lam": 0.2},
     ],
 }
 INTRODUCTION = """\

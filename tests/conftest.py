@@ -6,11 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import Phase, settings
 
 from coterie.federation import Federation, from_table
 from coterie.sources.table import Table
 
 torch.set_num_threads(1)
+settings.register_profile(
+    "coterie", derandomize=True, deadline=None, phases=[Phase.explicit, Phase.generate], database=None
+)
+settings.load_profile("coterie")
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 

@@ -45,7 +45,7 @@ class Tape:
 
     def squared_norms(self) -> Tensor:
         """Give the squared norm of each example's gradient: `[rows, width]`."""
-        squares = [value.flatten(2).square().sum(-1) for value in self.explicit.values()]
+        squares = [_flat(value).square().sum(-1) for value in self.explicit.values()]
         for layer, error in self.error.items():
             inputs = self.input[layer].square().sum(-1)
             squares.append(error.square().sum(-1) * (inputs + (layer in self.biased)))
@@ -54,7 +54,7 @@ class Tape:
     def weighted_sums(self, weight: Tensor) -> dict[str, Tensor]:
         """Give each row's sum of gradients times `weight` `[rows, width]`, by parameter name."""
         sums = {
-            name: torch.bmm(weight.unsqueeze(1), value.flatten(2)).reshape(len(value), *value.shape[2:])
+            name: torch.bmm(weight.unsqueeze(1), _flat(value)).reshape(len(value), *value.shape[2:])
             for name, value in self.explicit.items()
         }
         for layer, error in self.error.items():
@@ -63,6 +63,11 @@ class Tape:
             if layer in self.biased:
                 sums[f"{layer}.bias"] = weighted.sum(1)
         return sums
+
+
+def _flat(value: Tensor) -> Tensor:
+    """Make every example's gradient one vector; a parameter without axes has one number."""
+    return value.reshape(*value.shape[:2], -1)
 
 
 Recorder = Callable[[dict[str, Tensor], Tensor, Tensor], Tape]

@@ -54,6 +54,12 @@ def noise_for(target: Target, guess: float | None = None) -> Calibrated:
     check_sampling(target.rate, target.steps, target.delta)
     if math.isinf(target.epsilon):
         return Calibrated(0.0, math.inf)
+    used = -math.expm1(target.steps * math.log1p(-target.rate)) if target.rate < 1 else 1.0
+    if used <= target.delta:
+        raise Problem(
+            f"delta {target.delta:g} is not below {used:.3g}, the chance that an example is used at all: it"
+            " would allow to publish every batch without noise; take a smaller delta"
+        )
     low, high = math.log(LEAST_NOISE), math.log(MOST_NOISE)
     at = math.log(guess or estimate_noise(target.epsilon, target.delta, target.rate, target.steps))
     at = min(max(at, low), high)

@@ -44,6 +44,7 @@ def estimate_noise(epsilon: float, delta: float, rate: float, steps: int) -> flo
         return math.log(max(epsilon_of(mu, delta), 1e-300)) - math.log(epsilon)
 
     low, high = math.log(1e-2), math.log(1e7)
-    if excess(low) < 0:
-        return math.exp(low)
+    for end, sign in ((low, -1), (high, 1)):
+        if sign * excess(end) > 0:
+            return math.exp(end)
     return math.exp(float(brentq(excess, low, high, xtol=1e-4)))
