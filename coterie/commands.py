@@ -160,7 +160,7 @@ def run_config(
             tell(errors, f"To go on, give the same command with --out {folder.path}")
             sys.exit(130)
     if as_json:
-        print(json.dumps(result.to_json(), indent=2))
+        print((folder.path / "result.json").read_text(), end="")
         return
     shown.print(summary_table(result))
     shown.print(silo_table(result, made[0].epsilon[0].tolist(), made[0].federation.sizes))

@@ -177,7 +177,18 @@ def read(path: str | Path, changes: Sequence[str] = ()) -> Config:
         raise Problem(f"'{path}' is not valid TOML: {error}") from error
     for change in changes:
         apply_change(content, change)
+    _find_beside(content, path.parent)
     return check(content, str(path))
+
+
+def _find_beside(content: dict[str, Any], folder: Path) -> None:
+    """Let a data file be named relative to the configuration."""
+    data = content.get("data")
+    source = data.get("source") if isinstance(data, dict) else None
+    if isinstance(source, str) and Path(source).suffix and not Path(source).exists():
+        beside = folder / source
+        if beside.exists():
+            content["data"] = {**data, "source": str(beside)}  # type: ignore[dict-item]
 
 
 def apply_change(content: dict[str, Any], change: str) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from .cohort.descend import Cohort, Settings
 from .cohort.examples import stack
+from .cohort.gradients import rows_within
 from .cohort.sampling import Work, epochs_of_work
 from .cohort.score import score
 from .errors import Problem
@@ -149,6 +150,7 @@ class Experiment:
     def check(self) -> None:
         """Refuse impossible numbers; collect what a person should know."""
         check_device(self.training.device)
+        rows_within(self.task, self.training.memory)
         clip = [c for v in self.variants for c in spread("privacy.clip", v.clip, self.federation.names)]
         check_budgets(self.epsilon.flatten().tolist(), self.delta.flatten().tolist(), clip)
         for value in self.lr.flatten().tolist():

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from . import preprocess
-from .errors import Problem
+from .errors import Problem, nearest
 from .partition import Partition, split_into_silos
 from .sources.catalogue import find_table
 from .sources.table import Table
@@ -66,6 +66,9 @@ class Federation:
     def pick(self, names: Sequence[str]) -> Federation:
         """Give the federation of some of the silos, in the order named."""
         by_name = dict(zip(self.names, self.silos, strict=True))
+        for name in names:
+            if name not in by_name:
+                raise Problem(f"data: '{self.name}' has no silo '{name}'; {nearest(name, self.names)}")
         return replace(self, silos=tuple(by_name[name] for name in names))
 
 
@@ -124,24 +127,31 @@ def from_table(
 ) -> Federation:
     """Make a federation from rows."""
     x, y, classes = preprocess.prepare(table, kind, feature_range, target_range)
+    if silos is not None and silos < 1:
+        raise Problem(f"data.silos: expected a whole number >= 1, got {silos}")
     if isinstance(partition, str):
         partition = Partition(partition)
     if table.silo is None or partition is not None:
         partition = partition or Partition("iid")
+        hint = "use fewer silos"
         parts = split_into_silos(x, y, bool(classes), partition, silos or 10, seed)
     else:
         parts = _natural(x, table.silo, silos, min_examples)
+        hint = "leave small silos out with data.min_examples (3 or more) or data.silos"
     members = []
     for name, rows, silo_x in parts:
         here = f"data: silo '{name}'"
         if len(rows) < max(2, min_examples):
             raise Problem(
                 f"{here} has {len(rows)} example(s), it needs at least {max(2, min_examples)} (some to"
-                " train, some to test): leave it out with data.min_examples, or use fewer silos"
+                f" train, some to test): {hint}"
             )
         held_out = _held_out(name, rows, table.split, test, seed)
         if held_out.all() or not held_out.any():
-            raise Problem(f"{here} has no {'training' if held_out.all() else 'test'} example")
+            part = "training" if held_out.all() else "test"
+            raise Problem(
+                f"{here} has no {part} example in the official split: give data.test a share, as 0.2"
+            )
         train = ~held_out
         members.append((name, silo_x[train], y[rows[train]], silo_x[held_out], y[rows[held_out]]))
     _check_labels(members, classes)
@@ -164,11 +174,13 @@ def _natural(
     if min_examples > 2:
         kept = [k for k in range(len(names)) if counts[k] >= min_examples]
         if not kept:
-            raise Problem(f"data.min_examples: no silo has {min_examples} examples")
+            raise Problem(
+                f"data.min_examples: no silo has {min_examples} examples, the most is {counts.max()}"
+            )
     else:
         kept = list(range(len(names)))
     if limit is not None and limit > len(kept):
-        raise Problem(f"data.silos: the data has {len(kept)} silos, got {limit}")
+        raise Problem(f"data.silos: expected at most the {len(kept)} silos the data has, got {limit}")
     if limit is not None:
         kept = sorted(kept, key=lambda k: (-counts[k], first[k]))[:limit]
     kept.sort(key=lambda k: first[k])
@@ -185,7 +197,7 @@ def _held_out(
     """Mark the test rows of one silo."""
     if test == "official":
         if split is None:
-            raise Problem("data.test: the data has no official split; give a share, as 0.2")
+            raise Problem("data.test: the data has no official split: give a share, as 0.2")
         return np.asarray(split[rows] == 1)
     if isinstance(test, str) or not 0 < test < 1:
         raise Problem(f"data.test: expected a share between 0 and 1 or 'official', got {test!r}")

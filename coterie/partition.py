@@ -30,6 +30,14 @@ class Partition:
             raise Problem(
                 f"data.partition: unknown partition '{self.name}'; {nearest(self.name, PARTITIONS)}"
             )
+        for key, good, words in (
+            ("shards", self.shards >= 1, "a whole number >= 1"),
+            ("alpha", self.alpha > 0, "a number > 0"),
+            ("rotations", 1 <= self.rotations <= 4, "a whole number from 1 to 4"),
+            ("mask", 0 <= self.mask <= 1, "a chance from 0 to 1"),
+        ):
+            if not good:
+                raise Problem(f"data.{key}: expected {words}, got {getattr(self, key)!r}")
 
 
 Part = tuple[str, np.ndarray, np.ndarray]
@@ -40,13 +48,13 @@ def split_into_silos(
 ) -> list[Part]:
     """Deal rows to silos: (name, rows, that silo's own features)."""
     if silos > len(y):
-        raise Problem(f"data.silos: {silos} silos for {len(y)} examples")
+        raise Problem(f"data.silos: {silos} silos for {len(y)} examples: take fewer silos")
     generator = np.random.default_rng([seed, 0x5110])
     if partition.name == "shards":
         dealt = shards(y, silos, partition.shards, generator)
     elif partition.name == "dirichlet":
         if not classes:
-            raise Problem("data.partition: 'dirichlet' needs classes, the target is a number")
+            raise Problem("data.partition: 'dirichlet' needs classes, the target is a number: take 'shards'")
         dealt = dirichlet(y, silos, partition.alpha, generator)
     else:
         dealt = iid(len(y), silos, generator)
@@ -70,7 +78,7 @@ def iid(rows: int, silos: int, generator: np.random.Generator) -> list[np.ndarra
 def shards(y: np.ndarray, silos: int, each: int, generator: np.random.Generator) -> list[np.ndarray]:
     """Sort by label, cut into `silos * each` pieces, deal `each` to every silo."""
     if silos * each > len(y):
-        raise Problem(f"data.shards: {silos} x {each} shards for {len(y)} examples")
+        raise Problem(f"data.shards: {silos} x {each} shards for {len(y)} examples: take fewer")
     order = generator.permutation(len(y))
     order = order[np.argsort(y[order], kind="stable")]
     pieces = np.array_split(order, silos * each)

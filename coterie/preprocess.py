@@ -7,9 +7,10 @@ from collections.abc import Callable
 import numpy as np
 
 from .errors import Problem, nearest
-from .sources.table import Table
+from .sources.table import Table, numbers
 
 FEATURES = ("auto", "none", "log", "standardize")
+KINDS = ("auto", "classification", "regression")
 Transform = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
@@ -21,34 +22,26 @@ def prepare(
 ) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
     """Give features, targets and class names (none for a numeric target)."""
     x, y = table.x, table.y
-    if len(x) == 0:
-        raise Problem(f"data: '{table.name}' has no rows")
+    if kind not in KINDS:
+        raise Problem(f"data.kind: unknown choice '{kind}'; {nearest(kind, KINDS)}")
+    _check_shape(table)
     if x.dtype != np.uint8:
-        x = np.asarray(x, dtype=np.float32)
+        x = numbers(x, f"the features of '{table.name}'")
         _check_finite(x, table)
     if feature_range is not None:
-        low, high = feature_range
-        x = ((np.clip(x, low, high) - low) / (high - low)).astype(np.float32)
+        x = _rescale(x, feature_range, "feature_range")
     if kind == "auto":
         kind = "regression" if y.dtype.kind == "f" and not _whole(y, table) else "classification"
         if y.dtype.kind == "f" and table.float_target_is_number:
             kind = "regression"
     if kind == "regression":
-        try:
-            y = y.astype(np.float32)
-        except ValueError as error:
-            raise Problem(f"data: the target must be a number for this loss: {error}") from error
-        if not np.isfinite(y).all():
-            raise Problem(f"data: '{table.name}' has a missing or infinite target value")
-        if target_range is not None:
-            low, high = target_range
-            y = ((np.clip(y, low, high) - low) / (high - low)).astype(np.float32)
-        return x, y, ()
+        y = numbers(y, f"the targets of '{table.name}', which are not classes for this loss,")
+        _check_target(y, table)
+        return x, y if target_range is None else _rescale(y, target_range, "target_range"), ()
     if target_range is not None:
         raise Problem("data.target_range: the target is a class, not a number")
     if y.dtype.kind == "f":
-        if not np.isfinite(y).all():
-            raise Problem(f"data: '{table.name}' has a missing or infinite target value")
+        _check_target(y, table)
         y = y.astype(np.int64) if _whole(y, table) else y
     labels, codes = np.unique(y, return_inverse=True)
     if len(labels) < 2:
@@ -61,17 +54,46 @@ def _whole(y: np.ndarray, table: Table) -> bool:
     return not table.float_target_is_number and bool(np.isfinite(y).all() and (y == np.round(y)).all())
 
 
+def _rescale(values: np.ndarray, limits: tuple[float, float], key: str) -> np.ndarray:
+    """Clip to the limits, then move these to 0 and 1."""
+    low, high = limits
+    if not low < high:
+        raise Problem(f"data.{key}: expected [lowest, highest], got {list(limits)}")
+    return ((np.clip(values.astype(np.float32), low, high) - low) / (high - low)).astype(np.float32)
+
+
+def _check_shape(table: Table) -> None:
+    x, y = table.x, table.y
+    if len(x) == 0:
+        raise Problem(f"data: '{table.name}' has no rows")
+    if x.ndim < 2 or x.size == 0:
+        raise Problem(
+            f"data: '{table.name}' has no features: x needs a row an example, its shape is {x.shape}"
+        )
+    if y.shape != (len(x),):
+        raise Problem(
+            f"data: '{table.name}' needs one target for each of {len(x)} rows, y has shape {y.shape}"
+        )
+
+
+def _check_target(y: np.ndarray, table: Table) -> None:
+    if not np.isfinite(y).all():
+        row = int(np.flatnonzero(~np.isfinite(y))[0])
+        raise Problem(
+            f"data: '{table.name}' has a missing or infinite target value in row {row + 1}: drop the row"
+        )
+
+
 def _check_finite(x: np.ndarray, table: Table) -> None:
-    flat = x.reshape(len(x), -1)
-    bad = ~np.isfinite(flat)
+    bad = ~np.isfinite(x)
     if not bad.any():
         return
-    row, column = np.argwhere(bad)[0]
-    what = "infinite" if np.isinf(flat[row, column]) else "missing (NaN)"
-    where = table.columns[column] if table.columns else str(column)
+    row, *rest = (int(i) for i in np.unravel_index(bad.argmax(), bad.shape))
+    what = "infinite" if np.isinf(x[row, *rest]) else "missing (NaN)"
+    where = table.columns[rest[0]] if table.columns else ", ".join(str(i + 1) for i in rest)
     silo = f" of silo '{table.silo[row]}'" if table.silo is not None else ""
     raise Problem(
-        f"data: {int(bad.sum())} feature value(s) are not finite, the first is {what}, in row {row}"
+        f"data: {int(bad.sum())} feature value(s) are not finite, the first is {what}, in row {row + 1}"
         f"{silo}, column '{where}': fill it in or drop the row"
     )
 

@@ -165,7 +165,7 @@ def file_names(names: Sequence[str]) -> list[str]:
     seen: dict[str, int] = {}
     made = []
     for name in names:
-        safe = "".join(c if c.isalnum() or c in "-_" else "_" for c in name)[:80] or "_"
+        safe = "".join(c if c.isalnum() or c in "-_." else "-" for c in name)[:80].lstrip(".") or "_"
         seen[safe.lower()] = seen.get(safe.lower(), 0) + 1
         made.append(safe if seen[safe.lower()] == 1 else f"{safe}~{seen[safe.lower()]}")
     return made

@@ -137,7 +137,8 @@ class Task:
     @cached_property
     def module(self) -> nn.Module:
         """The checked module whose parameters the layout describes."""
-        module = self.build()
+        with torch.random.fork_rng(devices=[]):
+            module = self.build()
         if not isinstance(module, nn.Module):
             raise Problem(f"model.name: the factory must give a torch.nn.Module, got {module!r}")
         module = module.float()
@@ -151,9 +152,10 @@ class Task:
 
     def initial(self, seed: int) -> Tensor:
         """Make an initial vector; the same seed gives the same vector."""
+        layout = self.layout  # made first: making it draws random numbers too
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return self.layout.flatten(dict(self.build().float().named_parameters())).detach()
+            return layout.flatten(dict(self.build().float().named_parameters())).detach()
 
     def predict(self, parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
         """Give the module's outputs for examples `[examples, ...]`."""

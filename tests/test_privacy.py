@@ -138,7 +138,7 @@ def test_a_budget_that_no_noise_reaches():
 
 
 def test_a_delta_above_the_chance_of_being_used_is_refused():
-    with pytest.raises(Problem, match="delta 0.01 is not below 0.00781"):
+    with pytest.raises(Problem, match=r"delta 0\.01 is not below 0\.00781"):
         noise_for(Target(1.0, 0.01, 0.0078125, 1))
 
 

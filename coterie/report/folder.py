@@ -72,11 +72,11 @@ class Folder:
         return [read_run(run) for run in content["runs"]]
 
     def save(self, result: Result, complete: bool) -> None:
-        """Write `result.json` and the plot."""
+        """Write the plot and `result.json`, which comes last."""
         from .plot import draw
 
-        write_json(self.path / "result.json", {"complete": complete, **result.to_json()})
         write(self.path / "plot.png", lambda place: draw(result, place))
+        write_json(self.path / "result.json", {"complete": complete, **result.to_json()})
 
     def save_experiment(self, experiment: Experiment, plan: Plan, result: Result) -> None:
         """Write the statements of every variant, and the models of its first seed."""

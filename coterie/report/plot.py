@@ -8,21 +8,20 @@ from typing import Any
 
 from ..result import Result, RunRecord
 
-BLUE, GREY = "#2a6f97", "#8d99ae"
-COLOURS = ("#8d99ae", "#e07a5f", "#2a6f97", "#81b29a", "#f2cc8f", "#6d597a", "#b56576", "#355070")
+COLOURS = ("#7d8597", "#e07a5f", "#2a6f97", "#81b29a", "#f2cc8f", "#6d597a", "#b56576", "#355070")
 
 
 def draw(result: Result, path: Path) -> None:
-    """Draw scores by method (bars; dots are silos) and scores over rounds."""
+    """Draw scores by method and silo, and scores over rounds."""
     from matplotlib.figure import Figure
 
     groups: dict[str, list[RunRecord]] = {}
     for run in result.runs:
         groups.setdefault(run.label, []).append(run)
-    height = max(3.6, 0.42 * len(groups) + 1.6)
+    height = max(3.6, 0.55 * len(groups) + 1.4)
     figure = Figure(figsize=(10, height), layout="constrained")
     left, right = figure.subplots(1, 2)
-    _bars(left, groups)
+    _scores(left, groups)
     _curves(right, groups)
     metric = result.task.metric
     better = "higher" if result.task.higher_is_better else "lower"
@@ -35,28 +34,24 @@ def draw(result: Result, path: Path) -> None:
     figure.savefig(path, dpi=130, format="png")
 
 
-def _bars(axes: Any, groups: dict[str, list[RunRecord]]) -> None:
-    """Draw a bar for each method, whiskers over seeds, a dot for each silo (first seed)."""
-    values = []
+def _scores(axes: Any, groups: dict[str, list[RunRecord]]) -> None:
+    """Draw each method's mean, its deviation over seeds, and a dot for each silo (first seed)."""
+    labels = []
     for place, (label, runs) in enumerate(groups.items()):
         scores = [run.score for run in runs]
         spread = statistics.stdev(scores) if len(scores) > 1 else 0
         silos = [silo.score for silo in runs[0].silos.values()]
         colour = COLOURS[place % len(COLOURS)]
         mean = statistics.fmean(scores)
-        axes.barh(place, mean, xerr=spread, height=0.62, color=colour, alpha=0.85)
-        if len(silos) <= 60:
-            axes.plot(silos, [place] * len(silos), "o", color="black", ms=2.5, alpha=0.45)
-            values += silos
-        axes.annotate(f"{mean:.4g} ", (mean, place), ha="right", va="center", fontsize=8, color="white",
-                      weight="bold")  # fmt: skip
-        values.append(mean + spread)
-        axes.set_title(f"over {len(scores)} seed(s); dots: silos" if len(silos) <= 60 else "", fontsize=9)
-        del label
-    axes.set_yticks(range(len(groups)), list(groups))
-    axes.invert_yaxis()
-    axes.set_xlim(0, max(values) * 1.05 if max(values) > 0 else 1)
+        height = [place + 0.16 + 0.18 * ((k * 0.618) % 1) for k in range(len(silos))]
+        axes.plot(silos, height, "o", color=colour, ms=3.5, alpha=max(0.15, min(0.7, 20 / len(silos))), mew=0)
+        axes.errorbar(mean, place, xerr=spread, fmt="D", color=colour, ms=8, capsize=4, mec="black", mew=0.6)
+        labels.append(f"{label}\n{mean:.4f}")
+    axes.set_yticks(range(len(groups)), labels)
+    axes.set_ylim(len(groups) - 0.4, -0.5)
+    axes.set_title("diamond: mean and deviation over seeds; dots: silos", fontsize=9, loc="left")
     axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="x", alpha=0.25)
 
 
 def _curves(axes: Any, groups: dict[str, list[RunRecord]]) -> None:

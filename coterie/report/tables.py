@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from ..experiment import Experiment
@@ -35,10 +36,15 @@ def size(count: float) -> str:
     return ""
 
 
+def compact(title: str) -> Table:
+    """Make a table that is no wider than it must be."""
+    return Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, title_justify="left")
+
+
 def summary_table(result: Result) -> Table:
     """Show one row for each method and setting."""
     arrow = "higher is better" if result.task.higher_is_better else "lower is better"
-    table = Table(title=f"Test {result.task.metric} over all silos ({arrow})")
+    table = compact(f"Test {result.task.metric} over all silos ({arrow})")
     table.add_column("method")
     for name in ("mean", "± std", "seeds", "epsilon", "bytes up", "seconds"):
         table.add_column(name, justify="right")
@@ -62,9 +68,9 @@ def silo_table(result: Result, budgets: Sequence[float], sizes: Sequence[int]) -
     """Show one row for each silo: its budget, what it spent, its score under each method."""
     firsts = {run.label: run for run in reversed(result.runs)}
     labels = list(dict.fromkeys(run.label for run in result.runs))
-    table = Table(title=f"Each silo: budget, spending, test {result.task.metric} (first seed)")
-    table.add_column("silo")
-    for name in ("examples", "budget", "spent", "noise", *labels):
+    table = compact(f"Each silo: budget, spending, test {result.task.metric} (first seed)")
+    table.add_column("silo", no_wrap=True)
+    for name in ("size", "budget", "spent", "noise", *labels):
         table.add_column(name, justify="right")
     pick = max if result.task.higher_is_better else min
     for k, name in enumerate(result.names[:MOST_SILOS]):
@@ -81,17 +87,17 @@ def silo_table(result: Result, budgets: Sequence[float], sizes: Sequence[int]) -
 def plan_table(experiment: Experiment, plan: Plan, run: int) -> Table:
     """Show what each silo of one run will do and spend."""
     variant = experiment.variants[experiment.keys[run][1]]
-    table = Table(title=f"Plan: {label_of(experiment.method.name, variant.shown)}")
-    table.add_column("silo")
-    for name in ("examples", "rate", "steps", "noise", "budget", "epsilon at the end", "delta", "up", "down"):
-        table.add_column(name, justify="right")
+    table = compact(f"Plan: {label_of(experiment.method.name, variant.shown)}")
+    table.add_column("silo", no_wrap=True)
+    for name in ("size", "rate", "steps", "noise", "budget", "epsilon", "delta", "up", "down"):
+        table.add_column(name, justify="right", no_wrap=True)
     for silo in plan.silos[run][:MOST_SILOS]:
         table.add_row(
             silo.name,
             str(silo.work.size),
-            f"{silo.work.rate:.4f}",
+            f"{silo.work.rate:.3g}",
             str(silo.steps),
-            f"{silo.noise:.4f}",
+            f"{silo.noise:.3f}",
             number(silo.budget),
             number(silo.epsilon),
             f"{silo.delta:g}",
@@ -105,7 +111,7 @@ def plan_table(experiment: Experiment, plan: Plan, run: int) -> Table:
 
 def data_table(entries: Sequence[Entry]) -> Table:
     """Show what can be loaded."""
-    table = Table(title="Data")
+    table = compact("Data")
     for name in ("name", "format", "rows", "silos", "where"):
         table.add_column(name, justify="right" if name in ("rows", "silos") else "left")
     for entry in entries:
@@ -119,8 +125,8 @@ def federation_table(federation: Federation) -> Table:
     """Show silos, their sizes and the labels each has, as shades."""
     shape = " x ".join(map(str, federation.shape))
     kind = f"{len(federation.classes)} classes" if federation.classes else "numeric target"
-    table = Table(title=f"{federation.name}: {len(federation)} silos, examples of {shape}, {kind}")
-    table.add_column("silo")
+    table = compact(f"{federation.name}: {len(federation)} silos, examples of {shape}, {kind}")
+    table.add_column("silo", no_wrap=True)
     table.add_column("train", justify="right")
     table.add_column("test", justify="right")
     table.add_column("size")

@@ -49,7 +49,7 @@ def form_of(path: Path) -> str | None:
         ".parquet": "Parquet",
         ".mat": "MATLAB",
         ".json": "LEAF",
-    }.get(path.suffix)
+    }.get(path.suffix.lower())
 
 
 def find_table(
@@ -84,7 +84,7 @@ def find_table(
 def locate(source: str, folder: Path | None) -> Path:
     """Find the file or folder a source names."""
     path = Path(source).expanduser()
-    if path.suffix in FILES or path.is_dir() or path.is_absolute() or "/" in source:
+    if path.suffix.lower() in FILES or path.is_dir() or path.is_absolute() or "/" in source:
         for base in (path, *([folder / path] if folder is not None else [])):
             if base.exists():
                 return base
@@ -110,11 +110,9 @@ def entries(folder: Path | None) -> list[Entry]:
     for path in sorted(folder.iterdir()) if folder else []:
         form = form_of(path)
         if form == "npz":
-            try:
-                rows, silos = npz.describe(path)
-            except (ValueError, OSError, KeyError):
-                continue
-            found.append(Entry(path.stem, form, str(path), rows, silos))
+            counts = npz.describe(path)
+            if counts:
+                found.append(Entry(path.stem, form, str(path), *counts))
         elif form:
             name = path.stem if path.is_file() else path.name
             found.append(Entry(name, form, str(path)))

@@ -14,7 +14,7 @@ def read(path: Path, silo_column: str | None, target_column: str | None) -> Tabl
     """Read a file of columns; text columns become one column a value."""
     import pandas as pd
 
-    reader = pd.read_parquet if path.suffix == ".parquet" else pd.read_csv
+    reader = pd.read_parquet if path.suffix.lower() == ".parquet" else pd.read_csv
     try:
         frame = reader(path)
     except Exception as error:  # the readers raise many kinds
@@ -26,32 +26,35 @@ def read(path: Path, silo_column: str | None, target_column: str | None) -> Tabl
         if column is not None and column not in frame.columns:
             hint = nearest(column, map(str, frame.columns))
             raise Problem(f"data.{key}: '{path.name}' has no column '{column}'; {hint}")
-    for column in (target_column, silo_column):
-        if column is not None and frame[column].isna().any():
-            row = int(np.flatnonzero(frame[column].isna())[0])
-            raise Problem(
-                f"data: column '{column}' of '{path.name}' has {int(frame[column].isna().sum())}"
-                f" missing value(s), the first in row {row + 1}: fill it in or drop the row"
-            )
-    rest = frame.drop(columns=[c for c in (target_column, silo_column) if c is not None])
-    if rest.empty:
+    named = [c for c in (target_column, silo_column) if c is not None]
+    rest = frame.drop(columns=named)
+    if rest.columns.empty:
         raise Problem(f"data: '{path.name}' has no feature column beside the target and the silo")
     text = [c for c in rest.columns if not pd.api.types.is_numeric_dtype(rest[c])]
+    for column in (*named, *text):
+        missing = np.flatnonzero(frame[column].isna())
+        if len(missing):
+            raise Problem(
+                f"data: column '{column}' of '{path.name}' has {len(missing)} missing value(s), the"
+                f" first in row {missing[0] + 1}: fill it in or drop the row"
+            )
     for column in text:
-        if rest[column].isna().any():
-            raise Problem(f"data: column '{column}' of '{path.name}' has missing values: fill them in")
         if rest[column].nunique() > 100:
             raise Problem(
                 f"data: text column '{column}' of '{path.name}' has {rest[column].nunique()} different"
                 " values (at most 100 make sense as features): drop or encode it"
             )
-    notes = ("the values of text columns were read off the data: " + ", ".join(text),) if text else ()
+    notes = (
+        ("the values of text columns were read off the data: " + ", ".join(map(str, text)),) if text else ()
+    )
     encoded = pd.get_dummies(rest, columns=text, dtype=np.float32) if text else rest
+    with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused later
+        x = encoded.to_numpy(dtype=np.float32)
     target = frame[target_column]
     y = target.to_numpy() if pd.api.types.is_numeric_dtype(target) else target.astype(str).to_numpy(str)
     return Table(
         path.stem,
-        encoded.to_numpy(dtype=np.float32),
+        x,
         y.astype(np.int64) if y.dtype.kind == "b" else y,
         None if silo_column is None else frame[silo_column].astype(str).to_numpy(str),
         columns=tuple(map(str, encoded.columns)),

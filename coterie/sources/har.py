@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import Problem
-from .table import Table
+from .table import Table, join
 
 
 def recognise(folder: Path) -> bool:
@@ -36,7 +36,10 @@ def read(folder: Path) -> Table:
     labels_file = folder / "activity_labels.txt"
     target = np.concatenate(y)
     if labels_file.is_file():
-        pairs = [line.split() for line in labels_file.read_text().splitlines() if line.strip()]
-        words = {int(code): word.lower() for code, word in pairs}
+        try:
+            pairs = [line.split() for line in labels_file.read_text().splitlines() if line.strip()]
+            words = {int(code): word.lower() for code, word in pairs}
+        except ValueError as error:
+            raise Problem(f"data: '{labels_file}' needs lines as '1 WALKING': {error}") from error
         target = np.array([words.get(int(code), str(code)) for code in target])
-    return Table("har", np.concatenate(x), target, names, np.concatenate(split))
+    return Table("har", join(x, folder), target, names, np.concatenate(split))

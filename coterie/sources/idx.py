@@ -5,12 +5,13 @@ from __future__ import annotations
 import gzip
 import math
 import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
 
 from ..errors import Problem
-from .table import Table
+from .table import Table, join
 
 TYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 PARTS = ("train", "t10k")
@@ -51,7 +52,7 @@ def read(folder: Path) -> Table:
         images.append(x)
         labels.append(y)
         split.append(np.full(len(y), number))
-    return Table(folder.name, np.concatenate(images), np.concatenate(labels), None, np.concatenate(split))
+    return Table(folder.name, join(images, folder), join(labels, folder), None, np.concatenate(split))
 
 
 def read_array(path: Path) -> np.ndarray:
@@ -60,15 +61,19 @@ def read_array(path: Path) -> np.ndarray:
         opener = gzip.open if path.suffix == ".gz" else open
         with opener(path, "rb") as file:
             content = file.read()
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise Problem(f"data: cannot read '{path}': {error}") from error
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in TYPES:
         raise Problem(f"data: '{path}' is not an IDX file")
     axes = content[3]
     start = 4 + 4 * axes
+    if len(content) < start:
+        raise Problem(f"data: '{path}' is cut short within its header: fetch it again")
     shape = struct.unpack(f">{axes}I", content[4:start])
     kind = np.dtype(TYPES[content[2]])
-    if len(content) - start != math.prod(shape) * kind.itemsize:
-        raise Problem(f"data: '{path}' is cut short: its header promises shape {shape}")
+    surplus = len(content) - start - math.prod(shape) * kind.itemsize
+    if surplus:
+        what = "cut short" if surplus < 0 else "too long"
+        raise Problem(f"data: '{path}' is {what}: its header promises shape {shape}; fetch it again")
     array = np.frombuffer(content, kind, offset=start).reshape(shape)
     return array.astype(kind.newbyteorder("="))

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import Problem
-from .table import Table
+from .table import Table, join, numbers
 
 
 def files(folder: Path) -> list[tuple[Path, int]]:
@@ -30,14 +30,15 @@ def read(path: Path) -> Table:
     for file, number in sources:
         try:
             data = json.loads(file.read_text())
-            users, user_data = data["users"], data["user_data"]
-        except (ValueError, KeyError, TypeError) as error:
+            people = {user: data["user_data"][user] for user in data["users"]}
+            pairs = [(user, own["x"], np.asarray(own["y"])) for user, own in people.items()]
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise Problem(
-                f"data: '{file}' is not a LEAF file: needs users and user_data ({error})"
+                f"data: '{file}' is not a LEAF file: it needs users, and user_data with the x and y of"
+                f" each ({type(error).__name__}: {error})"
             ) from error
-        for user in users:
-            rows = np.asarray(user_data[user]["x"], dtype=np.float32)
-            labels = np.asarray(user_data[user]["y"])
+        for user, values, labels in pairs:
+            rows = numbers(values, f"x of user '{user}' of '{file}'")
             if len(rows) != len(labels):
                 raise Problem(f"data: user '{user}' of '{file}' has {len(rows)} x for {len(labels)} y")
             if len(rows) == 0:
@@ -48,7 +49,7 @@ def read(path: Path) -> Table:
             split.append(np.full(len(labels), number))
     if not x:
         raise Problem(f"data: '{path}' holds no LEAF user")
-    features = np.concatenate(x)
+    features = join(x, path)
     side = math.isqrt(features.shape[-1])
     if features.ndim == 2 and side * side == features.shape[-1] == 784:
         features = features.reshape(-1, side, side)
@@ -56,7 +57,7 @@ def read(path: Path) -> Table:
     return Table(
         path.stem if path.is_file() else path.name,
         features,
-        np.concatenate(y),
+        join(y, path),
         np.array(silo),
         marks if marks.any() else None,
     )

@@ -7,15 +7,18 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import Problem
-from .table import Table
+from .table import Table, join, numbers
 
 
 def read(path: Path) -> Table:
-    """Read two cell arrays of the same length, named X and Y (in either case)."""
+    """Read two cell arrays of the same length, named X and Y (in either case).
+
+    A cell of X has a row an example, or in all cells a column an example.
+    """
     from scipy.io import loadmat
 
     try:
-        content = loadmat(str(path))
+        content = loadmat(str(path), mat_dtype=True)  # else whole doubles come as bytes
     except Exception as error:  # loadmat raises many kinds
         raise Problem(f"data: '{path}' is not a MATLAB file that can be read: {error}") from error
     cells = {
@@ -27,17 +30,18 @@ def read(path: Path) -> Table:
     features, targets = cells["x"], cells["y"]
     if len(features) != len(targets):
         raise Problem(f"data: '{path}' has {len(features)} cells in X and {len(targets)} in Y")
-    x, y, silo = [], [], []
+    if len(features) == 0:
+        raise Problem(f"data: '{path}' has no cell in X and Y: it needs one a silo")
+    x = [numbers(rows, f"cell {k + 1} of X of '{path}'") for k, rows in enumerate(features)]
+    y = [np.asarray(target).ravel() for target in targets]
+    if all(rows.shape[-1] == len(target) for rows, target in zip(x, y, strict=True)):
+        fits = [len(rows) == len(target) for rows, target in zip(x, y, strict=True)]
+        x = x if all(fits) else [rows.T for rows in x]
+    silo: list[str] = []
     width = len(str(len(features) - 1))
-    for k, (rows, target) in enumerate(zip(features, targets, strict=True)):
-        target = np.asarray(target).ravel()
-        rows = np.asarray(rows, dtype=np.float32)
-        if rows.shape[0] != len(target) and rows.shape[-1] == len(target):
-            rows = rows.T
-        if rows.shape[0] != len(target):
-            raise Problem(f"data: cell {k} of '{path}' has {len(rows)} rows for {len(target)} targets")
-        x.append(rows)
-        y.append(target)
+    for k, (rows, target) in enumerate(zip(x, y, strict=True)):
+        if len(rows) != len(target):
+            raise Problem(f"data: cell {k + 1} of '{path}' has {len(rows)} rows for {len(target)} targets")
         silo += [f"silo-{k:0{width}d}"] * len(target)
     target = np.concatenate(y)
     whole = target.dtype.kind == "f" and (target == np.round(target)).all()
@@ -45,7 +49,7 @@ def read(path: Path) -> Table:
         target = target.astype(np.int64)
     return Table(
         path.stem,
-        np.concatenate(x),
+        join(x, path),
         target.astype(np.float32) if target.dtype.kind == "f" else target,
         np.array(silo),
     )

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+
+from ..errors import Problem
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,3 +27,20 @@ class Table:
     columns: tuple[str, ...] = ()
     not_covered: tuple[str, ...] = ()
     float_target_is_number: bool = True
+
+
+def numbers(values: Any, what: str) -> np.ndarray:
+    """Give float32 numbers; what is too large for them becomes infinite."""
+    try:
+        with np.errstate(over="ignore"):
+            return np.asarray(values, dtype=np.float32)
+    except (TypeError, ValueError) as error:
+        raise Problem(f"data: {what} must be numbers, rows of one length: {error}") from error
+
+
+def join(parts: Sequence[np.ndarray], place: Path) -> np.ndarray:
+    """Put the examples of several parts of a source together."""
+    shapes = sorted({part.shape[1:] for part in parts})
+    if len(shapes) > 1:
+        raise Problem(f"data: the examples of '{place}' differ in shape: {', '.join(map(str, shapes))}")
+    return np.concatenate(parts)

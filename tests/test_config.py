@@ -1,0 +1,148 @@
+"""Configuration: everything wrong is reported at once, with its key."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from coterie.config import apply_change, check, read
+from coterie.demo import DEMO
+from coterie.errors import Problem
+
+GOOD = {"privacy": {"epsilon": 3.0}, "method": [{"name": "mr-mtl", "lam": 0.5}]}
+
+
+def broken(path: str, value) -> dict:
+    content = copy.deepcopy(GOOD)
+    table = content
+    *parents, last = path.split(".")
+    for part in parents:
+        table = table.setdefault(part, {})
+    table[last] = value
+    return content
+
+
+def test_defaults_are_enough():
+    config = check(GOOD)
+    assert config.data.source == "digits"
+    assert config.train.rounds == 50
+    assert check(DEMO).train.seeds == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        ("train.rounds", 0, "train.rounds: expected greater than or equal to 1, got 0"),
+        ("train.rounds", "ten", "train.rounds: expected a whole number, got 'ten'"),
+        ("train.round", 5, "train.round: unknown key; did you mean 'rounds'?"),
+        ("trian", {}, "trian: unknown key; did you mean 'train'?"),
+        ("train.lr", -1, "train.lr: expected a finite number > 0, got -1"),
+        ("train.lr", [], "train.lr: expected at least one value, got an empty list"),
+        ("train.batch", 1.5, "train.batch: expected a whole number"),
+        ("train.seeds", 0, "train.seeds: expected how many seeds, or a list"),
+        ("train.seeds", [1, 1], "train.seeds: expected how many seeds, or a list of different"),
+        ("train.memory", "much", "train.memory: expected a size as \"1GB\", got 'much'"),
+        ("train.epochs", 0, "train.epochs: expected greater than 0, got 0"),
+        ("privacy.epsilon", 0, "privacy.epsilon: expected a number > 0 (inf: no privacy), got 0"),
+        ("privacy.epsilon", -3, "privacy.epsilon: expected a number > 0"),
+        ("privacy.epsilon", True, "privacy.epsilon: expected a number > 0"),
+        ("privacy.epsilon", {"a": "x"}, "privacy.epsilon: expected a number > 0 (inf: no privacy), got 'x'"),
+        ("privacy.epsilon", [1, 0], "privacy.epsilon: expected a number > 0"),
+        ("privacy.delta", 1, "privacy.delta: expected a number between 0 and 1, got 1"),
+        ("privacy.delta", [0.1], "privacy.delta: expected a number between 0 and 1"),
+        ("privacy.clip", 0, "privacy.clip: expected a finite number > 0, got 0"),
+        ("privacy.clip", float("inf"), "privacy.clip: expected a finite number > 0, got inf"),
+        ("privacy.unit", "person", "privacy.unit: expected 'example' or 'silo', got 'person'"),
+        ("data.test", 1.5, "data.test: expected a share between 0 and 1 or 'official', got 1.5"),
+        ("data.partition", "idd", "data.partition: expected 'iid'"),
+        ("data.silos", 0, "data.silos: expected greater than or equal to 1, got 0"),
+        ("data.target_range", [3, 1], "data.target_range: expected [lowest, highest], got [3, 1]"),
+        ("model.loss", "mse", "model.loss: expected 'auto', 'squared'"),
+        ("method", [], "method: expected at least one [[method]] table, got none"),
+        ("method", [{}], "method[0].name: expected the name of a method"),
+        ("method", [{"name": "mr_mtl"}], "method[0].name: unknown method 'mr_mtl'; did you mean 'mr-mtl'?"),
+        ("method", [{"name": "mr-mtl", "lam": -1}], "method[0].lam: expected a number >= 0, got -1"),
+        ("method", [{"name": "mr-mtl", "lam": []}], "method[0].lam: expected at least one value"),
+        (
+            "method",
+            [{"name": "local", "lam": 1}],
+            "method[0].lam: 'local' has no such setting",
+        ),
+    ],
+)
+def test_each_problem_names_its_key(path, value, said):
+    with pytest.raises(Problem) as caught:
+        check(broken(path, value))
+    assert said in str(caught.value)
+
+
+def test_all_problems_come_together():
+    content = {
+        "data": {"test": 2},
+        "train": {"rounds": -1, "epochs": 1, "steps": 2, "colour": "red"},
+        "privacy": {"delta": 3},
+        "method": [{"name": "ditto"}, {"name": "fedprox", "mu": "strong"}],
+    }
+    with pytest.raises(Problem) as caught:
+        check(content, "my.toml")
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "my.toml has 8 problem(s):"
+    keys = {line.strip().split(":")[0] for line in lines[1:]}
+    assert keys == {
+        "data.test", "train.rounds", "train.colour", "train", "privacy.epsilon", "privacy.delta",
+        "method[0].name", "method[1].mu",
+    }  # fmt: skip
+
+
+def test_the_resolved_configuration_reads_back(tmp_path):
+    config = check(broken("privacy.epsilon", {"each": [1, float("inf")]}))
+    path = tmp_path / "c.toml"
+    path.write_text(config.to_toml())
+    assert read(path) == config
+
+
+def test_changes():
+    content = {"privacy": {"epsilon": 1}, "method": [{"name": n} for n in ("local", "mr-mtl", "mr-mtl")]}
+    changes = (
+        "method.lam=[0.1, 0.3]",
+        "train.rounds=7",
+        "data.source=school",
+        "privacy.epsilon={each=[1,2]}",
+    )
+    for change in changes:
+        apply_change(content, change)
+    assert content["method"] == [{"name": "local"}, *[{"name": "mr-mtl", "lam": [0.1, 0.3]}] * 2]
+    assert content["train"]["rounds"] == 7
+    assert content["data"]["source"] == "school"
+    assert content["privacy"]["epsilon"] == {"each": [1, 2]}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("rounds=3", "dotted key"),
+        ("train.rounds", "dotted key"),
+        ("method.mu=1", "no method of the file has a setting 'mu'"),
+        ("privacy.epsilon.x=1", "not a key of a table"),
+    ],
+)
+def test_changes_refuse(change, said):
+    with pytest.raises(Problem, match=said):
+        apply_change(copy.deepcopy(GOOD), change)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("[data", "not valid TOML"), ("\xff\xfe", "not valid TOML"), (None, "does not exist")]
+)
+def test_files_that_cannot_be_read(tmp_path, text, said):
+    path = tmp_path / "c.toml"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(Problem, match=said):
+        read(path)
+
+
+def test_memory_is_read_in_any_unit():
+    for text, size in (("512MB", 2**29), ("1 GiB", 2**30), ("100", 100), (77, 77)):
+        assert check(broken("train.memory", text)).train.memory == size

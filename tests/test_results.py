@@ -1,0 +1,114 @@
+"""Messages, results and what is saved of them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import coterie
+from coterie.errors import Problem
+from coterie.messages import pack, unpack
+from coterie.result import file_names
+from coterie.tree import concatenate, leaves, map_leaves
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        None,
+        torch.randn(2, 3),
+        (torch.zeros(1), None, {"a": torch.arange(3), "b": [torch.tensor(2.0)]}),
+        [],
+        {"x": (None, torch.ones(2, dtype=torch.bool))},
+    ],
+)
+def test_messages_survive_as_bytes(tree):
+    back = unpack(pack(tree))
+    assert type(back) is type(tree)
+    for before, after in zip(leaves(tree), leaves(back), strict=True):
+        assert torch.equal(before, after)
+        assert before.dtype == after.dtype
+    assert pack(back) == pack(tree)
+
+
+def test_trees():
+    tree = {"a": (torch.ones(1, 2), None)}
+    joined = concatenate([tree, tree], dim=1)
+    assert joined["a"][0].shape == (1, 4)
+    assert joined["a"][1] is None
+    with pytest.raises(TypeError, match="a tree holds tensors"):
+        map_leaves(lambda x: x, {"a": 3})
+
+
+def test_the_five_lines_of_the_readme(tmp_path):
+    federation = coterie.load("digits", silos=4, partition="shards")
+    methods = [coterie.Local(), coterie.MRMTL(lam=[0.1, 0.5])]
+    heard = []
+    result = coterie.run(
+        federation,
+        methods,
+        coterie.Privacy(epsilon=4, delta=1e-3),
+        rounds=3,
+        seeds=2,
+        on_round=lambda name, number, score: heard.append((name, number, score)),
+    )
+    assert [row["settings"] for row in result.summary] == [{}, {"lam": 0.1}, {"lam": 0.5}]
+    assert all(3.96 < row["epsilon"] <= 4 for row in result.summary)
+    assert ("mr-mtl", 3) in [(name, number) for name, number, _ in heard]
+    result.save_model("silo-2", tmp_path / "m.safetensors", run=3)
+    module = coterie.load_model(result.model("silo-0"), tmp_path / "m.safetensors")
+    x = federation.silos[2].test_x
+    assert torch.equal(module(x), result.model("silo-2", run=3)(x))
+    assert not torch.equal(module(x), result.model("silo-2", run=0)(x))
+
+
+def test_the_result_refuses_what_it_has_not(federation, tmp_path):
+    result = coterie.run(federation, coterie.Local(), coterie.Privacy(epsilon=4, delta=1e-3), rounds=1)
+    with pytest.raises(Problem, match="there is no silo 'silo-9'; did you mean"):
+        result.model("silo-9")
+    with pytest.raises(Problem, match="there is no run 5; there are 1"):
+        result.model("silo-0", run=5)
+    result.save_model("silo-0", tmp_path / "m.safetensors")
+    with pytest.raises(Problem, match="does not fit the module"):
+        coterie.load_model(torch.nn.Linear(3, 1), tmp_path / "m.safetensors")
+    with pytest.raises(Problem, match="does not fit the module"):
+        coterie.load_model(
+            torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(9, 1)), tmp_path / "m.safetensors"
+        )
+    (tmp_path / "bad").write_text("no")
+    with pytest.raises(Problem, match="cannot read the model"):
+        coterie.load_model(torch.nn.Linear(3, 1), tmp_path / "bad")
+
+
+def test_run_wants_a_method(federation):
+    with pytest.raises(Problem, match="at least one method"):
+        coterie.run(federation, [], coterie.Privacy(epsilon=1))
+
+
+def test_the_score_is_over_all_test_examples(federation):
+    result = coterie.run(federation, coterie.FedAvg(), coterie.Privacy(epsilon=4, delta=1e-3), rounds=2)
+    run = result.runs[0]
+    sizes = [len(silo.test_y) for silo in federation.silos]
+    pooled = sum(n * run.silos[s.name].score for n, s in zip(sizes, federation.silos, strict=True)) / sum(
+        sizes
+    )
+    assert run.score == pytest.approx(pooled)
+    module = result.model("silo-1")
+    silo = federation.silos[1]
+    with torch.no_grad():
+        error = (module(silo.test_x).squeeze(1) - silo.test_y).square().mean()
+    assert run.silos["silo-1"].score == pytest.approx(float(error), rel=1e-4)
+
+
+def test_file_names_are_harmless_and_distinct():
+    names = ["a/b", "a b", "A b", "../up", "", "x" * 300, "Überlingen"]
+    made = file_names(names)
+    assert len({name.lower() for name in made}) == len(names)
+    assert all("/" not in name and not name.startswith(".") and len(name) < 100 for name in made)
+
+
+def test_the_package_names_only_what_it_has():
+    for name in coterie.__all__:
+        assert getattr(coterie, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = coterie.nothing
