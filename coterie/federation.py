@@ -155,7 +155,7 @@ def from_table(
         train = ~held_out
         members.append((name, silo_x[train], y[rows[train]], silo_x[held_out], y[rows[held_out]]))
     _check_labels(members, classes)
-    transform, scale, notes = preprocess.features(x, features, feature_range is not None)
+    transform, scale, notes = preprocess.features(x, features)
     made = []
     for name, train_x, train_y, test_x, test_y in members:
         train_x, test_x = transform(train_x, test_x)

@@ -98,7 +98,7 @@ def _check_finite(x: np.ndarray, table: Table) -> None:
     )
 
 
-def features(x: np.ndarray, how: str, ranged: bool) -> tuple[Transform, float, tuple[str, ...]]:
+def features(x: np.ndarray, how: str) -> tuple[Transform, float, tuple[str, ...]]:
     """Give a transform for each silo's (training, test) features, the late scale, and notes.
 
     "auto" divides bytes by 255 and leaves other numbers alone; "log" is log(1 + x);
@@ -114,7 +114,7 @@ def features(x: np.ndarray, how: str, ranged: bool) -> tuple[Transform, float, t
         if x.min() < 0:
             raise Problem("data.features: 'log' needs values >= 0")
         return lambda a, b: (_log(a), _log(b)), 1.0, ()
-    scale = 1 / 255 if how == "auto" and x.dtype == np.uint8 and not ranged else 1.0
+    scale = 1 / 255 if how == "auto" and x.dtype == np.uint8 else 1.0
     return lambda a, b: (a, b), scale, ()
 
 

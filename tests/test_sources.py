@@ -401,7 +401,8 @@ def test_a_leaf_folder_has_train_and_test(tmp_path):
         ('{"users": ["a"], "user_data": {"a": {"x": ["to be"], "y": [1]}}}', "x of user 'a' of"),
         ('{"users": ["a"], "user_data": {"a": {"x": [[1], [1, 2]], "y": [1, 2]}}}', "rows of one length"),
         (
-            '{"users": ["a", "b"], "user_data": {"a": {"x": [[1]], "y": [1]}, "b": {"x": [[1, 2]], "y": [1]}}}',
+            '{"users": ["a", "b"], "user_data":'
+            ' {"a": {"x": [[1]], "y": [1]}, "b": {"x": [[1, 2]], "y": [1]}}}',
             "differ in shape: (1,), (2,)",
         ),
         (leaf_text(), "holds no LEAF user"),
@@ -633,7 +634,6 @@ def test_a_file_of_another_kind_is_refused(tmp_path):
 
 
 def test_entries_list_what_a_folder_holds(tmp_path):
-    archive(tmp_path, silo=np.array([0, 0, 1, 1, 2, 2]))
     archive(tmp_path).rename(tmp_path / "plain.npz")
     archive(tmp_path, silo=np.array([0, 0, 1, 1, 2, 2]))
     np.savez(tmp_path / "weights.npz", w=np.zeros(3))

@@ -99,7 +99,7 @@ def locate(source: str, folder: Path | None) -> Path:
             return folder / f"{source}{suffix}"
     if (folder / source).is_dir():
         return folder / source
-    known = [*BUILT_IN, *(entry.name for entry in entries(folder))]
+    known = [entry.name for entry in entries(folder)]
     raise Problem(f"data.source: no '{source}' in '{folder}'; {nearest(source, known)}")
 
 

@@ -1,0 +1,51 @@
+"""Run the benchmarks and write benchmarks/results.md (and growth.png).
+
+python -m benchmarks            everything
+python -m benchmarks peers      one part: peers, school, growth, memory, help
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+
+def main() -> None:
+    import torch
+
+    from . import growth, memory, peers, school, startup
+
+    parts = {
+        "peers": peers.report,
+        "school": school.report,
+        "growth": growth.report,
+        "memory": memory.report,
+        "help": startup.report,
+    }
+    chosen = sys.argv[1:] or list(parts)
+    lines = [
+        "# Benchmarks",
+        "",
+        "Written by `make bench`. Machines are noisy: read the ratios, which are taken in one run, the parties",
+        "taking turns, and are medians. Times are of this machine.",
+        "",
+        f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}, torch"
+        f" {torch.__version__} ({torch.get_num_threads()} threads), opacus {version('opacus')},"
+        f" dp-accounting {version('dp-accounting')}.",
+    ]
+    for name in chosen:
+        print(f"{name} ...", flush=True)
+        found = parts[name]()
+        print("\n".join(found), flush=True)
+        lines += ["", *found]
+    if len(chosen) == len(parts):
+        (HERE / "results.md").write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()

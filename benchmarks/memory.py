@@ -1,0 +1,55 @@
+"""Working memory stays within the limit: a process for each limit, its peak above the start."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+LIMITS = (64, 256, 1024)
+CODE = """
+import resource, sys, torch
+from coterie.cohort.descend import Cohort, Settings, descend
+from coterie.cohort.examples import Examples
+from coterie.cohort.sampling import Work
+from coterie.streams import SeededStreams
+from coterie.task import make_task
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+limit, silos, size = int(sys.argv[1]), 20, 512
+task = make_task("cnn", shape=(28, 28), classes=10)
+x, y = torch.rand(silos, size, 28, 28), torch.zeros(silos, size, dtype=torch.int64)
+names = tuple(map(str, range(silos)))
+full = torch.ones(1, silos)
+settings = Settings(0.1 * full, full, full)
+
+def train(batch, memory):
+    work = (Work(size, batch, 2),) * silos
+    cohort = Cohort(task, Examples(names, (size,) * silos, x, y, 1.0), work, settings, memory)
+    start = torch.zeros(1, silos, task.layout.size)
+    descend(cohort, start, SeededStreams(((0, 0),)), 0, 0)
+
+train(1, 2**26)  # imports, kernels, models
+before = peak()
+train(256, limit * 2**20)
+print(peak() - before)
+"""
+
+
+def report() -> list[str]:
+    lines = [
+        "## Memory",
+        "",
+        "Peak of a process above its start (data, models and libraries loaded), training a CNN on 20 silos with"
+        " batch 256, against the limit `train.memory`.",
+        "",
+        "| limit, MiB | peak above start, MiB |",
+        "| ---: | ---: |",
+    ]
+    for limit in LIMITS:
+        done = subprocess.run(
+            [sys.executable, "-c", CODE, str(limit)], check=True, capture_output=True, text=True
+        )
+        lines.append(f"| {limit} | {float(done.stdout):.0f} |")
+    return lines
