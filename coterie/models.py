@@ -29,7 +29,7 @@ def mlp(input_shape: tuple[int, ...], outputs: int, hidden: int = 64, layers: in
 
 
 def cnn(input_shape: tuple[int, ...], outputs: int, channels: int = 16) -> nn.Module:
-    """Two strided convolutions and two linear layers, for images `[height, width]` or with channels.
+    """Two strided convolutions, pooling, two linear layers; for images `[height, width]` or with channels.
 
     Channels may come first (3, 32, 32) or last (32, 32, 3).
     """
@@ -44,13 +44,15 @@ def cnn(input_shape: tuple[int, ...], outputs: int, channels: int = 16) -> nn.Mo
         depth, height, width = input_shape
     else:
         raise Problem(f"model 'cnn' needs images, the examples have shape {input_shape}; use 'mlp'")
-    height, width = math.ceil(math.ceil(height / 2) / 2), math.ceil(math.ceil(width / 2) / 2)
+    for _ in range(3):  # two strided convolutions and the pooling each halve the image
+        height, width = math.ceil(height / 2), math.ceil(width / 2)
     return nn.Sequential(
         order,
         nn.Conv2d(depth, channels, 5, stride=2, padding=2),
         nn.ReLU(),
         nn.Conv2d(channels, 2 * channels, 3, stride=2, padding=1),
         nn.ReLU(),
+        nn.AvgPool2d(2, ceil_mode=True),
         nn.Flatten(),
         nn.Linear(2 * channels * height * width, 32),
         nn.ReLU(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -87,21 +88,14 @@ def descend(
     chunk = rows_within(cohort.task, cohort.memory)
     names = cohort.examples.names
     dice = [streams.generators(run, name, round_, call) for run in range(runs) for name in names]
-    longest = int(counts.max())
-    block = _steps_at_a_time(cohort, pairs, size)
-    for first in range(0, longest, block):
-        last = min(first + block, longest)
-        batches, noises = _draw(cohort, dice, noisy, first, last, size)
-        for step in range(first, last):
-            rows = batches[step - first].to(cohort.device)
-            sums = clipped_sums(cohort.task, cohort.examples, vectors, rows, clip, chunk)
-            drawn = noises[:, step - first].to(start.device)
-            gradient = (sums + deviation * drawn) / expected
-            if pull is not None:
-                gradient = gradient + pull[1] * (vectors - pull[0])
-            moved = vectors - lr * gradient
-            active = (steps_left > step).unsqueeze(1)
-            vectors = torch.where(active, moved, vectors)
+    blocks = (_draw(cohort, dice, noisy, size, *block) for block in _blocks(cohort, pairs, size))
+    for step, (rows, drawn) in enumerate(itertools.chain.from_iterable(blocks)):
+        sums = clipped_sums(cohort.task, cohort.examples, vectors, rows.to(cohort.device), clip, chunk)
+        gradient = (sums + deviation * drawn.to(start.device)) / expected
+        if pull is not None:
+            gradient = gradient + pull[1] * (vectors - pull[0])
+        moved = vectors - lr * gradient
+        vectors = torch.where((steps_left > step).unsqueeze(1), moved, vectors)
     return vectors.reshape(runs, silos, size)
 
 
@@ -119,9 +113,9 @@ def _hands(work: tuple[Work, ...], runs: int, first: int, last: int) -> list[Han
 
 
 def _draw(
-    cohort: Cohort, dice: list[Pair], noisy: list[bool], first: int, last: int, size: int
-) -> tuple[list[Rows], Tensor]:
-    """Draw the batches and the noise of the steps from `first` to `last`."""
+    cohort: Cohort, dice: list[Pair], noisy: list[bool], size: int, first: int, last: int
+) -> list[tuple[Rows, Tensor]]:
+    """Draw the batches and the noise of the steps from `first` to `last`, a pair for each step."""
     hands = _hands(cohort.work, cohort.runs, first, last)
     tossed = np.empty(hands[-1].end, dtype=bool)
     noises = np.zeros((len(dice), last - first, size), dtype=np.float32)
@@ -131,11 +125,13 @@ def _draw(
         if noisy[hand.pair]:
             noise.standard_normal(dtype=np.float32, out=noises[hand.pair, : hand.steps])
     rows = lay_out(tossed, hands, last - first, width_for(cohort.work))
-    return rows, torch.from_numpy(noises)
+    return [(rows[step], torch.from_numpy(noises[:, step])) for step in range(last - first)]
 
 
-def _steps_at_a_time(cohort: Cohort, pairs: int, size: int) -> int:
-    """Give how many steps to draw at once, so that drawing stays within a quarter of the memory."""
-    longest = max(work.size for work in cohort.work)
-    coin_bytes = 16 * longest + 24 * sum(w.expected for w in cohort.work) * cohort.runs
-    return max(1, int(cohort.memory / 4 / (4 * pairs * size + coin_bytes)))
+def _blocks(cohort: Cohort, pairs: int, size: int) -> list[tuple[int, int]]:
+    """Cut the steps into blocks, so that what is drawn at once stays within a quarter of the memory."""
+    longest = max(work.steps for work in cohort.work)
+    largest = max(work.size for work in cohort.work)
+    coin_bytes = 16 * largest + 24 * sum(w.expected for w in cohort.work) * cohort.runs
+    length = max(1, int(cohort.memory / 4 / (4 * pairs * size + coin_bytes)))
+    return [(first, min(first + length, longest)) for first in range(0, longest, length)]

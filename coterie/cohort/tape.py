@@ -2,7 +2,9 @@
 
 The gradient of a linear layer for one example is an outer product `error x input`. Its
 norm and its weighted sums follow from the two factors, so only these are kept ("ghost"
-norms; Goodfellow 2015, Li et al. 2022). All other parameters get explicit gradients.
+norms; Goodfellow 2015, Li et al. 2022). That of a convolution is made of error and input
+afterwards. Both need the errors alone from autograd, for a whole batch at once; other
+parameters are differentiated one example at a time.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
+from torch.nn.grad import conv1d_weight, conv2d_weight, conv3d_weight
 
 from ..task import Task
 
@@ -76,8 +79,10 @@ Recorder = Callable[[dict[str, Tensor], Tensor, Tensor], Tape]
 def taped(task: Task, layers: tuple[str, ...]) -> Recorder:
     """Give the function (parameters `[rows, ...]`, x `[rows, width, ...]`, y) -> tape."""
     found = {layer: _layer(task, layer) for layer in layers}
-    biased = frozenset(layer for layer, module in found.items() if module.bias is not None)
+    linear = {layer for layer, module in found.items() if isinstance(module, nn.Linear)}
+    biased = frozenset(layer for layer in linear if found[layer].bias is not None)
     held = {f"{layer}.{part}" for layer in layers for part in ("weight", "bias")}
+    shapes = _output_shapes(task, found)
 
     def total(explicit, probes, fixed, x, y):  # type: ignore[no-untyped-def]
         inputs: dict[str, Tensor] = {}
@@ -105,19 +110,71 @@ def taped(task: Task, layers: tuple[str, ...]) -> Recorder:
         explicit = {name: value for name, value in parameters.items() if name not in held}
         fixed = {name: value for name, value in parameters.items() if name in held}
         if explicit:  # their gradients must be told apart: one example at a time
-            probes = {layer: x.new_zeros(1, module.out_features) for layer, module in found.items()}
+            probes = {layer: x.new_zeros(1, *shape) for layer, shape in shapes.items()}
             (whole, errors), inputs = vmap(over_examples, (0, None, 0, 0, 0))(
                 explicit, probes, fixed, x.unsqueeze(2), y.unsqueeze(2)
             )
             errors = {layer: value.squeeze(2) for layer, value in errors.items()}
             inputs = {layer: value.squeeze(2) for layer, value in inputs.items()}
-            return Tape(whole, errors, inputs, biased)
-        # Each example has its own row of every probe, so a whole batch can go at once.
-        probes = {layer: x.new_zeros(x.shape[1], module.out_features) for layer, module in found.items()}
-        (_, errors), inputs = vmap(over_batch, (0, None, 0, 0, 0))(explicit, probes, fixed, x, y)
-        return Tape({}, errors, inputs, biased)
+        else:  # each example has its own row of every probe, so a whole batch can go at once
+            probes = {layer: x.new_zeros(x.shape[1], *shape) for layer, shape in shapes.items()}
+            (whole, errors), inputs = vmap(over_batch, (0, None, 0, 0, 0))(explicit, probes, fixed, x, y)
+        for layer in shapes.keys() - linear:
+            whole |= _convolution(layer, found[layer], errors.pop(layer), inputs.pop(layer))
+        return Tape(whole, errors, inputs, biased)
 
     return run
+
+
+CONVOLUTIONS: dict[type[nn.Module], Callable[..., Tensor]] = {
+    nn.Conv1d: conv1d_weight,
+    nn.Conv2d: conv2d_weight,
+    nn.Conv3d: conv3d_weight,
+}
+
+
+def _convolution(layer: str, module: Any, error: Tensor, given: Tensor) -> dict[str, Tensor]:
+    """Give the gradients of a convolution: the examples are so many groups of one large one."""
+    lead = error.shape[:2]
+    count = lead.numel()
+    weight = CONVOLUTIONS[type(module)](
+        given.reshape(1, -1, *given.shape[3:]),
+        (count * module.weight.shape[0], *module.weight.shape[1:]),
+        error.reshape(1, -1, *error.shape[3:]),
+        module.stride,
+        module.padding,
+        module.dilation,
+        count * module.groups,
+    )
+    gradients = {f"{layer}.weight": weight.reshape(*lead, *module.weight.shape)}
+    if module.bias is not None:
+        gradients[f"{layer}.bias"] = error.flatten(3).sum(-1)
+    return gradients
+
+
+def _output_shapes(task: Task, layers: dict[str, Any]) -> dict[str, torch.Size]:
+    """Find the shape of each layer's output for one example."""
+    shapes: dict[str, torch.Size] = {}
+
+    def watch(layer: str) -> Callable[..., None]:
+        def hook(_: nn.Module, __: tuple[Tensor, ...], out: Tensor) -> None:
+            shapes[layer] = out.shape[1:]
+
+        return hook
+
+    handles = [module.register_forward_hook(watch(layer)) for layer, module in layers.items()]
+    with torch.no_grad():
+        task.module(torch.zeros(1, *task.shape))
+    for handle in handles:
+        handle.remove()
+    return shapes
+
+
+def _may_be_taped(module: Any) -> bool:
+    """Whether a layer is of a kind whose gradient is known from its error and input."""
+    if type(module) in CONVOLUTIONS:
+        return module.padding_mode == "zeros" and not isinstance(module.padding, str)
+    return type(module) is nn.Linear
 
 
 def _layer(task: Task, name: str) -> Any:
@@ -131,7 +188,7 @@ def recorder(task: Task) -> Recorder:
     Whether a layer may be taped is found by trial on made-up examples: it must be used
     once, on one vector, and the outer product must equal autograd's gradient.
     """
-    names = tuple(name for name, part in task.module.named_modules() if name and type(part) is nn.Linear)
+    names = tuple(name for name, part in task.module.named_modules() if name and _may_be_taped(part))
     generator = torch.Generator().manual_seed(1)
     vectors = torch.randn(1, task.layout.size, generator=generator)
     x = torch.randn(1, 2, *task.shape, generator=generator)
@@ -157,15 +214,17 @@ def _agrees(
         return False
     calls = 0
 
+    module = _layer(task, layer)
+    axes = 2 if isinstance(module, nn.Linear) else module.weight.dim()
+
     def count(_: nn.Module, given: tuple[Tensor, ...]) -> None:
         nonlocal calls
-        calls += 1 if given[0].dim() == 2 else 2
+        calls += 1 if given[0].dim() == axes else 2
 
-    handle = _layer(task, layer).register_forward_pre_hook(count)
+    handle = module.register_forward_pre_hook(count)
     with torch.no_grad():
         task.module(x[0, :1])
     handle.remove()
-    module = _layer(task, layer)
     if calls != 1 or (module.bias is not None and f"{layer}.bias" not in parameters):
         return False
     sums = taped(task, (layer,))(parameters, x, y).weighted_sums(weight)
