@@ -228,7 +228,8 @@ def sums(task, vector, x, y, clip, taken=None):
     """The clipped sum of one pair's batch."""
     examples = Examples(("a",), (len(x),), x[None], y[None], 1.0)
     index = np.arange(len(x)) if taken is None else np.array(taken)
-    rows = rows_of(np.zeros(len(index), int), np.zeros(len(index), int), index)
+    zero = np.zeros(len(index), dtype=int)
+    rows, _ = rows_of(zero, zero, zero, index, 4)
     return clipped_sums(task, examples, vector[None], rows, torch.tensor([clip]), 1000)[0]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from dataclasses import dataclass
 
@@ -14,7 +13,7 @@ from ..streams import Pair, Streams
 from ..task import Task
 from .examples import Examples
 from .gradients import clipped_sums, rows_within
-from .sampling import Hand, Rows, Work, lay_out, toss, width_for
+from .sampling import Rows, Work, deal, lay_out, width_for
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,32 +98,20 @@ def descend(
     return vectors.reshape(runs, silos, size)
 
 
-@functools.lru_cache(maxsize=256)
-def _hands(work: tuple[Work, ...], runs: int, first: int, last: int) -> list[Hand]:
-    """Give the pairs that have steps from `first` to `last`, and where their coins lie."""
-    hands, end = [], 0
-    for pair in range(runs * len(work)):
-        own = work[pair % len(work)]
-        steps = min(own.steps, last) - first
-        if steps > 0:
-            hands.append(Hand(pair, pair % len(work), own.size, steps, end))
-            end += steps * own.size
-    return hands
-
-
 def _draw(
     cohort: Cohort, dice: list[Pair], noisy: list[bool], size: int, first: int, last: int
 ) -> list[tuple[Rows, Tensor]]:
     """Draw the batches and the noise of the steps from `first` to `last`, a pair for each step."""
-    hands = _hands(cohort.work, cohort.runs, first, last)
+    hands, columns = deal(cohort.work, cohort.runs, first, last)
     tossed = np.empty(hands[-1].end, dtype=bool)
     noises = np.zeros((len(dice), last - first, size), dtype=np.float32)
     for hand in hands:
         sampler, noise = dice[hand.pair]
-        toss(sampler, cohort.work[hand.silo], hand.steps, tossed[hand.start : hand.end])
+        coins = tossed[hand.start : hand.end]
+        np.less(sampler.random(hand.end - hand.start), hand.threshold, out=coins)
         if noisy[hand.pair]:
             noise.standard_normal(dtype=np.float32, out=noises[hand.pair, : hand.steps])
-    rows = lay_out(tossed, hands, last - first, width_for(cohort.work))
+    rows = lay_out(tossed, columns, last - first, width_for(cohort.work))
     return [(rows[step], torch.from_numpy(noises[:, step])) for step in range(last - first)]
 
 

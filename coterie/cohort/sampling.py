@@ -7,9 +7,11 @@ work. Instead a batch is cut into short rows of examples, each row owned by one
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -76,72 +78,75 @@ class Rows:
         return Rows(*(part.to(device) for part in parts))
 
 
-def toss(generator: np.random.Generator, work: Work, steps: int, out: np.ndarray) -> None:
-    """Toss a coin for every step and example, into `steps * size` booleans.
+def threshold(rate: float) -> float:
+    """Give what a draw from [0, 1) must lie below to be a hit.
 
-    The rate that runs is never above the one that is charged: a draw is a multiple of
-    2^-53, and the threshold lies just below the rate.
+    The rate that runs is never above the one that is charged: draws are multiples of 2^-53,
+    and the threshold lies just below the rate.
     """
-    if work.rate >= 1:
-        out[:] = True
-        return
-    draws = generator.random(steps * work.size)
-    np.less(draws, math.nextafter(work.rate, 0), out=out)
+    return 1.0 if rate >= 1 else math.nextafter(rate, 0)
 
 
 def coins(generator: np.random.Generator, work: Work, steps: int) -> np.ndarray:
     """Toss a coin for every step and example: `[steps, size]` booleans."""
-    tossed = np.empty(steps * work.size, dtype=bool)
-    toss(generator, work, steps, tossed)
-    return tossed.reshape(steps, work.size)
+    return generator.random((steps, work.size)) < threshold(work.rate)
 
 
-@dataclass(frozen=True)
-class Hand:
-    """Where the coins of one (run, silo) pair lie among the coins of all: `steps * size` from `start`."""
+class Hand(NamedTuple):
+    """The coins of one (run, silo) pair among the coins of all: `steps * size` of them."""
 
     pair: int
     silo: int
     size: int
     steps: int
     start: int
-
-    @property
-    def end(self) -> int:
-        """Where they end."""
-        return self.start + self.steps * self.size
+    end: int
+    threshold: float
 
 
-def lay_out(tossed: np.ndarray, hands: Sequence[Hand], steps: int, width: int = WIDTH) -> list[Rows]:
+@functools.lru_cache(maxsize=256)
+def deal(work: tuple[Work, ...], runs: int, first: int, last: int) -> tuple[list[Hand], np.ndarray]:
+    """Give the hands that have steps from `first` to `last`; their numbers also as columns."""
+    hands, end = [], 0
+    for pair in range(runs * len(work)):
+        silo = pair % len(work)
+        own = work[silo]
+        steps = min(own.steps, last) - first
+        if steps > 0:
+            start, end = end, end + steps * own.size
+            hands.append(Hand(pair, silo, own.size, steps, start, end, threshold(own.rate)))
+    return hands, np.array([hand[:5] for hand in hands]).T
+
+
+def lay_out(tossed: np.ndarray, columns: np.ndarray, steps: int, width: int) -> list[Rows]:
     """Lay out the batches of all pairs as rows, one `Rows` a step."""
-    hits = np.flatnonzero(tossed)
-    facts = np.array([(hand.pair, hand.silo, hand.size, hand.start) for hand in hands]).T
-    drawn = np.add.reduceat(tossed, facts[3], dtype=np.int64)
-    pair_of, silo_of, size_of, start_of = (np.repeat(fact, drawn) for fact in facts)
-    step_of, example_of = np.divmod(hits - start_of, size_of)
-    kind = np.int16 if steps < 2**15 else np.int64  # short numbers are sorted faster
-    order = np.argsort(step_of.astype(kind), kind="stable")  # by step; pairs stay together, in order
-    pair_of, silo_of, step_of, example_of = (a[order] for a in (pair_of, silo_of, step_of, example_of))
-    bounds = np.searchsorted(step_of, np.arange(steps + 1))
-    return [
-        rows_of(pair_of[a:b], silo_of[a:b], example_of[a:b], width)
-        for a, b in zip(bounds[:-1], bounds[1:], strict=True)
-    ]
+    pair, silo, size, _, start = columns
+    drawn = np.add.reduceat(tossed, start, dtype=np.int64)
+    owner = np.repeat(np.arange(len(pair)), drawn)
+    step, example = np.divmod(np.flatnonzero(tossed) - start[owner], size[owner])
+    short = step.astype(np.int16 if steps < 2**15 else np.int64)  # short numbers are sorted faster
+    order = np.argsort(short, kind="stable")  # by step; pairs stay together, in order
+    step, owner, example = step[order], owner[order], example[order]
+    rows, first = rows_of(step * len(pair) + owner, pair[owner], silo[owner], example, width)
+    bounds = np.searchsorted(step[first], np.arange(steps + 1))
+    return [rows.part(a, b) for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
 
 
-def rows_of(pair: np.ndarray, silo: np.ndarray, example: np.ndarray, width: int = WIDTH) -> Rows:
-    """Cut one step's examples, grouped by pair, into rows."""
-    count = len(pair)
+def rows_of(
+    group: np.ndarray, pair: np.ndarray, silo: np.ndarray, example: np.ndarray, width: int
+) -> tuple[Rows, np.ndarray]:
+    """Cut examples, those of a group together, into rows; also give the first example of each row."""
+    count = len(group)
     new = np.ones(count, dtype=bool)
-    new[1:] = pair[1:] != pair[:-1]
-    start = np.maximum.accumulate(np.where(new, np.arange(count), 0)) if count else np.zeros(0, int)
-    place = np.arange(count) - start
-    row = np.cumsum(place % width == 0) - 1
-    rows = int(row[-1]) + 1 if count else 0
-    examples = np.zeros((rows, width), dtype=np.int64)
-    real = np.zeros((rows, width), dtype=bool)
-    examples[row, place % width] = example
-    real[row, place % width] = True
-    first = np.flatnonzero(place % width == 0)
-    arrays = (pair[first].astype(np.int64), silo[first].astype(np.int64), examples, real)
-    return Rows(*(torch.from_numpy(a) for a in arrays))
+    new[1:] = group[1:] != group[:-1]
+    starts = np.flatnonzero(new)
+    place = np.arange(count) - np.repeat(starts, np.diff(starts, append=count))
+    slot = place % width
+    first = np.flatnonzero(slot == 0)
+    row = np.repeat(np.arange(len(first)), np.diff(first, append=count))
+    examples = np.zeros((len(first), width), dtype=np.int64)
+    real = np.zeros((len(first), width), dtype=bool)
+    examples[row, slot] = example
+    real[row, slot] = True
+    arrays = (pair[first], silo[first], examples, real)
+    return Rows(*(torch.from_numpy(a) for a in arrays)), first
