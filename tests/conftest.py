@@ -12,6 +12,7 @@ from coterie.federation import Federation, from_table
 from coterie.sources.table import Table
 
 torch.set_num_threads(1)
+os.environ["OMP_NUM_THREADS"] = "1"  # of commands that tests start: two busy pools on two cores crawl
 settings.register_profile(
     "coterie", derandomize=True, deadline=None, phases=[Phase.explicit, Phase.generate], database=None
 )

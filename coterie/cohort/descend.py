@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +14,10 @@ from ..streams import Pair, Streams
 from ..task import Task
 from .examples import Examples
 from .gradients import clipped_sums, rows_within
-from .sampling import Rows, Work, deal, lay_out, width_for
+from .sampling import Hand, Rows, Work, deal, lay_out, width_for
+
+# How many numbers a pair must draw for a thread to pay.
+WORTH_A_THREAD = 20_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,12 +109,19 @@ def _draw(
     hands, columns = deal(cohort.work, cohort.runs, first, last)
     tossed = np.empty(hands[-1].end, dtype=bool)
     noises = np.zeros((len(dice), last - first, size), dtype=np.float32)
-    for hand in hands:
+
+    def fill(hand: Hand) -> None:
         sampler, noise = dice[hand.pair]
-        coins = tossed[hand.start : hand.end]
-        np.less(sampler.random(hand.end - hand.start), hand.threshold, out=coins)
+        np.less(sampler.random(hand.end - hand.start), hand.threshold, out=tossed[hand.start : hand.end])
         if noisy[hand.pair]:
             noise.standard_normal(dtype=np.float32, out=noises[hand.pair, : hand.steps])
+
+    if size * (last - first) < WORTH_A_THREAD:
+        for hand in hands:
+            fill(hand)
+    else:
+        with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+            list(pool.map(fill, hands))
     rows = lay_out(tossed, columns, last - first, width_for(cohort.work))
     return [(rows[step], torch.from_numpy(noises[:, step])) for step in range(last - first)]
 
