@@ -22,11 +22,13 @@ def seconds(experiment: Experiment, plan: Plan) -> float:
     dtype = federation.silos[0].x.dtype
     x = torch.zeros(silos, longest, *federation.shape, dtype=dtype)
     y = torch.zeros(silos, longest, dtype=federation.silos[0].y.dtype)
-    examples = Examples(federation.names, federation.sizes, x, y, federation.scale)
-    settings = Settings(experiment.lr.float(), experiment.clip.float(), plan.noise().float())
+    device = experiment.training.device
+    examples = Examples(federation.names, federation.sizes, x.to(device), y.to(device), federation.scale)
+    numbers = (experiment.lr, experiment.clip, plan.noise())
+    settings = Settings(*(value.float().to(device) for value in numbers))
     work = tuple(replace(w, steps=1) for w in experiment.work)
     cohort = Cohort(task, examples, work, settings, experiment.training.memory)
-    start = torch.zeros(runs, silos, task.layout.size)
+    start = torch.zeros(runs, silos, task.layout.size, device=device)
     streams = SeededStreams(experiment.keys)
     took = []
     for trial in range(3):

@@ -150,6 +150,7 @@ class Experiment:
     def check(self) -> None:
         """Refuse impossible numbers; collect what a person should know."""
         check_device(self.training.device)
+        self.task.module.to(self.training.device)
         rows_within(self.task, self.training.memory)
         clip = [c for v in self.variants for c in spread("privacy.clip", v.clip, self.federation.names)]
         check_budgets(self.epsilon.flatten().tolist(), self.delta.flatten().tolist(), clip)

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from coterie.cohort.examples import Examples
 from coterie.cohort.gradients import clipped_sums
 from coterie.cohort.sampling import rows_of
-from coterie.cohort.tape import recorder
+from coterie.cohort.trial import recorder
 from coterie.models import cnn, linear, mlp
 from coterie.task import Task
 
@@ -47,6 +47,30 @@ class ReachesIn(nn.Module):
 
     def forward(self, x):
         return self.layer(x) + F.linear(x, self.layer.weight.square())
+
+
+class ReachesInFarAway(nn.Module):
+    """Uses a layer's weight beside the layer, but only where inputs are large."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+
+    def forward(self, x):
+        far = x.abs().sum(-1, keepdim=True) > 1000
+        return torch.where(far, F.linear(x, 5 * self.layer.weight), self.layer(x))
+
+
+class Frames(nn.Module):
+    """Folds parts of an example into the batch, so that a layer sees more than one vector."""
+
+    def __init__(self):
+        super().__init__()
+        self.part = nn.Linear(3, 3)
+        self.last = nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.last(torch.tanh(self.part(x.reshape(-1, 3))).reshape(-1, 6))
 
 
 class Tied(nn.Module):
@@ -122,6 +146,8 @@ MODULES = {
     "residual": ((6,), Residual),
     "layer used twice": ((6,), UsedTwice),
     "weight reached into": ((6,), ReachesIn),
+    "weight reached into far away": ((6,), ReachesInFarAway),
+    "parts folded into the batch": ((6,), Frames),
     "tied weights": ((6,), Tied),
     "scalar and frozen": ((6,), Scalar),
 }
@@ -193,6 +219,8 @@ def test_only_safe_layers_are_taped():
     assert explicit("residual") == set()
     assert "same.weight" in explicit("layer used twice")
     assert "layer.weight" in explicit("weight reached into")
+    assert "layer.weight" in explicit("weight reached into far away")
+    assert explicit("parts folded into the batch") == {"part.weight", "part.bias"}
     assert "first.weight" in explicit("tied weights")
     assert {"mix.weight"} <= explicit("tokens")
     assert not any("6" in name for name in explicit("cnn"))
@@ -242,7 +270,9 @@ def test_clipped_sum_equals_the_slow_one(name, clip):
     torch.testing.assert_close(sums(task, vectors[0], x[0], y[0], clip), expected, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["mlp", "cnn", "layer used twice", "group norm"])
+@pytest.mark.parametrize(
+    "name", ["mlp", "cnn", "layer used twice", "group norm", "weight reached into far away"]
+)
 @pytest.mark.parametrize("extreme", [0.0, 1.0, 1e4, 1e18, 1e30, float("inf"), float("nan")])
 def test_one_example_moves_the_sum_by_at_most_the_clip(name, extreme):
     """The sensitivity that the accounting stands on, whatever the example holds."""

@@ -22,6 +22,17 @@ class SubtractsMean(nn.Module):
         return self.layer(x - x.mean(0))
 
 
+class ScalesByLargest(nn.Module):
+    """Mixes examples, but only where values are above one."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.layer(x / x.abs().max().clamp(min=1))
+
+
 class Counts(nn.Module):
     """Remembers how often it was called."""
 
@@ -43,7 +54,7 @@ class Branches(nn.Module):
         self.layer = nn.Linear(4, 3)
 
     def forward(self, x):
-        return self.layer(x) if x.sum() > 0 else self.layer(-x)
+        return self.layer(x) if self.layer.bias.sum() > 0 else self.layer(-x)
 
 
 @pytest.mark.parametrize(
@@ -57,6 +68,7 @@ class Branches(nn.Module):
         ),
         (lambda: nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5)), "Dropout. draws random numbers of its own"),
         (SubtractsMean, "mixes examples of a batch .its output for one depends on the others"),
+        (ScalesByLargest, "mixes examples of a batch"),
         (Counts, "changes its buffers in forward"),
         (Branches, "cannot be run for many silos at once"),
         (lambda: nn.Linear(4, 5), r"must give 3 number.s. an example, shape \(3, 3\) for three, got \(3, 5\)"),

@@ -13,9 +13,10 @@ from ..errors import Problem
 from ..task import Task
 from .examples import Examples
 from .sampling import WIDE, Rows
-from .tape import Tape, recorder
+from .tape import Tape
+from .trial import recorder
 
-# Norms are computed in float32; this share of the clip pays for their rounding.
+# Norms, clips and noise are float32; this share of the clip pays for their rounding.
 ROUNDING = 1e-5
 
 
@@ -71,15 +72,15 @@ class _Allocations(TorchDispatchMode):
 def bytes_of_a_row(task: Task) -> int:
     """Bound the memory one row of a step takes, by a trial on zeros."""
     rows = 2
-    vectors = torch.zeros(rows, task.layout.size)
-    x = torch.zeros(rows, WIDE, *task.shape)
-    y = torch.zeros(rows, WIDE, dtype=torch.int64 if task.classes else torch.float32)
+    vectors = torch.zeros(rows, task.layout.size, device=task.device)
+    x = torch.zeros(rows, WIDE, *task.shape, device=task.device)
+    y = torch.zeros(rows, WIDE, dtype=torch.int64 if task.classes else torch.float32, device=task.device)
     record = recorder(task)
     seen = _Allocations()
     with seen:
         tape = record(task.layout.unflatten(vectors), x, y)
-        real = torch.ones(rows, WIDE, dtype=torch.bool)
-        task.layout.flatten(clipped(tape, real, torch.ones(rows)))
+        real = torch.ones(rows, WIDE, dtype=torch.bool, device=task.device)
+        task.layout.flatten(clipped(tape, real, torch.ones(rows, device=task.device)))
     return math.ceil(seen.bytes / rows)
 
 

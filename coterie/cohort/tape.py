@@ -3,13 +3,11 @@
 The gradient of a linear layer for one example is an outer product `error x input`. Its
 norm and its weighted sums follow from the two factors, so only these are kept ("ghost"
 norms; Goodfellow 2015, Li et al. 2022). That of a convolution is made of error and input
-afterwards. Both need the errors alone from autograd, for a whole batch at once; other
-parameters are differentiated one example at a time.
+afterwards. Other parameters get explicit gradients. Which layers may be taped: `trial`.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -78,7 +76,7 @@ Recorder = Callable[[dict[str, Tensor], Tensor, Tensor], Tape]
 
 def taped(task: Task, layers: tuple[str, ...]) -> Recorder:
     """Give the function (parameters `[rows, ...]`, x `[rows, width, ...]`, y) -> tape."""
-    found = {layer: _layer(task, layer) for layer in layers}
+    found: dict[str, Any] = {layer: task.module.get_submodule(layer) for layer in layers}
     linear = {layer for layer, module in found.items() if isinstance(module, nn.Linear)}
     biased = frozenset(layer for layer in linear if found[layer].bias is not None)
     held = {f"{layer}.{part}" for layer in layers for part in ("weight", "bias")}
@@ -103,22 +101,17 @@ def taped(task: Task, layers: tuple[str, ...]) -> Recorder:
                 handle.remove()
         return loss, inputs
 
-    over_batch = grad(total, argnums=(0, 1), has_aux=True)
-    over_examples = vmap(over_batch, (None, None, None, 0, 0))
+    # One example at a time, by construction: whatever the module does, examples cannot mix.
+    over_examples = vmap(grad(total, argnums=(0, 1), has_aux=True), (None, None, None, 0, 0))
+    over_rows = vmap(over_examples, (0, None, 0, 0, 0))
 
     def run(parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tape:
         explicit = {name: value for name, value in parameters.items() if name not in held}
         fixed = {name: value for name, value in parameters.items() if name in held}
-        if explicit:  # their gradients must be told apart: one example at a time
-            probes = {layer: x.new_zeros(1, *shape) for layer, shape in shapes.items()}
-            (whole, errors), inputs = vmap(over_examples, (0, None, 0, 0, 0))(
-                explicit, probes, fixed, x.unsqueeze(2), y.unsqueeze(2)
-            )
-            errors = {layer: value.squeeze(2) for layer, value in errors.items()}
-            inputs = {layer: value.squeeze(2) for layer, value in inputs.items()}
-        else:  # each example has its own row of every probe, so a whole batch can go at once
-            probes = {layer: x.new_zeros(x.shape[1], *shape) for layer, shape in shapes.items()}
-            (whole, errors), inputs = vmap(over_batch, (0, None, 0, 0, 0))(explicit, probes, fixed, x, y)
+        probes = {layer: x.new_zeros(1, *shape) for layer, shape in shapes.items()}
+        (whole, errors), inputs = over_rows(explicit, probes, fixed, x.unsqueeze(2), y.unsqueeze(2))
+        errors = {layer: value.squeeze(2) for layer, value in errors.items()}
+        inputs = {layer: value.squeeze(2) for layer, value in inputs.items()}
         for layer in shapes.keys() - linear:
             whole |= _convolution(layer, found[layer], errors.pop(layer), inputs.pop(layer))
         return Tape(whole, errors, inputs, biased)
@@ -164,70 +157,7 @@ def _output_shapes(task: Task, layers: dict[str, Any]) -> dict[str, torch.Size]:
 
     handles = [module.register_forward_hook(watch(layer)) for layer, module in layers.items()]
     with torch.no_grad():
-        task.module(torch.zeros(1, *task.shape))
+        task.module(torch.zeros(1, *task.shape, device=task.device))
     for handle in handles:
         handle.remove()
     return shapes
-
-
-def _may_be_taped(module: Any) -> bool:
-    """Whether a layer is of a kind whose gradient is known from its error and input."""
-    if type(module) in CONVOLUTIONS:
-        return module.padding_mode == "zeros" and not isinstance(module.padding, str)
-    return type(module) is nn.Linear
-
-
-def _layer(task: Task, name: str) -> Any:
-    return task.module.get_submodule(name)
-
-
-@functools.lru_cache(maxsize=32)
-def recorder(task: Task) -> Recorder:
-    """Give the recorder of a task, with as many layers taped as the module allows.
-
-    Whether a layer may be taped is found by trial on made-up examples: it must be used
-    once, on one vector, and the outer product must equal autograd's gradient.
-    """
-    names = tuple(name for name, part in task.module.named_modules() if name and _may_be_taped(part))
-    generator = torch.Generator().manual_seed(1)
-    vectors = torch.randn(1, task.layout.size, generator=generator)
-    x = torch.randn(1, 2, *task.shape, generator=generator)
-    y = torch.ones(1, 2, dtype=torch.int64 if task.classes else torch.float32)
-    parameters = task.layout.unflatten(vectors)
-    weight = torch.tensor([[0.5, 2.0]])
-    plain = taped(task, ())(parameters, x, y).weighted_sums(weight)
-    kept = tuple(name for name in names if _agrees(task, name, plain, parameters, x, y, weight))
-    return taped(task, kept)
-
-
-def _agrees(
-    task: Task,
-    layer: str,
-    plain: dict[str, Tensor],
-    parameters: dict[str, Tensor],
-    x: Tensor,
-    y: Tensor,
-    weight: Tensor,
-) -> bool:
-    """Whether taping one layer gives what autograd gives."""
-    if not {f"{layer}.weight"} <= set(parameters):
-        return False
-    calls = 0
-
-    module = _layer(task, layer)
-    axes = 2 if isinstance(module, nn.Linear) else module.weight.dim()
-
-    def count(_: nn.Module, given: tuple[Tensor, ...]) -> None:
-        nonlocal calls
-        calls += 1 if given[0].dim() == axes else 2
-
-    handle = module.register_forward_pre_hook(count)
-    with torch.no_grad():
-        task.module(x[0, :1])
-    handle.remove()
-    if calls != 1 or (module.bias is not None and f"{layer}.bias" not in parameters):
-        return False
-    sums = taped(task, (layer,))(parameters, x, y).weighted_sums(weight)
-    return set(sums) == set(plain) and all(
-        torch.allclose(sums[name], plain[name], rtol=1e-4, atol=1e-5) for name in plain
-    )

@@ -1,0 +1,113 @@
+"""Which layers may be taped: found on made-up examples, never on a silo's.
+
+A layer may be taped if its parameters are used once, by the layer itself, on the one
+example given, and if the tape then agrees with autograd. Everything else is
+differentiated explicitly, which is slower and always right.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.overrides import TorchFunctionMode
+
+from ..task import Task
+from .tape import CONVOLUTIONS, Recorder, taped
+
+
+@functools.lru_cache(maxsize=32)
+def recorder(task: Task) -> Recorder:
+    """Give the recorder of a task, with as many layers taped as the module allows."""
+    generator = torch.Generator().manual_seed(1)
+    parameters = task.layout.unflatten(torch.randn(1, task.layout.size, generator=generator).to(task.device))
+    x = torch.randn(1, 3, *task.shape, generator=generator).to(task.device)
+    kind = torch.int64 if task.classes else torch.float32
+    y = torch.ones(1, 3, dtype=kind, device=task.device)
+    weight = torch.tensor([[0.5, 2.0, -1.0]], device=task.device)
+    plain = taped(task, ())(parameters, x, y).weighted_sums(weight)
+
+    def agree(layers: tuple[str, ...]) -> bool:
+        try:
+            sums = taped(task, layers)(parameters, x, y).weighted_sums(weight)
+        except RuntimeError:  # shapes that do not fit: the layer sees more than one vector
+            return False
+        return set(sums) == set(plain) and all(
+            sums[name].shape == plain[name].shape
+            and torch.allclose(sums[name], plain[name], rtol=1e-4, atol=1e-5)
+            for name in plain
+        )
+
+    once = used_once(task, x[0, :1])
+    kept = tuple(layer for layer in candidates(task) if layer in once and agree((layer,)))
+    return taped(task, kept if agree(kept) else ())
+
+
+def candidates(task: Task) -> list[str]:
+    """List the layers whose gradient is known from their error and input."""
+    found = []
+    for name, part in task.module.named_modules():
+        module: Any = part
+        plain = type(part) is nn.Linear or (
+            type(part) in CONVOLUTIONS
+            and module.padding_mode == "zeros"
+            and not isinstance(module.padding, str)
+        )
+        own = [f"{name}.{key}" for key, value in module._parameters.items() if value is not None]
+        if name and plain and f"{name}.weight" in own and set(own) <= set(task.layout.names):
+            found.append(name)
+    return found
+
+
+class _Uses(TorchFunctionMode):
+    """Counts the torch functions that are given each of some tensors."""
+
+    def __init__(self, watched: dict[str, Tensor]) -> None:
+        super().__init__()
+        self.names = {id(tensor): name for name, tensor in watched.items()}
+        self.count = dict.fromkeys(watched, 0)
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        for value in (*args, *(kwargs or {}).values()):
+            for one in value if isinstance(value, tuple | list) else (value,):
+                if id(one) in self.names:
+                    self.count[self.names[id(one)]] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def used_once(task: Task, x: Tensor) -> set[str]:
+    """Find the layers that are called once, on one example, and whose parameters nothing else reads."""
+    parameters = {name: torch.zeros(shape, device=x.device) for name, shape in _shapes(task).items()}
+    calls: dict[str, int] = {}
+
+    def watch(layer: str, axes: int) -> Any:
+        def hook(_: nn.Module, given: tuple[Tensor, ...]) -> None:
+            alone = len(given) == 1 and given[0].dim() == axes and given[0].shape[0] == 1
+            calls[layer] = calls.get(layer, 0) + (1 if alone else 2)
+
+        return hook
+
+    handles = []
+    for layer in candidates(task):
+        module: Any = task.module.get_submodule(layer)
+        axes = 2 if isinstance(module, nn.Linear) else module.weight.dim()
+        handles.append(module.register_forward_pre_hook(watch(layer, axes)))
+    uses = _Uses(parameters)
+    try:
+        with torch.no_grad(), uses:
+            functional_call(task.module, parameters, (x,))
+    finally:
+        for handle in handles:
+            handle.remove()
+    return {
+        layer
+        for layer, count in calls.items()
+        if count == 1 and all(n == 1 for name, n in uses.count.items() if name.startswith(f"{layer}."))
+    }
+
+
+def _shapes(task: Task) -> dict[str, torch.Size]:
+    return dict(zip(task.layout.names, task.layout.shapes, strict=True))
