@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -75,41 +76,20 @@ class Federation:
 def load(
     source: str = "digits",
     *,
-    silos: int | None = None,
-    partition: str | Partition | None = None,
-    test: float | str = 0.2,
-    seed: int = 0,
-    features: str = "auto",
-    feature_range: tuple[float, float] | None = None,
-    target_range: tuple[float, float] | None = None,
-    kind: str = "auto",
-    min_examples: int = 2,
+    data_dir: str | Path | None = None,
     silo_column: str | None = None,
     target_column: str | None = None,
-    data_dir: str | Path | None = None,
+    **options: Any,
 ) -> Federation:
-    """Load a federation.
+    """Load a federation from a name (see `coterie data list`), a file or a folder.
+
+    The columns are those of a CSV or Parquet file; further options are those of `from_table`.
 
     >>> len(load("digits", silos=5))
     5
-
-    `source` is a name (see `coterie data list`), a file or a folder. Data with silos of
-    its own keeps them (`silos` then keeps the largest so many); other data is split by
-    `partition`. `test` is the share of each silo held out, or "official".
     """
     table = find_table(source, data_dir, silo_column=silo_column, target_column=target_column)
-    return from_table(
-        table,
-        silos=silos,
-        partition=partition,
-        test=test,
-        seed=seed,
-        features=features,
-        feature_range=feature_range,
-        target_range=target_range,
-        kind=kind,
-        min_examples=min_examples,
-    )
+    return from_table(table, **options)
 
 
 def from_table(
@@ -125,7 +105,13 @@ def from_table(
     kind: str = "auto",
     min_examples: int = 2,
 ) -> Federation:
-    """Make a federation from rows."""
+    """Make a federation from rows.
+
+    Data with silos of its own keeps them, and `silos` keeps the largest so many; other data
+    is split by `partition`. `test` is the share of each silo held out, or "official".
+    `features` is how numbers are made fit for a model (see `preprocess.features`);
+    `feature_range` and `target_range` are public bounds, scaled to [0, 1].
+    """
     x, y, classes = preprocess.prepare(table, kind, feature_range, target_range)
     if silos is not None and silos < 1:
         raise Problem(f"data.silos: expected a whole number >= 1, got {silos}")
