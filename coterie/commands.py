@@ -170,11 +170,7 @@ def run_config(
 
 def _has_all(result: Result, experiment: Experiment) -> bool:
     """Whether a result already has every run of an experiment."""
-    from .result import label_of
-
-    wanted = {
-        (label_of(experiment.method.name, experiment.variants[v].shown), seed) for seed, v in experiment.keys
-    }
+    wanted = {(experiment.labels[v], seed) for seed, v in experiment.keys}
     return wanted <= {(run.label, run.seed) for run in result.runs}
 
 

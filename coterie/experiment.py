@@ -23,7 +23,7 @@ from .federation import Federation
 from .method import Method, for_runs, settings_of
 from .plan import Plan, make_plan
 from .privacy.budget import PerSilo, Privacy, Swept, check_budgets, loose_deltas, spread, sweep
-from .result import Result, RunRecord, SiloRecord
+from .result import Result, RunRecord, SiloRecord, label_of
 from .roster import Roster
 from .simulate import personal_vectors, simulate
 from .streams import SeededStreams
@@ -101,6 +101,15 @@ class Experiment:
     def keys(self) -> tuple[tuple[int, int], ...]:
         """Name each run: its seed and the number of its variant."""
         return tuple((seed, v) for v in range(len(self.variants)) for seed in self.training.seeds)
+
+    @cached_property
+    def labels(self) -> list[str]:
+        """Name each variant: method and settings."""
+        return [label_of(self.method.name, variant.shown) for variant in self.variants]
+
+    def streams(self) -> SeededStreams:
+        """Give the random streams of all runs; no run of any method shares its noise with another."""
+        return SeededStreams(tuple((seed, self.labels[v]) for seed, v in self.keys))
 
     def _per_run(self, choose: Callable[[Variant], PerSilo], key: str) -> Tensor:
         rows = [spread(key, choose(variant), self.federation.names) for variant in self.variants]
@@ -189,7 +198,7 @@ class Experiment:
         plan = plan or self.plan()
         began = time.perf_counter()
         cohort = self.cohort(plan)
-        streams = SeededStreams(self.keys)
+        streams = self.streams()
         test = stack(self.federation, "test", self.training.device)
         weight = torch.tensor(test.sizes, dtype=torch.float64) / sum(test.sizes)
         every = max(1, self.training.rounds // 20)
@@ -255,6 +264,11 @@ def experiments(
 ) -> list[Experiment]:
     """Make one experiment for each method, checked."""
     made = [Experiment(federation, task, method, privacy, training) for method in methods]
+    seen: set[str] = set()
     for experiment in made:
+        for label in experiment.labels:
+            if label in seen:
+                raise Problem(f"'{label}' is asked for twice: name each method and setting once")
+            seen.add(label)
         experiment.check()
     return made

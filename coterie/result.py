@@ -53,7 +53,7 @@ class RunRecord:
 
 def label_of(method: str, settings: dict[str, Any]) -> str:
     """Give a short name: `mr-mtl lam=1`."""
-    shown = (f"{k}={v:g}" if isinstance(v, int | float) else f"{k}={v}" for k, v in settings.items())
+    shown = (f"{k}={v:.12g}" if isinstance(v, int | float) else f"{k}={v}" for k, v in settings.items())
     return " ".join((method, *shown))
 
 

@@ -1,7 +1,7 @@
 """Random streams: one for each (seed, run, silo, round, call, purpose), the purpose being coins or noise.
 
 A silo is known by its name, so adding, dropping or reordering silos changes nobody else's
-draws, and two runs never share noise, even with equal seeds.
+draws, and two runs of different names never share noise, even with equal seeds.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class Streams(Protocol):
 class SeededStreams:
     """Streams of a simulation: whoever knows the seeds knows the noise.
 
-    `keys` names each run: its seed, and a number that tells apart runs of equal seed.
+    `keys` names each run: its seed, and a word or number that tells apart runs of equal seed.
     """
 
-    keys: tuple[tuple[int, int], ...]
+    keys: tuple[tuple[int, int | str], ...]
     _made: dict[tuple[int, str], tuple[Pair, Any]] = field(default_factory=dict, repr=False, compare=False)
 
     def generators(self, run: int, silo: str, round_: int, call: int) -> Pair:
@@ -48,7 +48,8 @@ class SeededStreams:
             made = pair, np.random.SFC64(0).state
             self._made[run, silo] = made
         pair, state = made
-        digest = hashlib.blake2b(f"{seed}/{variant}/{round_}/{call}/{silo}".encode(), digest_size=48).digest()
+        key = f"{seed}\0{variant}\0{round_}\0{call}\0{silo}"
+        digest = hashlib.blake2b(key.encode(), digest_size=48).digest()
         state["state"]["state"] = np.frombuffer(digest[:24] + COUNTER, dtype=WORD)
         pair[0].bit_generator.state = state
         state["state"]["state"] = np.frombuffer(digest[24:] + COUNTER, dtype=WORD)

@@ -184,6 +184,7 @@ COLUMNS = ('data.silo_column="silo"', 'data.target_column="y"')
         (["train.memory=1000"], "train.memory: one row"),
         (["train.device=cuda"], "train.device: 'cuda' cannot be used here"),
         (["data.test=official"], "no official split"),
+        (["method.lam=[0.1, 0.1]"], "'mr-mtl lam=0.1' is asked for twice"),
         (["method.lam=-1"], "method[1].lam: expected a number >= 0, got -1"),
     ],
 )

@@ -19,7 +19,7 @@ from ..experiment import Experiment
 from ..jsonable import finite
 from ..plan import Plan
 from ..privacy.statement import statement
-from ..result import Result, RunRecord, SiloRecord, file_names, label_of, save_vector
+from ..result import Result, RunRecord, SiloRecord, file_names, save_vector
 
 
 def write(path: Path, fill: Callable[[Path], None]) -> None:
@@ -81,10 +81,10 @@ class Folder:
     def save_experiment(self, experiment: Experiment, plan: Plan, result: Result) -> None:
         """Write the statements of every variant, and the models of its first seed."""
         seeds = len(experiment.training.seeds)
-        files = file_names(experiment.federation.names)
+        files, labels = file_names(experiment.federation.names), file_names(experiment.labels)
         for number, variant in enumerate(experiment.variants):
             run = number * seeds
-            label = file_names([label_of(experiment.method.name, variant.shown)])[0]
+            label = labels[number]
             for k, silo in enumerate(plan.silos[run]):
                 content = statement(
                     silo=silo.name,

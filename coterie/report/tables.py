@@ -86,8 +86,7 @@ def silo_table(result: Result, budgets: Sequence[float], sizes: Sequence[int]) -
 
 def plan_table(experiment: Experiment, plan: Plan, run: int) -> Table:
     """Show what each silo of one run will do and spend."""
-    variant = experiment.variants[experiment.keys[run][1]]
-    table = compact(f"Plan: {label_of(experiment.method.name, variant.shown)}")
+    table = compact(f"Plan: {experiment.labels[experiment.keys[run][1]]}")
     table.add_column("silo", no_wrap=True)
     for name in ("size", "rate", "steps", "noise", "budget", "epsilon", "delta", "up", "down"):
         table.add_column(name, justify="right", no_wrap=True)
