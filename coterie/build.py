@@ -40,6 +40,7 @@ def load_federation(config: Config, data_dir: str | Path | None = None) -> Feder
         min_examples=data.min_examples,
         silo_column=data.silo_column,
         target_column=data.target_column,
+        drop=data.drop,
         data_dir=data_dir,
     )
 
@@ -73,7 +74,7 @@ def make_experiments(config: Config, data_dir: str | Path | None = None) -> list
     )
     training = Training(
         rounds=train.rounds,
-        epochs=1.0 if train.epochs is None else train.epochs,
+        epochs=train.epochs or 1.0,
         steps=train.steps,
         batch=train.batch,
         lr=train.lr,

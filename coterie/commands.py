@@ -26,7 +26,7 @@ from .federation import Federation
 from .jsonable import finite
 from .plan import Plan
 from .report.folder import Folder, next_free
-from .report.tables import plan_table, silo_table, summary_table
+from .report.tables import plan_tables, silo_table, summary_table
 from .result import SIMULATED, Result
 
 
@@ -75,12 +75,13 @@ def plan_config(config: Config, *, data_dir: str | None, as_json: bool) -> None:
         return
     out = Console()
     for experiment, plan in zip(made, plans, strict=True):
-        for run in range(0, len(experiment.keys), len(experiment.training.seeds)):
-            out.print(plan_table(experiment, plan, run))
+        for table in plan_tables(experiment, plan):
+            out.print(table)
     for note in notes_of(made):
         tell(out, f"note: {note}", "yellow")
     runs = sum(len(e.keys) for e in made)
-    tell(out, f"{runs} run(s), about {max(1, round(sum(took)))} s on this machine. Nothing was trained.")
+    expected = max(1, round(sum(took)))
+    tell(out, f"{runs} run(s), about {expected} s of training on this machine. Nothing was trained.")
 
 
 def notes_of(made: list[Experiment]) -> list[str]:
@@ -136,7 +137,8 @@ def run_config(
     made = make_experiments(config, data_dir)
     if introduction:
         tell(shown, introduction)
-    for note in notes_of(made):
+    said = notes_of(made)
+    for note in said:
         tell(errors, f"note: {note}", "yellow")
     result = Result(made[0].task, made[0].federation.names, notes=notes_of(made))
     folder = Folder(out or next_free(name))
@@ -159,6 +161,9 @@ def run_config(
             tell(errors, f"\nStopped. Finished and saved in {folder.path}: {done}.")
             tell(errors, f"To go on, give the same command with --out {folder.path}")
             sys.exit(130)
+    for note in result.notes:
+        if note not in said:
+            tell(errors, f"warning: {note}", "bold red")
     if as_json:
         print((folder.path / "result.json").read_text(), end="")
         return

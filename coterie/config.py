@@ -9,7 +9,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+)
 from pydantic_core import PydanticCustomError
 
 from .errors import Problem, nearest
@@ -91,6 +98,12 @@ def _range(value: Any) -> Any:
     raise _fail(f"expected [lowest, highest], got {value!r}")
 
 
+def _ranges(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _range(pair) for name, pair in value.items()}
+    return _range(value)
+
+
 class Section(BaseModel):
     """A table of the file; unknown keys are refused."""
 
@@ -110,12 +123,13 @@ class Data(Section):
     test: Annotated[Any, AfterValidator(_share)] = 0.2
     seed: Annotated[int, Field(ge=0)] = 0
     features: Literal["auto", "none", "log", "standardize"] = "auto"
-    feature_range: Annotated[Any, AfterValidator(_range)] = None
+    feature_range: Annotated[Any, AfterValidator(_ranges)] = None
     target_range: Annotated[Any, AfterValidator(_range)] = None
     kind: Literal["auto", "classification", "regression"] = "auto"
     min_examples: Annotated[int, Field(ge=2)] = 2
     silo_column: str | None = None
     target_column: str | None = None
+    drop: list[str] = []
 
 
 class Model(BaseModel):
@@ -153,7 +167,7 @@ class Config(Section):
 
     data: Data = Data()
     model: Model = Model()
-    train: Train = Train()
+    train: Train = Train(epochs=1.0)
     privacy: PrivacyTable
     method: list[dict[str, Any]]
 
@@ -182,13 +196,17 @@ def read(path: str | Path, changes: Sequence[str] = ()) -> Config:
 
 
 def _find_beside(content: dict[str, Any], folder: Path) -> None:
-    """Let a data file be named relative to the configuration."""
+    """Let data be named from where one stands or from beside the configuration; keep the whole path."""
     data = content.get("data")
     source = data.get("source") if isinstance(data, dict) else None
-    if isinstance(source, str) and Path(source).suffix and not Path(source).exists():
-        beside = folder / source
-        if beside.exists():
-            content["data"] = {**data, "source": str(beside)}  # type: ignore[dict-item]
+    if not isinstance(data, dict) or not isinstance(source, str):
+        return
+    if not (Path(source).suffix or "/" in source):
+        return
+    for place in (Path(source), folder / source):
+        if place.exists():
+            content["data"] = {**data, "source": str(place.resolve())}
+            return
 
 
 def apply_change(content: dict[str, Any], change: str) -> None:

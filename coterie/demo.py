@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 DEMO: dict[str, Any] = {
-    "data": {"source": "digits", "silos": 10, "partition": "dirichlet", "alpha": 0.1},
+    "data": {"source": "digits", "silos": 10, "partition": "dirichlet", "alpha": 0.15},
     "model": {"name": "linear"},
-    "train": {"rounds": 40, "batch": 32, "lr": 1.0, "seeds": 3},
-    "privacy": {"epsilon": {"each": [2.0, 4.0, 8.0]}, "delta": 1e-3, "clip": 1.0},
+    "train": {"rounds": 40, "batch": 32, "lr": 1.0, "seeds": 5},
+    "privacy": {"epsilon": {"each": [1.0, 2.0, 4.0]}, "delta": 1e-3, "clip": 1.0},
     "method": [
         {"name": "local"},
         {"name": "fedavg"},
@@ -17,7 +17,7 @@ DEMO: dict[str, Any] = {
 }
 INTRODUCTION = """\
 Ten silos share 1,797 handwritten digits unevenly. Each has its own privacy budget (epsilon
-2, 4 or 8), and every example is protected in everything that leaves its silo.
+1, 2 or 4), and every example is protected in everything that leaves its silo.
 Three ways to learn, at equal budgets: alone (local), one model for all (fedavg), and a
 personal model for each silo, pulled toward the mean of all (mr-mtl).
 """

@@ -169,6 +169,13 @@ class Experiment:
         sizes, names = self.federation.sizes, self.federation.names
         if not torch.isinf(self.epsilon).all():
             self.notes.extend(loose_deltas(self.delta[0].tolist(), sizes, names))
+        self.notes.extend(f"not covered by any budget: {what}" for what in self.federation.not_covered)
+        largest = max(float(silo.x.abs().max()) * self.federation.scale for silo in self.federation.silos)
+        if largest > 10:
+            self.notes.append(
+                f"features reach {largest:.4g}: gradients are clipped, so models learn better from numbers"
+                " around one; give data.feature_range (public bounds) or data.features"
+            )
         small = [name for name, n in zip(names, sizes, strict=True) if n < self.training.batch]
         if small:
             self.notes.append(
@@ -216,6 +223,12 @@ class Experiment:
             if on_round is not None:
                 on_round(state.round, shown)
         seconds = time.perf_counter() - began
+        broken = int((~torch.isfinite(vectors).all(-1)).sum())
+        if broken:
+            self.notes.append(
+                f"{self.method.name}: {broken} of {vectors[..., 0].numel()} models diverged (numbers that are"
+                " not finite): lower train.lr"
+            )
         return self._result(plan, scores, vectors.cpu(), history, seconds)
 
     def _result(
@@ -255,8 +268,7 @@ def check_device(device: str) -> None:
     try:
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        first = str(error).splitlines()[0]
-        raise Problem(f"train.device: '{device}' cannot be used here: {first}") from error
+        raise Problem(f"train.device: '{device}' cannot be used here; use cpu, cuda or cuda:1") from error
 
 
 def experiments(

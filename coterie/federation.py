@@ -79,16 +79,18 @@ def load(
     data_dir: str | Path | None = None,
     silo_column: str | None = None,
     target_column: str | None = None,
+    drop: Sequence[str] = (),
     **options: Any,
 ) -> Federation:
     """Load a federation from a name (see `coterie data list`), a file or a folder.
 
-    The columns are those of a CSV or Parquet file; further options are those of `from_table`.
+    The columns (`drop`: those to leave out) are those of a CSV or Parquet file; further
+    options are those of `from_table`.
 
     >>> len(load("digits", silos=5))
     5
     """
-    table = find_table(source, data_dir, silo_column=silo_column, target_column=target_column)
+    table = find_table(source, data_dir, silo_column=silo_column, target_column=target_column, drop=drop)
     return from_table(table, **options)
 
 
@@ -100,7 +102,7 @@ def from_table(
     test: float | str = 0.2,
     seed: int = 0,
     features: str = "auto",
-    feature_range: tuple[float, float] | None = None,
+    feature_range: preprocess.Ranges | None = None,
     target_range: tuple[float, float] | None = None,
     kind: str = "auto",
     min_examples: int = 2,
@@ -110,7 +112,8 @@ def from_table(
     Data with silos of its own keeps them, and `silos` keeps the largest so many; other data
     is split by `partition`. `test` is the share of each silo held out, or "official".
     `features` is how numbers are made fit for a model (see `preprocess.features`);
-    `feature_range` and `target_range` are public bounds, scaled to [0, 1].
+    `feature_range` (one pair, or one by column) and `target_range` are public bounds,
+    scaled to [0, 1].
     """
     x, y, classes = preprocess.prepare(table, kind, feature_range, target_range)
     if silos is not None and silos < 1:

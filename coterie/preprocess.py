@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -11,13 +11,15 @@ from .sources.table import Table, numbers
 
 FEATURES = ("auto", "none", "log", "standardize")
 KINDS = ("auto", "classification", "regression")
+# One pair of public bounds for all number columns, or a pair for each column named.
+Ranges = tuple[float, float] | Mapping[str, tuple[float, float]]
 Transform = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
 def prepare(
     table: Table,
     kind: str,
-    feature_range: tuple[float, float] | None,
+    feature_range: Ranges | None,
     target_range: tuple[float, float] | None,
 ) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
     """Give features, targets and class names (none for a numeric target)."""
@@ -29,7 +31,7 @@ def prepare(
         x = numbers(x, f"the features of '{table.name}'")
         _check_finite(x, table)
     if feature_range is not None:
-        x = _rescale(x, feature_range, "feature_range")
+        x = _rescale_features(x, feature_range, table)
     if kind == "auto":
         kind = "regression" if y.dtype.kind == "f" and not _whole(y, table) else "classification"
         if y.dtype.kind == "f" and table.float_target_is_number:
@@ -52,6 +54,24 @@ def prepare(
 def _whole(y: np.ndarray, table: Table) -> bool:
     """Whether a float target holds whole numbers only."""
     return not table.float_target_is_number and bool(np.isfinite(y).all() and (y == np.round(y)).all())
+
+
+def _rescale_features(x: np.ndarray, ranges: Ranges, table: Table) -> np.ndarray:
+    """Rescale all columns of numbers, or those named; columns that were text stay 0 or 1."""
+    if not isinstance(ranges, Mapping):
+        scaled = _rescale(x, ranges, "feature_range")
+        if table.indicators:
+            scaled[:, list(table.indicators)] = x[:, list(table.indicators)]
+        return scaled
+    scaled = x.astype(np.float32)
+    for name, limits in ranges.items():
+        if name not in table.columns:
+            raise Problem(
+                f"data.feature_range: '{table.name}' has no column '{name}'; {nearest(name, table.columns)}"
+            )
+        column = table.columns.index(name)
+        scaled[:, column] = _rescale(x[:, column], limits, f"feature_range.{name}")
+    return scaled
 
 
 def _rescale(values: np.ndarray, limits: tuple[float, float], key: str) -> np.ndarray:
@@ -91,7 +111,7 @@ def _check_finite(x: np.ndarray, table: Table) -> None:
     row, *rest = (int(i) for i in np.unravel_index(bad.argmax(), bad.shape))
     what = "infinite" if np.isinf(x[row, *rest]) else "missing (NaN)"
     where = table.columns[rest[0]] if table.columns else ", ".join(str(i + 1) for i in rest)
-    silo = f" of silo '{table.silo[row]}'" if table.silo is not None else ""
+    silo = f" (silo '{table.silo[row]}')" if table.silo is not None else ""
     raise Problem(
         f"data: {int(bad.sum())} feature value(s) are not finite, the first is {what}, in row {row + 1}"
         f"{silo}, column '{where}': fill it in or drop the row"

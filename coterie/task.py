@@ -277,7 +277,12 @@ def make_task(
     arguments = {k: v for k, v in given.items() if k in accepted or free} | dict(options or {})
 
     def build() -> nn.Module:
-        module: nn.Module = factory(**arguments)
+        try:
+            module: nn.Module = factory(**arguments)
+        except Problem:
+            raise
+        except Exception as error:  # whatever a factory of one's own may raise
+            raise Problem(f"model.name: '{name}' failed: {type(error).__name__}: {error}") from error
         return module
 
     return Task(build, loss, shape, classes)

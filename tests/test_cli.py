@@ -181,7 +181,7 @@ COLUMNS = ('data.silo_column="silo"', 'data.target_column="y"')
         (["model.hidden=3"], "'linear' has no such setting; it has: bias"),
         (["model.loss=hinge"], "needs two classes, the data has 10"),
         (["model.loss=squared", "data.target_range=[0,9]", "model.bias=1", "data.silos=1800"], "1800 silos"),
-        (["train.memory=1000"], "train.memory: one row"),
+        (["train.memory=1000"], "train.memory: a row"),
         (["train.device=cuda"], "train.device: 'cuda' cannot be used here"),
         (["data.test=official"], "no official split"),
         (["method.lam=[0.1, 0.1]"], "'mr-mtl lam=0.1' is asked for twice"),
@@ -237,6 +237,12 @@ def test_notes_are_said(config, monkeypatch, capsys):
     assert "whole silo" in err
 
 
+def test_models_that_diverge_are_warned_of(config, monkeypatch, capsys):
+    _, out, err = call(monkeypatch, capsys, "run", config, "--set", "train.lr=1e30", "--json")
+    assert any("models diverged" in note for note in json.loads(out)["notes"])
+    assert "warning: mr-mtl" in err
+
+
 def test_without_privacy_the_numbers_say_none(config, monkeypatch, capsys):
     _, out, _ = call(
         monkeypatch, capsys, "run", config, "--set", "privacy.epsilon=inf", "--json", "--out", "x"
@@ -250,6 +256,13 @@ def test_without_privacy_the_numbers_say_none(config, monkeypatch, capsys):
 
 
 def test_a_folder_in_use_is_not_touched(config, monkeypatch, capsys):
+    Path("afile").write_text("keep")
+    code, _, err = call(monkeypatch, capsys, "run", config, "--out", "afile")
+    assert (code, Path("afile").read_text()) == (2, "keep")
+    assert "'afile' is a file: name a folder" in err
+    code, _, err = call(monkeypatch, capsys, "run", config, "--out", "/proc/nowhere")
+    assert code == 2
+    assert "--out: cannot write to '/proc/nowhere'" in err
     Path("mine").mkdir()
     Path("mine/notes.txt").write_text("keep")
     code, _, err = call(monkeypatch, capsys, "run", config, "--out", "mine")

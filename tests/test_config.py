@@ -27,7 +27,7 @@ def test_defaults_are_enough():
     config = check(GOOD)
     assert config.data.source == "digits"
     assert config.train.rounds == 50
-    assert check(DEMO).train.seeds == [0, 1, 2]
+    assert check(DEMO).train.seeds == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(

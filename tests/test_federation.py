@@ -17,6 +17,24 @@ ROWS = 200
 LABELS = np.random.default_rng(0).permutation(np.arange(ROWS) % 10)
 
 
+def test_ranges_by_column_and_text_columns_left_alone(tmp_path):
+    from coterie.federation import load
+
+    path = tmp_path / "t.csv"
+    path.write_text("silo,age,dose,ward,skip,y\n" + "a,50,2.5,x,d1,0\na,100,10,y,d2,1\na,0,0,x,d3,1\n" * 4)
+    options = {"silo_column": "silo", "target_column": "y", "drop": ["skip"]}
+    whole = load(str(path), feature_range=(0, 100), **options).silos[0].x
+    assert set(whole[:, 2:].flatten().tolist()) == {0.0, 1.0}
+    assert set(whole[:, 0].tolist()) <= {0.0, 0.5, 1.0}
+    named = load(str(path), feature_range={"dose": (0, 5)}, **options).silos[0].x
+    assert set(named[:, 0].tolist()) <= {0.0, 50.0, 100.0}
+    assert set(named[:, 1].tolist()) <= {0.0, 0.5, 1.0}
+    with pytest.raises(Problem, match="has no column 'dosis'; did you mean 'dose'"):
+        load(str(path), feature_range={"dosis": (0, 5)}, **options)
+    with pytest.raises(Problem, match=r"data\.drop: 't\.csv' has no column 'date'"):
+        load(str(path), **(options | {"drop": ["date"]}))
+
+
 def refused(match: str):
     """Expect one sentence that contains the words given."""
     return pytest.raises(Problem, match=r"\A[^\n]*" + re.escape(match) + r"[^\n]*\Z")

@@ -132,6 +132,15 @@ def test_a_budget_must_be_positive(target):
         noise_for(Target(target, 1e-5, 0.1, 10))
 
 
+def test_a_budget_that_protects_nothing():
+    with pytest.raises(Problem, match=r"epsilon must be at most 1000, got 1e\+09.*give inf"):
+        noise_for(Target(1e9, 1e-5, 0.1, 10))
+
+
+def test_so_little_noise_that_no_bound_is_finite():
+    assert epsilon(1e-3, 0.3, 10, 1e-3) == math.inf
+
+
 def test_a_budget_that_no_noise_reaches():
     with pytest.raises(Problem, match=r"epsilon 1e-07 .* cannot be reached with noise up to 1e\+06"):
         noise_for(Target(1e-7, 1e-12, 1.0, 100_000))

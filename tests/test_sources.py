@@ -145,14 +145,16 @@ def test_columns_become_silos_targets_and_features(tmp_path, form):
     assert table.x[:, 2].tolist() == [1, 0, 1, 0, 0, 1]
     assert table.silo.tolist() == FRAME["clinic"]
     assert table.y.tolist() == FRAME["ill"]
-    assert table.not_covered == ("the values of text columns were read off the data: sex",)
+    assert table.not_covered == (
+        "text columns became one column for each value found in the data: 'sex' (2)",
+    )
 
 
 def test_the_federation_says_that_text_columns_were_read(tmp_path):
     made = clinics(written(tmp_path))
     assert made.names == ("a", "b")
     assert made.classes == ("no", "yes")
-    assert made.not_covered == ("the values of text columns were read off the data: sex",)
+    assert made.not_covered == ("text columns became one column for each value found in the data: 'sex' (2)",)
     assert clinics(written(tmp_path, drop=("sex",))).not_covered == ()
 
 
@@ -180,7 +182,7 @@ def test_the_kind_of_target_is_read_off_the_column(tmp_path, form, target, class
 def test_nullable_columns_are_read(tmp_path):
     path = written(tmp_path, "parquet", ill=pd.array([True, False] * 3, dtype="boolean"))
     assert clinics(path).classes == ("0", "1")
-    with refused("the first is missing (NaN), in row 2 of silo 'a', column 'age'"):
+    with refused("the first is missing (NaN), in row 2 (silo 'a'), column 'age'"):
         clinics(written(tmp_path, "parquet", age=pd.array([1, None, 3, 4, 5, 6], dtype="Int64")))
 
 
@@ -226,7 +228,7 @@ def test_a_missing_target_silo_or_word_names_column_and_row(tmp_path, form, colu
 def test_a_feature_that_is_not_finite_names_row_silo_and_column(tmp_path, form, value, what):
     path = written(tmp_path, form, dose=[1, 2, 3, value, 5, value])
     with refused(
-        f"2 feature value(s) are not finite, the first is {what}, in row 4 of silo 'b', column 'dose'"
+        f"2 feature value(s) are not finite, the first is {what}, in row 4 (silo 'b'), column 'dose'"
     ):
         clinics(path)
 

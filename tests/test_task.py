@@ -142,7 +142,16 @@ def plain():
     return nn.Linear(4, 3)
 
 
+def fails(outputs):
+    raise RuntimeError("no luck")
+
+
 not_callable = 3
+
+
+def test_a_factory_that_fails_is_named():
+    with pytest.raises(Problem, match=r"model\.name: 'tests\.test_task:fails' failed: RuntimeError: no luck"):
+        _ = make_task("tests.test_task:fails", shape=(4,), classes=3).module
 
 
 @pytest.mark.parametrize("name", ["own", "plain"])

@@ -89,7 +89,7 @@ def rows_within(task: Task, memory: int) -> int:
     each = int(bytes_of_a_row(task))
     if memory < each:
         raise Problem(
-            f"train.memory: one row of {WIDE} examples of this model takes {each / 2**20:.1f} MiB,"
-            f" the limit is {memory / 2**20:.1f} MiB: allow more or take a smaller model"
+            f"train.memory: a row of {WIDE} examples of this model takes {each / 1024:,.0f} kB, the limit is"
+            f" {memory / 1024:,.0f} kB: allow more or take a smaller model"
         )
     return int(memory // each)

@@ -45,10 +45,17 @@ def epsilon(noise: float, rate: float, steps: int, delta: float) -> float:
         return math.inf
     if math.isinf(noise):
         return 0.0
-    from dp_accounting.pld import privacy_loss_distribution as pld
-
     if rate == 1:  # full batches compose to one Gaussian exactly
         noise, steps = noise / math.sqrt(steps), 1
+    try:
+        return _by_distribution(noise, rate, steps, delta)
+    except OverflowError:  # so little noise that no finite bound can be computed
+        return math.inf
+
+
+def _by_distribution(noise: float, rate: float, steps: int, delta: float) -> float:
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         one = pld.from_gaussian_mechanism(

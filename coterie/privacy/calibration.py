@@ -17,6 +17,7 @@ from .gaussian import estimate_noise
 
 MOST_NOISE = 1e6
 LEAST_NOISE = 1e-3
+MOST_EPSILON = 1000.0
 SLACK = 0.01
 
 
@@ -42,6 +43,11 @@ def check_epsilon(value: float) -> None:
     """Refuse a budget that is none."""
     if math.isnan(value) or value <= 0:
         raise Problem(f"epsilon must be a number > 0, got {value:g}")
+    if MOST_EPSILON < value < math.inf:
+        raise Problem(
+            f"epsilon must be at most {MOST_EPSILON:g}, got {value:g}: that protects nothing; give inf for"
+            " no privacy"
+        )
 
 
 def noise_for(target: Target, guess: float | None = None) -> Calibrated:
@@ -75,8 +81,11 @@ def noise_for(target: Target, guess: float | None = None) -> Calibrated:
             low = at
         else:
             high = at
-        known.append((at, math.log(max(found, 1e-12))))
-        at = _next(known, aim, low, high)
+        if 0 < found < math.inf:
+            known.append((at, math.log(found)))
+            at = _next(known, aim, low, high)
+        else:
+            at = (low + high) / 2
     raise Problem(
         f"epsilon {target.epsilon:g} at delta {target.delta:g} cannot be reached with noise up to"
         f" {MOST_NOISE:g} (rate {target.rate:g}, {target.steps} steps): raise epsilon or delta, or train less"

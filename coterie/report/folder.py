@@ -55,9 +55,14 @@ class Folder:
         """Make the folder, or go on with one that was left unfinished; give its finished runs."""
         text = config.to_toml()
         kept, result = self.path / "config.toml", self.path / "result.json"
+        if self.path.exists() and not self.path.is_dir():
+            raise Problem(f"--out: '{self.path}' is a file: name a folder")
         if not self.path.exists() or not any(self.path.iterdir()):
-            self.path.mkdir(parents=True, exist_ok=True)
-            write(kept, lambda place: _put(place, text))
+            try:
+                self.path.mkdir(parents=True, exist_ok=True)
+                write(kept, lambda place: _put(place, text))
+            except OSError as error:
+                raise Problem(f"--out: cannot write to '{self.path}': {error.strerror or error}") from error
             return []
         if not kept.is_file() or kept.read_text() != text:
             raise Problem(f"--out: '{self.path}' holds something else: choose another folder")

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from ..experiment import Experiment
 from ..federation import Federation
-from ..plan import Plan
+from ..plan import Plan, SiloPlan
 from ..result import Result, label_of
 from ..sources.catalogue import Entry
 
@@ -23,6 +23,11 @@ def number(value: float, digits: int = 4) -> str:
     return "none" if math.isinf(value) else f"{value:.{digits}g}"
 
 
+def spending(epsilon: float) -> str:
+    """Show an epsilon that was certified, rounded up."""
+    return "none" if math.isinf(epsilon) else f"{math.ceil(epsilon * 1000) / 1000:.3f}"
+
+
 def size(count: float) -> str:
     """Show bytes with a unit.
 
@@ -30,9 +35,9 @@ def size(count: float) -> str:
     '2.0 kB'
     """
     for unit in ("B", "kB", "MB", "GB"):
-        if count < 1024 or unit == "GB":
+        if count < 1000 or unit == "GB":
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
+        count /= 1000
     return ""
 
 
@@ -46,7 +51,7 @@ def summary_table(result: Result) -> Table:
     arrow = "higher is better" if result.task.higher_is_better else "lower is better"
     table = compact(f"Test {result.task.metric} over all silos ({arrow})")
     table.add_column("method")
-    for name in ("mean", "± std", "seeds", "epsilon", "bytes up", "seconds"):
+    for name in ("mean", "± std", "seeds", "epsilon ≤", "bytes up", "seconds"):
         table.add_column(name, justify="right")
     best = result.best()["mean"]
     for row in result.summary:
@@ -54,9 +59,9 @@ def summary_table(result: Result) -> Table:
         table.add_row(
             label_of(row["method"], row["settings"]),
             f"{row['mean']:.4f}",
-            f"{row['std']:.4f}",
+            f"{row['std']:.4f}" if row["seeds"] > 1 else "-",
             str(row["seeds"]),
-            number(row["epsilon"]),
+            spending(row["epsilon"]),
             size(row["bytes_up"]),
             f"{row['seconds']:.1f}",
             style=style,
@@ -71,26 +76,35 @@ def silo_table(result: Result, budgets: Sequence[float], sizes: Sequence[int]) -
     table = compact(f"Each silo: budget, spending, test {result.task.metric} (first seed)")
     table.add_column("silo", no_wrap=True)
     for name in ("size", "budget", "spent", "noise", *labels):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", overflow="fold")
     pick = max if result.task.higher_is_better else min
     for k, name in enumerate(result.names[:MOST_SILOS]):
         record = firsts[labels[0]].silos[name]
         scores = [firsts[label].silos[name].score for label in labels]
         shown = [f"[bold]{s:.3f}[/]" if s == pick(scores) else f"{s:.3f}" for s in scores]
-        row = (name, str(sizes[k]), number(budgets[k]), number(record.epsilon), f"{record.noise:.2f}")
+        row = (name, str(sizes[k]), number(budgets[k]), spending(record.epsilon), f"{record.noise:.2f}")
         table.add_row(*row, *shown)
     if len(result.names) > MOST_SILOS:
         table.caption = f"and {len(result.names) - MOST_SILOS} more silos, see result.json"
     return table
 
 
-def plan_table(experiment: Experiment, plan: Plan, run: int) -> Table:
-    """Show what each silo of one run will do and spend."""
-    table = compact(f"Plan: {experiment.labels[experiment.keys[run][1]]}")
+def plan_tables(experiment: Experiment, plan: Plan) -> list[Table]:
+    """Show what each silo will do and spend; variants that do the same share a table."""
+    alike: dict[tuple[SiloPlan, ...], list[str]] = {}
+    for run, (_, variant) in enumerate(experiment.keys):
+        labels = alike.setdefault(plan.silos[run], [])
+        if experiment.labels[variant] not in labels:
+            labels.append(experiment.labels[variant])
+    return [_plan_table(silos, labels) for silos, labels in alike.items()]
+
+
+def _plan_table(silos: tuple[SiloPlan, ...], labels: list[str]) -> Table:
+    table = compact("Plan: " + ", ".join(labels))
     table.add_column("silo", no_wrap=True)
     for name in ("size", "rate", "steps", "noise", "budget", "epsilon", "delta", "up", "down"):
         table.add_column(name, justify="right", no_wrap=True)
-    for silo in plan.silos[run][:MOST_SILOS]:
+    for silo in silos[:MOST_SILOS]:
         table.add_row(
             silo.name,
             str(silo.work.size),
@@ -98,13 +112,13 @@ def plan_table(experiment: Experiment, plan: Plan, run: int) -> Table:
             str(silo.steps),
             f"{silo.noise:.3f}",
             number(silo.budget),
-            number(silo.epsilon),
+            spending(silo.epsilon),
             f"{silo.delta:g}",
             size(silo.bytes_up),
             size(silo.bytes_down),
         )
-    if len(plan.silos[run]) > MOST_SILOS:
-        table.caption = f"and {len(plan.silos[run]) - MOST_SILOS} more silos; --json shows all"
+    if len(silos) > MOST_SILOS:
+        table.caption = f"and {len(silos) - MOST_SILOS} more silos; --json shows all"
     return table
 
 

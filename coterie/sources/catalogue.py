@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,6 +59,7 @@ def find_table(
     *,
     silo_column: str | None = None,
     target_column: str | None = None,
+    drop: Sequence[str] = (),
 ) -> Table:
     """Read a source: a built-in name, a name in the data folder, a file or a folder."""
     if source in BUILT_IN:
@@ -67,7 +69,7 @@ def find_table(
     if form == "npz":
         return npz.read(path)
     if form in ("CSV", "Parquet"):
-        return columns.read(path, silo_column, target_column)
+        return columns.read(path, silo_column, target_column, drop)
     if form == "MATLAB":
         return matlab.read(path)
     if form == "LEAF":

@@ -16,6 +16,7 @@ from ..errors import Problem
 class Table:
     """Features, targets and, where the source has them, silos and a split (1 = test).
 
+    `indicators` are the columns that are 0 or 1 because they were text.
     `float_target_is_number` is false where whole floats may well be labels (a CSV column).
     """
 
@@ -26,6 +27,7 @@ class Table:
     split: np.ndarray | None = None
     columns: tuple[str, ...] = ()
     not_covered: tuple[str, ...] = ()
+    indicators: tuple[int, ...] = ()
     float_target_is_number: bool = True
 
 
