@@ -144,17 +144,19 @@ def run_config(
     folder = Folder(out or next_free(name))
     with progress_bar(errors) as bars:
         plans = make_plans(made, bars)
-        result.runs += folder.open(config)
-        finished = {run.method for run in result.runs}
+        kept = folder.open(config)
         try:
             for experiment, plan in zip(made, plans, strict=True):
-                if experiment.method.name in finished and _has_all(result, experiment):
+                if folder.has(experiment, plan, kept):
+                    result.runs += [run for run in kept if run.label in experiment.labels]
                     continue
                 found = _train(experiment, plan, bars)
                 with _undisturbed():
                     folder.save_experiment(experiment, plan, found)
                     result.add(found)
-                    folder.save(result, complete=experiment is made[-1])
+                    folder.save(result, complete=False)
+            with _undisturbed():
+                folder.save(result, complete=True)
         except KeyboardInterrupt:
             bars.stop()
             done = ", ".join(dict.fromkeys(run.label for run in result.runs)) or "nothing yet"
@@ -171,12 +173,6 @@ def run_config(
     shown.print(silo_table(result, made[0].epsilon[0].tolist(), made[0].federation.sizes))
     tell(shown, SIMULATED, "dim")
     tell(shown, f"Saved in {folder.path}: result.json, plot.png, statements/, models/, config.toml")
-
-
-def _has_all(result: Result, experiment: Experiment) -> bool:
-    """Whether a result already has every run of an experiment."""
-    wanted = {(experiment.labels[v], seed) for seed, v in experiment.keys}
-    return wanted <= {(run.label, run.seed) for run in result.runs}
 
 
 def _train(experiment: Experiment, plan: Plan, bars: Progress) -> Result:

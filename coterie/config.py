@@ -143,9 +143,9 @@ class Model(BaseModel):
 class Train(Section):
     """How long and how fast silos train."""
 
-    rounds: Annotated[int, Field(ge=1)] = 50
-    epochs: Annotated[float, Field(gt=0)] | None = None
-    steps: Annotated[int, Field(ge=1)] | None = None
+    rounds: Annotated[int, Field(ge=1, le=1_000_000)] = 50
+    epochs: Annotated[float, Field(gt=0, le=1_000_000)] | None = None
+    steps: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     batch: Annotated[int, Field(ge=1)] = 32
     lr: Positive = 0.1
     seeds: Annotated[Any, BeforeValidator(_seeds)] = [0]

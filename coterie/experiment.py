@@ -29,6 +29,8 @@ from .simulate import personal_vectors, simulate
 from .streams import SeededStreams
 from .task import Task
 
+MOST = 1_000_000
+
 
 @dataclass(frozen=True)
 class Training:
@@ -47,6 +49,17 @@ class Training:
     seeds: tuple[int, ...] = (0,)
     memory: int = 2**30
     device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        for key in ("rounds", "batch", "steps"):
+            value = getattr(self, key)
+            whole = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST
+            if not whole and not (key == "steps" and value is None):
+                raise Problem(f"train.{key}: expected a whole number from 1 to {MOST}, got {value!r}")
+        if not (math.isfinite(self.epochs) and 0 < self.epochs <= MOST):
+            raise Problem(f"train.epochs: expected a number > 0, got {self.epochs!r}")
+        if not self.seeds or len(set(self.seeds)) != len(self.seeds):
+            raise Problem(f"train.seeds: expected one or more different seeds, got {list(self.seeds)}")
 
     def work(self, size: int) -> Work:
         """Give the local work of a silo of some size."""
@@ -164,7 +177,7 @@ class Experiment:
         clip = [c for v in self.variants for c in spread("privacy.clip", v.clip, self.federation.names)]
         check_budgets(self.epsilon.flatten().tolist(), self.delta.flatten().tolist(), clip)
         for value in self.lr.flatten().tolist():
-            if not (math.isfinite(value) and value > 0):
+            if not 0 < value < 1e38:
                 raise Problem(f"train.lr: expected a number > 0, got {value:g}")
         sizes, names = self.federation.sizes, self.federation.names
         if not torch.isinf(self.epsilon).all():

@@ -46,6 +46,12 @@ class Federation:
     scale: float = 1.0
     not_covered: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        if not self.silos:
+            raise Problem(f"data: '{self.name}' has no silo")
+        if len(set(self.names)) != len(self.names):
+            raise Problem(f"data: two silos of '{self.name}' have the same name")
+
     @cached_property
     def names(self) -> tuple[str, ...]:
         """Names of the silos."""

@@ -20,6 +20,8 @@ def linear(input_shape: tuple[int, ...], outputs: int, bias: bool = True) -> nn.
 
 def mlp(input_shape: tuple[int, ...], outputs: int, hidden: int = 64, layers: int = 1) -> nn.Module:
     """Linear layers with ReLU between them; `layers` of width `hidden`."""
+    if hidden < 1 or layers < 0:
+        raise Problem(f"model 'mlp' needs hidden >= 1 and layers >= 0, got {hidden} and {layers}")
     parts: list[nn.Module] = [nn.Flatten()]
     width = math.prod(input_shape)
     for _ in range(layers):
@@ -33,6 +35,8 @@ def cnn(input_shape: tuple[int, ...], outputs: int, channels: int = 16) -> nn.Mo
 
     Channels may come first (3, 32, 32) or last (32, 32, 3).
     """
+    if channels < 1:
+        raise Problem(f"model 'cnn' needs channels >= 1, got {channels}")
     if len(input_shape) == 2:
         order: nn.Module = nn.Unflatten(1, (1, input_shape[0]))
         depth, height, width = 1, *input_shape

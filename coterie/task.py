@@ -200,6 +200,8 @@ def check_module(module: nn.Module, shape: tuple[int, ...], outputs: int) -> Non
             raise Problem(
                 f"{where} draws random numbers of its own, which no seed of a run reaches: leave it out"
             )
+        if any(nn.parameter.is_lazy(p) for p in part.parameters(recurse=False)):
+            raise Problem(f"{where} has no shape yet: give its input size")
     layout = Layout.of(module)
     if not layout.size:
         raise Problem("model: the module has no trainable parameter")

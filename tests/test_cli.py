@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from coterie import cli, load, load_model, make_task
+from coterie.privacy.accountant import epsilon
 
 ROOT = Path(__file__).resolve().parents[1]
 SMALL = """
@@ -56,7 +57,8 @@ def config(tmp_path, monkeypatch) -> Path:
 
 
 def test_run_saves_everything(config, monkeypatch, capsys):
-    code, out, _ = call(monkeypatch, capsys, "run", config)
+    changes = ("--set", 'privacy.clip={"silo-0"=0.5,default=1.0}')
+    code, out, _ = call(monkeypatch, capsys, "run", config, *changes)
     assert code == 0
     assert "mr-mtl lam=0.1" in out
     assert "scores of a simulation" in out.lower() or "Scores are those of a simulation" in out
@@ -79,7 +81,15 @@ def test_run_saves_everything(config, monkeypatch, capsys):
     assert "simulation" in result["simulation"]
     for silo, budget in (("silo-0", 1), ("silo-1", 4)):
         statement = json.loads((folder / "statements" / "fedavg" / f"{silo}.json").read_text())
+        event = statement["events"][0]
+        spent = epsilon(
+            event["noise_multiplier"], event["rate"], event["steps"], statement["guarantee"]["delta"]
+        )
         assert 0.99 * budget < statement["guarantee"]["epsilon"] <= budget
+        assert statement["guarantee"]["epsilon"] == spent
+        assert run["silos"][silo]["epsilon"] == spent
+        assert run["silos"][silo]["noise"] == event["noise_multiplier"]
+        assert event["clip"] == {"silo-0": 0.5, "silo-1": 1.0}[silo]
         assert statement["events"][0]["sampler"] == "poisson"
         assert statement["guarantee"]["adjacency"] == "zero-out"
         assert any("tuning" in line for line in statement["not_covered"])
@@ -273,6 +283,38 @@ def test_a_folder_in_use_is_not_touched(config, monkeypatch, capsys):
     code, _, err = call(monkeypatch, capsys, "run", config, "--out", "done")
     assert code == 2
     assert "already holds this result" in err
+
+
+@pytest.mark.parametrize("change", ["epsilon", "missing file"])
+def test_going_on_trusts_the_plan_not_the_file(config, monkeypatch, capsys, change):
+    """A finished method whose record or files do not fit the plan is trained again."""
+    arguments = ("run", config, "--out", "here", "--json")
+    _, out, _ = call(monkeypatch, capsys, *arguments)
+    whole = json.loads(out)
+    half = {**json.loads(out), "complete": False}
+    half["runs"] = [r for r in half["runs"] if r["method"] == "fedavg"]
+    if change == "epsilon":
+        for run in half["runs"]:
+            run["silos"]["silo-0"]["epsilon"] = 0.001
+    else:
+        Path("here/models/fedavg/silo-1.safetensors").unlink()
+    Path("here/result.json").write_text(json.dumps(half))
+    _, out, _ = call(monkeypatch, capsys, *arguments)
+    finished = json.loads(out)
+    assert [r["score"] for r in finished["runs"]] == [r["score"] for r in whole["runs"]]
+    assert finished["runs"][0]["silos"] == whole["runs"][0]["silos"]
+    assert Path("here/models/fedavg/silo-1.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    "content", ["[]", "{}", '{"complete": false, "runs": [1]}', '{"complete": false, "runs": [{}]}']
+)
+def test_a_damaged_result_is_refused(config, monkeypatch, capsys, content):
+    call(monkeypatch, capsys, "run", config, "--out", "here")
+    Path("here/result.json").write_text(content)
+    code, _, err = call(monkeypatch, capsys, "run", config, "--out", "here")
+    assert code == 2
+    assert "is damaged: choose another folder" in err
 
 
 def test_help_does_not_import_torch():

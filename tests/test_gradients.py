@@ -193,7 +193,7 @@ def test_gradients_equal_autograd(name):
     expected = one_at_a_time(task, vectors, x, y)
     torch.testing.assert_close(all_gradients(task, vectors, x, y), expected, atol=1e-5, rtol=1e-4)
     tape = recorder(task)(task.layout.unflatten(vectors), x, y)
-    torch.testing.assert_close(tape.squared_norms(), expected.square().sum(-1), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(tape.squared_norms().float(), expected.square().sum(-1), atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", OPACUS)
@@ -258,7 +258,7 @@ def sums(task, vector, x, y, clip, taken=None):
     index = np.arange(len(x)) if taken is None else np.array(taken)
     zero = np.zeros(len(index), dtype=int)
     rows, _ = rows_of(zero, zero, zero, index, 4)
-    return clipped_sums(task, examples, vector[None], rows, torch.tensor([clip]), 1000)[0]
+    return clipped_sums(task, examples, vector[None], rows, torch.tensor([clip]), 1000)[0].float()
 
 
 @pytest.mark.parametrize("name", ["mlp", "cnn", "layer used twice"])
@@ -283,6 +283,33 @@ def test_one_example_moves_the_sum_by_at_most_the_clip(name, extreme):
     without = sums(task, vectors[0], x, y, clip, [0, 1, 3, 4, 5])
     assert torch.isfinite(whole).all()
     assert float((whole - without).double().norm()) <= clip * (1 + 1e-6) + 1e-6
+
+
+def test_one_example_cannot_move_the_rounding_of_the_others():
+    """A sum in float32 past a power of two rounds every small gradient up: twice the clip."""
+    task = Task(lambda: nn.Linear(1, 1, bias=False), "squared", (1,))
+    small = 1.01 * 2.0**-11
+    values = [0.0] * 8 + [(8192 - 0.995) / 8192] * 8192 + ([small] + [0.0] * 7) * 2028
+    x = torch.tensor(values)[:, None]
+    y = torch.full((len(x),), -0.5)
+    with_it = x.clone()
+    with_it[0] = 1e6
+    zero = np.zeros(len(x), dtype=int)
+    rows, _ = rows_of(zero, zero, zero, np.arange(len(x)), 8)
+
+    def total(features):
+        examples = Examples(("a",), (len(x),), features[None], y[None], 1.0)
+        return clipped_sums(task, examples, torch.zeros(1, 1), rows, torch.tensor([1.0]), 10_000)[0]
+
+    assert float((total(with_it) - total(x)).norm()) <= 1.0
+
+
+def test_a_product_of_a_tiny_and_a_huge_norm_is_still_clipped():
+    build = lambda: nn.Sequential(nn.Linear(1, 1000, bias=False), nn.Linear(1000, 1, bias=False))  # noqa: E731
+    task = Task(build, "squared", (1,))
+    vector = torch.cat([torch.zeros(1000), torch.full((1000,), 2.5e-23)])
+    found = sums(task, vector, torch.tensor([[1.8e19]]), torch.tensor([-0.5]), 1e-4)
+    assert float(found.double().norm()) <= 1e-4
 
 
 def test_an_infinite_clip_passes_gradients_on():

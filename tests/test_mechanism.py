@@ -202,6 +202,61 @@ def test_the_noise_of_the_plan_is_the_noise_of_the_cohort(federation):
     assert torch.equal(settings.clip, torch.full_like(settings.clip, 0.3))
 
 
+def test_every_run_and_silo_has_its_own_numbers(federation):
+    """Budgets, deltas and clips differ by run and silo, and each gets the noise for its own."""
+    from coterie.methods import FedAvg
+    from coterie.privacy.accountant import epsilon
+    from tests.helpers import experiment
+
+    deltas = {"silo-0": 1e-2, "silo-1": 1e-4, "silo-2": 1e-6}
+    made = experiment(
+        federation,
+        FedAvg(),
+        epsilon=[{"silo-0": math.inf, "default": 1.0}, 5.0],
+        clip=[0.3, 2.0],
+        delta=deltas,
+    )
+    plan = made.plan()
+    settings = made.cohort(plan).settings
+    assert len(plan.silos) == 4
+    for run, silos in enumerate(plan.silos):
+        for k, silo in enumerate(silos):
+            assert silo.delta == deltas[silo.name]
+            assert float(settings.noise[run, k]) == pytest.approx(silo.noise, rel=1e-6)
+            if math.isinf(silo.budget):
+                assert (silo.noise, silo.epsilon) == (0.0, math.inf)
+                assert math.isinf(settings.clip[run, k])
+                continue
+            certified = epsilon(float(settings.noise[run, k]), silo.work.rate, silo.steps, deltas[silo.name])
+            assert 0.98 * silo.budget < certified <= silo.budget
+            assert float(settings.clip[run, k]) == pytest.approx([0.3, 2.0][run % 2])
+    assert float(settings.noise[0, 1]) > float(settings.noise[2, 1]) > 0
+
+
+def test_coins_and_noise_come_from_different_streams():
+    sampler, noise = SeededStreams(((0, 0),)).generators(0, "s0", 0, 0)
+    first, second = sampler.random(1000), noise.random(1000)
+    assert not np.array_equal(first, second)
+    assert abs(np.corrcoef(first, second)[0, 1]) < 6 / math.sqrt(1000)
+
+
+def test_every_call_of_a_door_is_charged(federation):
+    """A method that trains twice a round pays twice."""
+    from coterie.methods import FedAvg
+    from coterie.privacy.accountant import epsilon
+    from tests.helpers import experiment
+
+    class Twice(FedAvg):
+        def local(self, sent, own, oracle):
+            return oracle.descend(oracle.descend(sent)) - sent, None
+
+    once, twice = (experiment(federation, kind()).plan().silos[0] for kind in (FedAvg, Twice))
+    for one, two in zip(once, twice, strict=True):
+        assert two.steps == 2 * one.steps
+        assert two.noise > one.noise
+        assert two.epsilon == epsilon(two.noise, two.work.rate, 2 * 3 * two.work.steps, two.delta)
+
+
 def test_noise_without_a_clip_is_refused():
     with pytest.raises(ValueError, match="finite clip"):
         Settings(torch.ones(1, 1), torch.tensor([[math.inf]]), torch.ones(1, 1))

@@ -165,6 +165,29 @@ def test_equal_targets_share_one_search_and_the_cache_is_used(monkeypatch, tmp_p
     assert len(searched) == 2
 
 
+def test_the_cache_tells_targets_apart(monkeypatch, tmp_path):
+    monkeypatch.setenv("COTERIE_CACHE", str(tmp_path))
+    targets = [
+        Target(2.0, d, q, n)
+        for d, q, n in ((1e-5, 0.1, 50), (1e-3, 0.1, 50), (1e-5, 0.2, 50), (1e-5, 0.1, 60))
+    ]
+    first = calibrate(targets)
+    again = calibrate(list(reversed(targets)))
+    assert again == first
+    assert len({found.noise for found in again.values()}) == 4
+    for target, found in again.items():
+        assert found.epsilon == epsilon(found.noise, target.rate, target.steps, target.delta)
+
+
+def test_a_damaged_cache_is_not_used(monkeypatch, tmp_path):
+    monkeypatch.setenv("COTERIE_CACHE", str(tmp_path))
+    target = Target(2.0, 1e-5, 0.1, 22)
+    noise = calibrate([target])[target].noise
+    file = tmp_path / "calibration.json"
+    file.write_text(file.read_text().replace(str(noise), "1e-09"))
+    assert calibrate([target])[target].noise == noise
+
+
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"stamp": "x"}', '{"entries": 3}'])
 def test_a_broken_cache_is_as_good_as_none(monkeypatch, tmp_path, content):
     monkeypatch.setenv("COTERIE_CACHE", str(tmp_path))
@@ -229,7 +252,10 @@ def test_numbers_for_silos_refuse(value, said):
     [
         (([0.0], [1e-5], [1.0]), "privacy.epsilon: expected a number > 0, got 0"),
         (([1.0], [1.0], [1.0]), "privacy.delta: expected"),
-        (([1.0], [1e-5], [0.0]), "privacy.clip: expected a finite number > 0, got 0"),
+        (
+            ([1.0], [1e-5], [0.0]),
+            r"privacy.clip: expected a finite number > 0 \(from 1e-06 to 1e\+06\), got 0",
+        ),
         (([1.0], [1e-5], [math.inf]), "privacy.clip"),
     ],
 )

@@ -80,6 +80,30 @@ def test_the_result_refuses_what_it_has_not(federation, tmp_path):
         coterie.load_model(torch.nn.Linear(3, 1), tmp_path / "bad")
 
 
+@pytest.mark.parametrize(
+    ("training", "said"),
+    [
+        ({"rounds": 0}, "train.rounds"),
+        ({"rounds": 10**9}, "train.rounds: expected a whole number from 1 to 1000000"),
+        ({"batch": 0}, "train.batch"),
+        ({"steps": -1}, "train.steps"),
+        ({"epochs": float("nan")}, "train.epochs"),
+        ({"epochs": -1.0}, "train.epochs"),
+        ({"seeds": []}, "train.seeds"),
+        ({"seeds": [0, 0]}, "train.seeds: expected one or more different seeds"),
+        ({"lr": 1e39}, "train.lr"),
+    ],
+)
+def test_training_is_checked_from_python_too(federation, training, said):
+    with pytest.raises(Problem, match=said):
+        coterie.run(federation, coterie.Local(), coterie.Privacy(epsilon=4, delta=1e-3), **training)
+
+
+def test_silos_have_names_of_their_own(federation):
+    with pytest.raises(Problem, match="have the same name"):
+        federation.pick(["silo-0", "silo-0"])
+
+
 def test_run_wants_a_method(federation):
     with pytest.raises(Problem, match="at least one method"):
         coterie.run(federation, [], coterie.Privacy(epsilon=1))

@@ -94,7 +94,7 @@ def descend(
     blocks = (_draw(cohort, dice, noisy, size, *block) for block in _blocks(cohort, pairs, size))
     for step, (rows, drawn) in enumerate(itertools.chain.from_iterable(blocks)):
         sums = clipped_sums(cohort.task, cohort.examples, vectors, rows.to(cohort.device), clip, chunk)
-        gradient = (sums + deviation * drawn.to(start.device)) / expected
+        gradient = ((sums + deviation * drawn.to(start.device)) / expected).float()
         if pull is not None:
             gradient = gradient + pull[1] * (vectors - pull[0])
         moved = vectors - lr * gradient

@@ -16,14 +16,17 @@ from .sampling import WIDE, Rows
 from .tape import Tape
 from .trial import recorder
 
-# Norms, clips and noise are float32; this share of the clip pays for their rounding.
+# Gradients, clips and noise are float32, as are sums of up to eight; this share of the clip
+# pays for their rounding.
 ROUNDING = 1e-5
 
 
 def clipped_sums(
     task: Task, examples: Examples, vectors: Tensor, rows: Rows, clip: Tensor, chunk: int
 ) -> Tensor:
-    """Sum the clipped gradients of each pair's batch: `[pairs, P]`.
+    """Sum the clipped gradients of each pair's batch: `[pairs, P]`, in float64.
+
+    (In float32 one example could move the rounding of all the others' sum.)
 
     Formal guarantee: with a finite clip, putting a null example in the place of any one
     example moves a pair's sum by at most `clip[pair]` in Euclidean norm, whatever the
@@ -32,12 +35,13 @@ def clipped_sums(
 
     At most `chunk` rows are worked on at a time.
     """
-    sums = torch.zeros_like(vectors)
+    sums = torch.zeros_like(vectors, dtype=torch.float64)
     for start in range(0, len(rows), chunk):
         part = rows.part(start, start + chunk)
         x, y = examples.gather(part.silo[:, None], part.example)
         tape = recorder(task)(task.layout.unflatten(vectors[part.pair]), x, y)
-        sums.index_add_(0, part.pair, task.layout.flatten(clipped(tape, part.real, clip[part.pair])))
+        rowwise = task.layout.flatten(clipped(tape, part.real, clip[part.pair]))
+        sums.index_add_(0, part.pair, rowwise.double())
     return sums
 
 
@@ -50,7 +54,7 @@ def clipped(tape: Tape, real: Tensor, clip: Tensor) -> dict[str, Tensor]:
     if broken.any():  # 0 x inf is not 0: they must go from the tape itself
         tape, norms = tape.without(broken), norms.masked_fill(broken, 0)
     factor = (limit / (norms * (1 + ROUNDING))).clamp(max=1)
-    return tape.weighted_sums(torch.where(bounded, factor, 1.0) * real)
+    return tape.weighted_sums((torch.where(bounded, factor, 1.0) * real).float())
 
 
 class _Allocations(TorchDispatchMode):

@@ -45,11 +45,14 @@ class Tape:
         return Tape(clear(self.explicit), clear(self.error), clear(self.input), self.biased)
 
     def squared_norms(self) -> Tensor:
-        """Give the squared norm of each example's gradient: `[rows, width]`."""
-        squares = [_flat(value).square().sum(-1) for value in self.explicit.values()]
+        """Give the squared norm of each example's gradient: `[rows, width]`, in float64.
+
+        A product of two norms is taken in float64, where neither factor can vanish.
+        """
+        squares = [_flat(value).square().sum(-1).double() for value in self.explicit.values()]
         for layer, error in self.error.items():
-            inputs = self.input[layer].square().sum(-1)
-            squares.append(error.square().sum(-1) * (inputs + (layer in self.biased)))
+            inputs = self.input[layer].double().square().sum(-1)
+            squares.append(error.double().square().sum(-1) * (inputs + (layer in self.biased)))
         return torch.stack(squares).sum(0)
 
     def weighted_sums(self, weight: Tensor) -> dict[str, Tensor]:

@@ -41,7 +41,7 @@ def epsilon(noise: float, rate: float, steps: int, delta: float) -> float:
     check_sampling(rate, steps, delta)
     if math.isnan(noise) or noise < 0:
         raise Problem(f"noise must be a number >= 0, got {noise}")
-    if noise == 0:
+    if noise < 1e-6:
         return math.inf
     if math.isinf(noise):
         return 0.0

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from ..errors import Problem, nearest
 
+# Within these, float32 holds the norms that are compared with a clip.
+LEAST_CLIP, MOST_CLIP = 1e-6, 1e6
 # One number for all; a mapping with a number for each silo's name (and perhaps "default"),
 # or {"each": [...]}, dealt to the silos in turn.
 PerSilo = float | Mapping[str, float | Sequence[float]]
@@ -82,8 +84,11 @@ def check_budgets(epsilon: Sequence[float], delta: Sequence[float], clip: Sequen
         if not 0 < value < 1:
             raise Problem(f"privacy.delta: expected a number in (0, 1), got {value:g}")
     for value in clip:
-        if not (math.isfinite(value) and value > 0):
-            raise Problem(f"privacy.clip: expected a finite number > 0, got {value:g}")
+        if not LEAST_CLIP <= value <= MOST_CLIP:
+            raise Problem(
+                f"privacy.clip: expected a finite number > 0 (from {LEAST_CLIP:g} to {MOST_CLIP:g}),"
+                f" got {value:g}"
+            )
 
 
 def loose_deltas(delta: Sequence[float], sizes: Sequence[int], names: Sequence[str]) -> list[str]:

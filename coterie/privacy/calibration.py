@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -146,7 +147,7 @@ class _Cache:
         self.entries: dict[str, list[float]] = {}
         try:
             content = json.loads(self.path.read_text())
-            if content.get("stamp") == self.stamp:
+            if content.get("stamp") == self.stamp and content.get("sum") == _checksum(content["entries"]):
                 self.entries = dict(content["entries"])
         except (OSError, ValueError, AttributeError, KeyError, TypeError):
             pass
@@ -171,7 +172,13 @@ class _Cache:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile("w", dir=self.path.parent, suffix=".tmp", delete=False) as file:
-                json.dump({"stamp": self.stamp, "entries": self.entries}, file)
+                content = {"stamp": self.stamp, "sum": _checksum(self.entries), "entries": self.entries}
+                json.dump(content, file)
             Path(file.name).replace(self.path)
         except OSError:
             pass
+
+
+def _checksum(entries: dict[str, list[float]]) -> str:
+    """Sum up the entries, so that a damaged file is not used."""
+    return hashlib.blake2b(json.dumps(entries, sort_keys=True).encode(), digest_size=16).hexdigest()

@@ -70,11 +70,31 @@ class Folder:
             return []
         try:
             content = json.loads(result.read_text())
-        except ValueError as error:
-            raise Problem(f"--out: '{result}' cannot be read: {error}") from error
-        if content.get("complete"):
+            runs, complete = [read_run(run) for run in content["runs"]], content["complete"]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise Problem(f"--out: '{result}' is damaged: choose another folder ({error})") from error
+        if complete:
             raise Problem(f"--out: '{self.path}' already holds this result: choose another folder")
-        return [read_run(run) for run in content["runs"]]
+        return runs
+
+    def has(self, experiment: Experiment, plan: Plan, runs: list[RunRecord]) -> bool:
+        """Whether an experiment is finished here: every run as planned, every file in its place."""
+        found = {(run.label, run.seed): run for run in runs}
+        for (seed, v), silos in zip(experiment.keys, plan.silos, strict=True):
+            run = found.get((experiment.labels[v], seed))
+            if run is None or set(run.silos) != {silo.name for silo in silos}:
+                return False
+            for silo in silos:
+                record = run.silos[silo.name]
+                if (record.epsilon, record.delta, record.noise) != (silo.epsilon, silo.delta, silo.noise):
+                    return False
+        files = file_names(experiment.federation.names)
+        return all(
+            (self.path / folder / label / f"{name}.{ending}").is_file()
+            for folder, ending in (("statements", "json"), ("models", "safetensors"))
+            for label in file_names(experiment.labels)
+            for name in files
+        )
 
     def save(self, result: Result, complete: bool) -> None:
         """Write the plot and `result.json`, which comes last."""
