@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from coterie.cohort.examples import Examples
 from coterie.cohort.gradients import clipped_sums
 from coterie.cohort.sampling import rows_of
-from coterie.cohort.trial import recorder
+from coterie.cohort.trial import keeps_apart, recorder
 from coterie.models import cnn, linear, mlp
 from coterie.task import Task
 
@@ -224,6 +224,47 @@ def test_only_safe_layers_are_taped():
     assert "first.weight" in explicit("tied weights")
     assert {"mix.weight"} <= explicit("tokens")
     assert not any("6" in name for name in explicit("cnn"))
+
+
+class ZeroHead(nn.Module):
+    """Mixes examples behind a head of zeros, so that no trial at the start can see it."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(6, 16), nn.Linear(16, 3)
+        nn.init.zeros_(self.head.weight)
+
+    def forward(self, x):
+        hidden = torch.relu(self.body(x))
+        return self.head((hidden - hidden.mean(0)) / (hidden.var(0, unbiased=False) + 1e-3).sqrt())
+
+
+def test_examples_cannot_mix_even_in_a_module_that_mixes():
+    """Only a plain sequence of known layers sees a batch; any other module sees one example."""
+    task = Task(ZeroHead, "cross-entropy", (6,), 3)
+    generator = torch.Generator().manual_seed(0)
+    vector = task.initial(0) + 0.5 * torch.randn(task.layout.size, generator=generator)
+    x = 3 * torch.randn(8, 6, generator=generator)
+    y = torch.randint(0, 3, (8,), generator=generator)
+    x[3] *= 1000
+    moved = sums(task, vector, x, y, 0.5) - sums(task, vector, x, y, 0.5, [0, 1, 2, 4, 5, 6, 7])
+    assert float(moved.double().norm()) <= 0.5 * (1 + 1e-6)
+
+
+def test_which_modules_see_a_batch():
+    hooked = nn.Sequential(nn.Linear(2, 2))
+    hooked[0].register_forward_hook(lambda module, given, out: out - out.mean(0))
+    assert keeps_apart(cnn((8, 8, 3), 3))
+    assert keeps_apart(mlp((4,), 2))
+    for module in (
+        hooked,
+        ZeroHead(),
+        nn.Sequential(nn.Flatten(0)),
+        nn.Sequential(nn.Softmax(0)),
+        nn.Sequential(nn.BatchNorm1d(3)),
+        nn.Sequential(nn.Unflatten(0, (1, -1))),
+    ):
+        assert not keeps_apart(module)
 
 
 @pytest.mark.parametrize("loss", ["squared", "logistic", "hinge"])

@@ -45,14 +45,10 @@ class Tape:
         return Tape(clear(self.explicit), clear(self.error), clear(self.input), self.biased)
 
     def squared_norms(self) -> Tensor:
-        """Give the squared norm of each example's gradient: `[rows, width]`, in float64.
-
-        A product of two norms is taken in float64, where neither factor can vanish.
-        """
-        squares = [_flat(value).square().sum(-1).double() for value in self.explicit.values()]
+        """Bound the squared norm of each example's gradient from above: `[rows, width]`, in float64."""
+        squares = [_square(_flat(value)) for value in self.explicit.values()]
         for layer, error in self.error.items():
-            inputs = self.input[layer].double().square().sum(-1)
-            squares.append(error.double().square().sum(-1) * (inputs + (layer in self.biased)))
+            squares.append(_square(error) * (_square(self.input[layer]) + (layer in self.biased)))
         return torch.stack(squares).sum(0)
 
     def weighted_sums(self, weight: Tensor) -> dict[str, Tensor]:
@@ -69,6 +65,11 @@ class Tape:
         return sums
 
 
+def _square(value: Tensor) -> Tensor:
+    """Sum squares over the last axis; what may have vanished in float32 is added again."""
+    return value.square().sum(-1).double() + value.shape[-1] * torch.finfo(torch.float32).tiny
+
+
 def _flat(value: Tensor) -> Tensor:
     """Make every example's gradient one vector; a parameter without axes has one number."""
     return value.reshape(*value.shape[:2], -1)
@@ -77,8 +78,13 @@ def _flat(value: Tensor) -> Tensor:
 Recorder = Callable[[dict[str, Tensor], Tensor, Tensor], Tape]
 
 
-def taped(task: Task, layers: tuple[str, ...]) -> Recorder:
-    """Give the function (parameters `[rows, ...]`, x `[rows, width, ...]`, y) -> tape."""
+def taped(task: Task, layers: tuple[str, ...], together: bool = False) -> Recorder:
+    """Give the function (parameters `[rows, ...]`, x `[rows, width, ...]`, y) -> tape.
+
+    Examples go one at a time, so they cannot mix, whatever the module does. `together` lets
+    a row go as one batch, which is quicker: only for a module that is known to keep the
+    examples of a batch apart, and with all its parameters taped.
+    """
     found: dict[str, Any] = {layer: task.module.get_submodule(layer) for layer in layers}
     linear = {layer for layer, module in found.items() if isinstance(module, nn.Linear)}
     biased = frozenset(layer for layer in linear if found[layer].bias is not None)
@@ -104,17 +110,21 @@ def taped(task: Task, layers: tuple[str, ...]) -> Recorder:
                 handle.remove()
         return loss, inputs
 
-    # One example at a time, by construction: whatever the module does, examples cannot mix.
-    over_examples = vmap(grad(total, argnums=(0, 1), has_aux=True), (None, None, None, 0, 0))
-    over_rows = vmap(over_examples, (0, None, 0, 0, 0))
+    over_batch = grad(total, argnums=(0, 1), has_aux=True)
+    over_rows = vmap(vmap(over_batch, (None, None, None, 0, 0)), (0, None, 0, 0, 0))
+    over_whole_rows = vmap(over_batch, (0, None, 0, 0, 0))
 
     def run(parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tape:
         explicit = {name: value for name, value in parameters.items() if name not in held}
         fixed = {name: value for name, value in parameters.items() if name in held}
-        probes = {layer: x.new_zeros(1, *shape) for layer, shape in shapes.items()}
-        (whole, errors), inputs = over_rows(explicit, probes, fixed, x.unsqueeze(2), y.unsqueeze(2))
-        errors = {layer: value.squeeze(2) for layer, value in errors.items()}
-        inputs = {layer: value.squeeze(2) for layer, value in inputs.items()}
+        if together and not explicit:
+            probes = {layer: x.new_zeros(x.shape[1], *shape) for layer, shape in shapes.items()}
+            (whole, errors), inputs = over_whole_rows(explicit, probes, fixed, x, y)
+        else:
+            probes = {layer: x.new_zeros(1, *shape) for layer, shape in shapes.items()}
+            (whole, errors), inputs = over_rows(explicit, probes, fixed, x.unsqueeze(2), y.unsqueeze(2))
+            errors = {layer: value.squeeze(2) for layer, value in errors.items()}
+            inputs = {layer: value.squeeze(2) for layer, value in inputs.items()}
         for layer in shapes.keys() - linear:
             whole |= _convolution(layer, found[layer], errors.pop(layer), inputs.pop(layer))
         return Tape(whole, errors, inputs, biased)

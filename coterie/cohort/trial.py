@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
 
+from ..models import ChannelsFirst
 from ..task import Task
 from .tape import CONVOLUTIONS, Recorder, taped
 
@@ -30,9 +31,9 @@ def recorder(task: Task) -> Recorder:
     weight = torch.tensor([[0.5, 2.0, -1.0]], device=task.device)
     plain = taped(task, ())(parameters, x, y).weighted_sums(weight)
 
-    def agree(layers: tuple[str, ...]) -> bool:
+    def agree(layers: tuple[str, ...], together: bool = False) -> bool:
         try:
-            sums = taped(task, layers)(parameters, x, y).weighted_sums(weight)
+            sums = taped(task, layers, together)(parameters, x, y).weighted_sums(weight)
         except RuntimeError:  # shapes that do not fit: the layer sees more than one vector
             return False
         return set(sums) == set(plain) and all(
@@ -43,7 +44,30 @@ def recorder(task: Task) -> Recorder:
 
     once = used_once(task, x[0, :1])
     kept = tuple(layer for layer in candidates(task) if layer in once and agree((layer,)))
+    if keeps_apart(task.module) and agree(kept, together=True):
+        return taped(task, kept, together=True)
     return taped(task, kept if agree(kept) else ())
+
+
+# Layers that treat the examples of a batch one by one, whatever their input and weights.
+APART = (
+    nn.Linear, *CONVOLUTIONS, nn.Flatten, nn.Unflatten, nn.Identity, ChannelsFirst, nn.GroupNorm,
+    nn.LayerNorm, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.ELU, nn.LeakyReLU, nn.SiLU, nn.Softplus,
+    nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d,
+)  # fmt: skip
+
+
+def keeps_apart(module: nn.Module) -> bool:
+    """Whether a module keeps examples apart by construction: a plain sequence of known layers."""
+    if module._forward_hooks or module._forward_pre_hooks:
+        return False
+    if type(module) is nn.Sequential:
+        return all(keeps_apart(part) for part in module)
+    if type(module) is nn.Flatten:
+        return module.start_dim == 1
+    if type(module) is nn.Unflatten:
+        return isinstance(module.dim, int) and module.dim >= 1
+    return type(module) in APART
 
 
 def candidates(task: Task) -> list[str]:
