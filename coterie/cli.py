@@ -115,11 +115,12 @@ def epsilon(
     """Certify epsilon (an upper bound) for Poisson-sampled Gaussian steps."""
     from .jsonable import finite
     from .privacy.accountant import epsilon as certify
+    from .privacy.accountant import shown
 
     found = certify(noise, rate, steps, delta)
     facts = {"epsilon": found, "noise": noise, "rate": rate, "steps": steps, "delta": delta}
     typer.echo(
-        json.dumps(finite(facts)) if as_json else ("infinite" if found == float("inf") else f"{found:.4f}")
+        json.dumps(finite(facts)) if as_json else ("infinite" if found == float("inf") else shown(found, 4))
     )
 
 
@@ -133,11 +134,14 @@ def noise(
 ) -> None:
     """Find the least noise multiplier that keeps to epsilon."""
     from .jsonable import finite
+    from .privacy.accountant import shown
     from .privacy.calibration import Target, noise_for
 
     found = noise_for(Target(epsilon, delta, rate, steps))
     facts = {"noise": found.noise, "epsilon": found.epsilon, "rate": rate, "steps": steps, "delta": delta}
-    typer.echo(json.dumps(finite(facts)) if as_json else f"{found.noise:.4f} (epsilon {found.epsilon:.4f})")
+    typer.echo(
+        json.dumps(finite(facts)) if as_json else f"{found.noise:.4f} (epsilon {shown(found.epsilon, 4)})"
+    )
 
 
 @data_app.command("list")

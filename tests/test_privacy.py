@@ -13,7 +13,7 @@ from scipy import stats
 
 from coterie.errors import Problem
 from coterie.privacy import gaussian
-from coterie.privacy.accountant import epsilon
+from coterie.privacy.accountant import epsilon, shown
 from coterie.privacy.budget import Privacy, check_budgets, loose_deltas, spread, sweep
 from coterie.privacy.calibration import Target, calibrate, noise_for
 
@@ -212,6 +212,15 @@ def test_no_writable_cache_is_no_problem(monkeypatch, tmp_path):
     monkeypatch.setenv("COTERIE_CACHE", str(tmp_path / "file"))
     target = Target(2.0, 1e-5, 0.1, 21)
     assert calibrate([target])[target].epsilon <= 2.0
+
+
+def test_a_bound_is_shown_rounded_up():
+    assert [shown(3.9911, 2), shown(2.0), shown(1.0001), shown(math.inf)] == [
+        "4.00",
+        "2.000",
+        "1.001",
+        "none",
+    ]
 
 
 def test_gaussian_closed_forms():

@@ -68,6 +68,17 @@ def _by_distribution(noise: float, rate: float, steps: int, delta: float) -> flo
     return found
 
 
+def shown(bound: float, digits: int = 3) -> str:
+    """Show an upper bound: rounded up, never down.
+
+    >>> shown(3.9911, 2)
+    '4.00'
+    """
+    if math.isinf(bound):
+        return "none"
+    return f"{math.ceil(bound * 10**digits) / 10**digits:.{digits}f}"
+
+
 def interval(noise: float, rate: float, steps: int, delta: float) -> float:
     """Choose a discretisation: fine against the epsilon to be found, few enough points to be quick.
 

@@ -6,6 +6,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+from ..privacy.accountant import shown
 from ..result import Result, RunRecord
 
 COLOURS = ("#7d8597", "#e07a5f", "#2a6f97", "#81b29a", "#f2cc8f", "#6d597a", "#b56576", "#355070")
@@ -29,7 +30,7 @@ def draw(result: Result, path: Path) -> None:
     right.set_xlabel("round")
     right.set_ylabel(f"test {metric}")
     largest = max(row["epsilon"] for row in result.summary)
-    spent = "no privacy" if largest == float("inf") else f"epsilon at most {largest:.2f}"
+    spent = "no privacy" if largest == float("inf") else f"epsilon at most {shown(largest)}"
     figure.suptitle(f"{len(result.names)} silos, {spent}; scores of a simulation", fontsize=10)
     figure.savefig(path, dpi=130, format="png")
 

@@ -11,6 +11,7 @@ from rich.table import Table
 from ..experiment import Experiment
 from ..federation import Federation
 from ..plan import Plan, SiloPlan
+from ..privacy.accountant import shown
 from ..result import Result, label_of
 from ..sources.catalogue import Entry
 
@@ -21,11 +22,6 @@ SHADES = " ░▒▓█"
 def number(value: float, digits: int = 4) -> str:
     """Show a number shortly."""
     return "none" if math.isinf(value) else f"{value:.{digits}g}"
-
-
-def spending(epsilon: float) -> str:
-    """Show an epsilon that was certified, rounded up."""
-    return "none" if math.isinf(epsilon) else f"{math.ceil(epsilon * 1000) / 1000:.3f}"
 
 
 def size(count: float) -> str:
@@ -61,7 +57,7 @@ def summary_table(result: Result) -> Table:
             f"{row['mean']:.4f}",
             f"{row['std']:.4f}" if row["seeds"] > 1 else "-",
             str(row["seeds"]),
-            spending(row["epsilon"]),
+            shown(row["epsilon"]),
             size(row["bytes_up"]),
             f"{row['seconds']:.1f}",
             style=style,
@@ -81,9 +77,9 @@ def silo_table(result: Result, budgets: Sequence[float], sizes: Sequence[int]) -
     for k, name in enumerate(result.names[:MOST_SILOS]):
         record = firsts[labels[0]].silos[name]
         scores = [firsts[label].silos[name].score for label in labels]
-        shown = [f"[bold]{s:.3f}[/]" if s == pick(scores) else f"{s:.3f}" for s in scores]
-        row = (name, str(sizes[k]), number(budgets[k]), spending(record.epsilon), f"{record.noise:.2f}")
-        table.add_row(*row, *shown)
+        marked = [f"[bold]{s:.3f}[/]" if s == pick(scores) else f"{s:.3f}" for s in scores]
+        row = (name, str(sizes[k]), number(budgets[k]), shown(record.epsilon), f"{record.noise:.2f}")
+        table.add_row(*row, *marked)
     if len(result.names) > MOST_SILOS:
         table.caption = f"and {len(result.names) - MOST_SILOS} more silos, see result.json"
     return table
@@ -112,7 +108,7 @@ def _plan_table(silos: tuple[SiloPlan, ...], labels: list[str]) -> Table:
             str(silo.steps),
             f"{silo.noise:.3f}",
             number(silo.budget),
-            spending(silo.epsilon),
+            shown(silo.epsilon),
             f"{silo.delta:g}",
             size(silo.bytes_up),
             size(silo.bytes_down),
