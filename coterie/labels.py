@@ -2,7 +2,9 @@
 
 A `Labelled` tensor is *released*, or *raw* (computed from a silo's examples without
 protection). What is computed from raw is raw. Raw values cannot leave torch, and nothing
-can be written in place, so a label cannot be lost.
+can be written in place. Within `Labelling` every tensor made has a label, and one without
+is refused: its origin is unknown (`vmap`, `jit` and old constructors take labels off), so
+a label cannot be lost.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from .errors import Refused
 from .tree import Tree, leaves, map_leaves
@@ -19,7 +22,8 @@ FACTS = frozenset(
     "shape dtype device ndim layout is_leaf requires_grad is_sparse is_cuda is_quantized is_meta names size"
     " dim ndimension numel nelement element_size itemsize nbytes stride is_contiguous is_floating_point"
     " is_complex is_signed __len__ get_device result_type can_cast broadcast_shapes __hash__ _version"
-    " grad_fn grad _is_view is_inference is_tensor storage_offset is_same_size is_set_to".split()
+    " grad_fn grad _is_view is_inference is_tensor storage_offset is_same_size is_set_to"
+    " _use_count".split()
 )
 # Results whose shape depends on values, and ways out of the label.
 WAYS_OUT = frozenset(
@@ -28,43 +32,72 @@ WAYS_OUT = frozenset(
 )
 
 
-class Labelled(torch.Tensor):
-    """A tensor that knows whether it is raw."""
+# Writes that a tensor's version does not show.
+WRITES = frozenset("set_ __set__ resize_ resize_as_ swap_tensors".split())
+UNKNOWN = (
+    "a tensor of unknown origin is used: make tensors within the method's functions, and compute with plain"
+    " operations of torch, not through torch.func, torch.jit or torch.Tensor(...)"
+)
 
-    raw: bool
+
+class Labelled(torch.Tensor):
+    """A tensor that knows whether it is raw; one whose label was not set counts as raw."""
+
+    raw: bool = True
 
     def as_subclass(self, cls):  # type: ignore[no-untyped-def]
         """Refuse: it would take the label off."""
         raise Refused("a raw value would leave torch by 'as_subclass': keep it in torch, or release it first")
 
+    def set_(self, *source):  # type: ignore[no-untyped-def]
+        """Refuse: the label would stay and the values change (torch does not ask a subclass here)."""
+        raise Refused("a method wrote into a tensor in place ('set_'): methods are pure, make a new one")
+
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         """Run the operation on plain tensors and label what comes out."""
-        kwargs = kwargs or {}
-        inputs = _tensors((args, kwargs))
-        raw = any(is_raw(value) for value in inputs)
-        name = _name(func)
-        if raw and (name in WAYS_OUT or _picks_by_raw(name, args)):
-            raise Refused(f"a raw value would leave torch by '{name}': keep it in torch, or release it first")
-        with torch._C.DisableTorchFunctionSubclass():
-            before = [value._version for value in inputs]
-            out = func(*args, **kwargs)
-            if any(value._version != old for value, old in zip(inputs, before, strict=True)):
-                raise Refused(
-                    f"a method wrote into a tensor in place ('{name}'): methods are pure, make a new one"
-                )
-        if isinstance(out, torch.Tensor):
-            return label(out, raw)
-        if isinstance(out, tuple | list) and out and all(isinstance(o, torch.Tensor) for o in out):
-            return type(out)([label(o, raw) for o in out])
-        if raw and name not in FACTS:
-            raise Refused(f"a raw value would leave torch by '{name}': keep it in torch, or release it first")
-        return out
+        return _label_result(func, args, kwargs or {})
+
+
+class Labelling(TorchFunctionMode):
+    """A context in which every tensor made is labelled, and one without a label is refused."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        """Label also what is made from nothing."""
+        check_known((args, kwargs or {}))
+        return _label_result(func, args, kwargs or {})
+
+
+def check_known(value: Any) -> None:
+    """Refuse tensors without a label."""
+    if not all(isinstance(tensor, Labelled) for tensor in _tensors(value)):
+        raise Refused(UNKNOWN)
+
+
+def _label_result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    inputs = _tensors((args, kwargs))
+    raw = any(is_raw(value) for value in inputs)
+    name = _name(func)
+    if raw and (name in WAYS_OUT or _picks_by_raw(name, args)):
+        raise Refused(f"a raw value would leave torch by '{name}': keep it in torch, or release it first")
+    with torch._C.DisableTorchFunctionSubclass():
+        before = [value._version for value in inputs]
+        out = func(*args, **kwargs)
+        written = any(value._version != old for value, old in zip(inputs, before, strict=True))
+    if written or name in WRITES:
+        raise Refused(f"a method wrote into a tensor in place ('{name}'): methods are pure, make a new one")
+    if isinstance(out, torch.Tensor):
+        return label(out, raw)
+    if isinstance(out, tuple | list) and out and all(isinstance(o, torch.Tensor) for o in out):
+        return type(out)([label(o, raw) for o in out])
+    if raw and name not in FACTS:
+        raise Refused(f"a raw value would leave torch by '{name}': keep it in torch, or release it first")
+    return out
 
 
 def label(value: torch.Tensor, raw: bool) -> Labelled:
     """Give a tensor with a label."""
-    with torch._C.DisableTorchFunctionSubclass():
+    with torch._C.DisableTorchFunction():
         labelled = torch.Tensor.as_subclass(value.detach(), Labelled)
         labelled.raw = raw
     return labelled

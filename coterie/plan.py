@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .cohort.sampling import Work
 from .errors import Refused
-from .labels import is_raw, label, tree_is_raw
+from .labels import Labelling, check_known, is_raw, label, tree_is_raw
 from .method import Method, PerRun, for_run
 from .oracle import Oracle
 from .privacy.calibration import Target, calibrate
@@ -101,7 +101,8 @@ def dry_run(method: Method, roster: Roster, size: int, rounds: int, unit: str = 
     """Run a method on labelled random vectors, on their opposites and on others: the counts must agree."""
     single = for_run(method, 0)
     one = replace(roster, epsilon=roster.epsilon[:1])
-    first, *others = (_count(single, one, size, rounds, unit, scale) for scale in (1.0, -1.0, 7.0))
+    with Labelling():
+        first, *others = (_count(single, one, size, rounds, unit, scale) for scale in (1.0, -1.0, 7.0))
     if any(other != first for other in others):
         raise Refused(
             f"'{method.name}' called other doors, or sent other bytes, for other vectors: which doors are"
@@ -112,25 +113,31 @@ def dry_run(method: Method, roster: Roster, size: int, rounds: int, unit: str = 
 
 def _count(method: Method, roster: Roster, size: int, rounds: int, unit: str, scale: float) -> Counts:
     silos = len(roster)
+    public = CountingRoster.of(roster, unit)
     shared, own = method.init(_RandomStart(size, scale), silos)
+    check_known((shared, own))
     calls, up, down = [], [0] * silos, [0] * silos
     for number in range(rounds):
         sent = method.broadcast(shared)
+        check_known(sent)
         _refuse(tree_is_raw(sent), "broadcast sends a raw value to the silos")
         _add_bytes(down, sent)
         if silos > 1 and (number == 0 or unit == "silo"):
             _check_apart(method, sent, own, number, silos, unit, scale)
         oracle = CountingOracle(number, silos, unit, scale)
         uploads, own = method.local(sent, own, oracle)
+        check_known((uploads, own))
         _check_home(uploads, own, silos, unit)
         _add_bytes(up, uploads)
-        shared = method.merge(shared, uploads, CountingRoster.of(roster, unit))
+        shared = method.merge(shared, uploads, public)
+        check_known(shared)
         _refuse(
             tree_is_raw(shared),
             "merge looks into raw uploads: under the unit 'silo' it may only ask for roster.mean(uploads)",
         )
         calls.append(tuple(oracle.made))
     personal = method.personal(method.broadcast(shared), own)
+    check_known(personal)
     if personal.shape not in ((1, silos, size), (1, 1, size)):
         raise Refused(f"personal must give [runs, silos, {size}], got {list(personal.shape)}")
     _refuse(unit == "example" and is_raw(personal), "a personal model is raw: it must be released")
@@ -169,7 +176,7 @@ def _check_apart(
 
     plain, again = (method.local(sent, own, CountingOracle(number, silos, unit, scale)) for _ in range(2))
     nudged = method.local(sent, map_leaves(nudge, own), CountingOracle(number, silos, unit, scale))
-    with torch._C.DisableTorchFunctionSubclass():
+    with torch._C.DisableTorchFunction():
         for before, repeated, after in zip(leaves(plain), leaves(again), leaves(nudged), strict=True):
             if not torch.equal(before, repeated):
                 raise Refused(f"'{method.name}' gave two answers to the same question: methods are pure")
@@ -218,6 +225,7 @@ class CountingOracle(Oracle):
         home: bool = False,
     ) -> Tensor:
         """Count a training."""
+        check_known((start, toward, strength))
         for what, value in (("start", start), ("target", toward), ("strength", strength)):
             if self.unit == "example" and is_raw(value):
                 raise Refused(f"the {what} of 'descend' is raw: under the unit 'example' it must be released")
@@ -236,8 +244,8 @@ class CountingRoster(Roster):
 
     @classmethod
     def of(cls, roster: Roster, unit: str) -> CountingRoster:
-        """Wrap a roster."""
-        return cls(roster.names, roster.sizes, roster.epsilon, unit)
+        """Wrap a roster; its facts are public, so released."""
+        return cls(roster.names, label(roster.sizes, raw=False), label(roster.epsilon, raw=False), unit)
 
     def mean(self, uploads: Tensor) -> Tensor:
         """Give the mean, released under the unit 'silo'."""

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from coterie.errors import Refused
-from coterie.labels import is_raw, label
+from coterie.labels import FACTS, Labelled, Labelling, is_raw, label
 from coterie.methods import MRMTL, FedAvg, Local
 from coterie.plan import dry_run
 from coterie.roster import Roster
@@ -250,3 +250,90 @@ def test_bytes_are_those_of_the_arrays_sent():
     assert counts.bytes_down == (5 * 7 * 4,) * 3
     assert dry_run(Local(), roster(), 7, 5).bytes_up == (0, 0, 0)
     assert counts.calls == (("descend",),) * 5
+
+
+LOSES = {
+    "vmap": lambda u: torch.func.vmap(torch.median)(u.reshape(-1, u.shape[-1])).amax(),
+    "grad": lambda u: torch.func.grad(lambda v: (v * v).sum())(u).amax(),
+    "full": lambda u: torch.full((1, 1, 4), u.amax()),
+    "tensor": lambda u: torch.tensor(u).amax(1, keepdim=True),
+    "constructor": lambda u: torch.Tensor(u).amax(1, keepdim=True),
+    "as_tensor": lambda u: torch.as_tensor(u, dtype=torch.float64).float().amax(1, keepdim=True),
+    "set": lambda u: torch.empty(0).set_(u).amax(1, keepdim=True),
+    "jit": lambda u: torch.jit.trace(lambda v: v * 2, torch.ones(1, 3, 4))(u).amax(1, keepdim=True),
+    "nested": lambda u: torch.nested.nested_tensor([u[0, 0], u[0, 1]]).to_padded_tensor(0.0)[:1, None],
+    "new": lambda u: torch.zeros(1).new_tensor(u).amax(1, keepdim=True),
+    "subclass": lambda u: torch.Tensor._make_subclass(torch.Tensor, u).amax(1, keepdim=True),
+    "parameter": lambda u: torch.nn.Parameter(u).amax(1, keepdim=True),
+    "fill": lambda u: torch.zeros(1, 1, 4).fill_(u.amax()),
+    "linspace": lambda u: torch.linspace(u.amax(), 1.0, 4).reshape(1, 1, 4),
+    "module": lambda u: torch.nn.Linear(4, 4)(u).amax(1, keepdim=True),
+    "storage": lambda u: torch.tensor(u.untyped_storage()[:4]).reshape(1, 1, 4),
+    "copy": lambda u: copy.copy(u).amax(1, keepdim=True),
+    "clone": lambda u: torch.zeros_like(u).copy_(u).amax(1, keepdim=True),
+    "autograd": lambda u: Doubled.apply(u).amax(1, keepdim=True),
+    "attribute": lambda u: setattr(box := torch.zeros(1, 3, 4), "data", u) or box.amax(1, keepdim=True),
+}
+
+
+class Doubled(torch.autograd.Function):
+    """A function of one's own."""
+
+    @staticmethod
+    def forward(ctx, value):
+        return value * 2
+
+
+@pytest.mark.parametrize("loses", LOSES.values(), ids=LOSES)
+@pytest.mark.filterwarnings("ignore")
+def test_no_way_of_making_a_tensor_loses_the_label(loses):
+    """Under the unit 'silo' no function of raw uploads reaches the server's state."""
+    with pytest.raises(Refused):
+        dry_run(looks(lambda s, u, r: s + loses(u)), roster(), 4, 1, "silo")
+
+
+@pytest.mark.parametrize("loses", LOSES.values(), ids=LOSES)
+@pytest.mark.filterwarnings("ignore")
+def test_no_way_of_making_a_tensor_lets_raw_be_uploaded(loses):
+    class Uploads(Base):
+        def trick(self, sent, own, oracle):
+            return oracle.descend(sent) + loses(oracle.descend(own, home=True)), own
+
+    with pytest.raises(Refused):
+        dry_run(Uploads(), roster(), 4, 1, "example")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_no_operation_of_a_tensor_hides_raw_values():
+    """Whatever can be called with a raw tensor gives raw, refuses, or tells a fact of its shape."""
+    failures = (Refused, TypeError, ValueError, RuntimeError, IndexError, NotImplementedError)
+    called = 0
+    with Labelling():
+        for name in (name for name in dir(torch.Tensor) if not name.startswith("__")):
+            for arguments in [(RAW,), (0, RAW), ((2,), RAW[0]), (RAW, RAW), ()]:
+                taker = label(torch.zeros(2), raw=not arguments)
+                before = taker.clone()
+                try:
+                    out = getattr(taker, name)(*arguments) if callable(getattr(taker, name)) else None
+                except (*failures, AttributeError, AssertionError):
+                    continue
+                called += 1
+                if not is_raw(taker):
+                    with torch._C.DisableTorchFunction():
+                        assert torch.equal(taker, before), name
+                if isinstance(out, torch.Tensor):
+                    assert is_raw(out) or not isinstance(out, Labelled), name
+                else:
+                    facts = name in FACTS or out is None or callable(out) or isinstance(out, tuple | type)
+                    assert facts, name
+    assert called > 200
+
+
+def test_tensors_made_in_the_method_are_known_and_others_are_not():
+    makes = looks(lambda s, u, r: s + torch.full((1, 1, 4), 2.0) + torch.tensor([1.0, 2, 3, 4]) + r.mean(u))
+    dry_run(makes, roster(), 4, 2, "silo")
+    outside = torch.ones(4)
+    with pytest.raises(Refused, match="unknown origin"):
+        dry_run(looks(lambda s, u, r: s + outside), roster(), 4, 2, "silo")
+    with pytest.raises(Refused, match="unknown origin"):
+        dry_run(looks(lambda s, u, r: outside.reshape(1, 1, 4)), roster(), 4, 2, "silo")
