@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -11,9 +13,10 @@ from torch.nn import functional as F
 from coterie.cohort.examples import Examples
 from coterie.cohort.gradients import clipped_sums
 from coterie.cohort.sampling import rows_of
-from coterie.cohort.trial import keeps_apart, recorder
+from coterie.cohort.sequence import is_sequence
+from coterie.cohort.trial import recorder
 from coterie.models import cnn, linear, mlp
-from coterie.task import Task
+from coterie.task import Layout, Task, make_task
 
 
 class Residual(nn.Module):
@@ -128,6 +131,19 @@ MODULES = {
         (4, 5, 5),
         lambda: nn.Sequential(nn.Conv2d(4, 4, 3, groups=2, bias=False), nn.Flatten(), nn.Linear(36, 3)),
     ),
+    "conv2d strided, dilated, oblong": (
+        (2, 9, 11),
+        lambda: nn.Sequential(
+            nn.Conv2d(2, 3, (3, 2), stride=(2, 3), padding=(1, 2), dilation=(2, 1)),
+            nn.Sequential(nn.Tanh(), nn.Conv2d(3, 4, (2, 3), stride=(1, 2), padding=(2, 0), bias=False)),
+            nn.Sigmoid(),
+            nn.Conv2d(4, 2, 2, padding=1, dilation=2),
+            nn.Flatten(),
+            nn.Linear(28, 5, bias=False),
+            nn.ELU(),
+            nn.Linear(5, 3),
+        ),
+    ),
     "conv3d": ((1, 4, 4, 4), lambda: nn.Sequential(nn.Conv3d(1, 2, 3), nn.Flatten(), nn.Linear(16, 3))),
     "group norm": (
         (1, 6, 6),
@@ -153,7 +169,7 @@ MODULES = {
 }
 OPACUS = [  # those whose layers Opacus supports, one use a layer
     "linear", "no bias", "built-in linear", "mlp", "cnn", "conv1d", "conv2d groups", "conv3d", "group norm",
-    "instance norm", "layer norm", "tokens", "residual",
+    "instance norm", "layer norm", "tokens", "residual", "conv2d strided, dilated, oblong",
 ]  # fmt: skip
 
 
@@ -251,20 +267,42 @@ def test_examples_cannot_mix_even_in_a_module_that_mixes():
     assert float(moved.double().norm()) <= 0.5 * (1 + 1e-6)
 
 
+def test_the_quick_tape_is_used_where_it_may():
+    """Else the built-in models would be slow without anybody noticing."""
+    for model in ("linear", "mlp", "cnn"):
+        task = make_task(model, shape=(28, 28), classes=10)
+        assert recorder(task).__module__ == "coterie.cohort.sequence"
+
+
 def test_which_modules_see_a_batch():
     hooked = nn.Sequential(nn.Linear(2, 2))
     hooked[0].register_forward_hook(lambda module, given, out: out - out.mean(0))
-    assert keeps_apart(cnn((8, 8, 3), 3))
-    assert keeps_apart(mlp((4,), 2))
+    for module in (cnn((8, 8, 3), 3), mlp((4,), 2), MODULES["conv2d strided, dilated, oblong"][1]()):
+        assert is_sequence(of(module))
+    twice = nn.Linear(2, 2)
+    tied = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    tied[1].weight = tied[0].weight
+    frozen = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    frozen[0].weight.requires_grad = False
     for module in (
         hooked,
+        tied,
+        frozen,
         ZeroHead(),
+        nn.Sequential(twice, nn.ReLU(), twice),
         nn.Sequential(nn.Flatten(0)),
         nn.Sequential(nn.Softmax(0)),
         nn.Sequential(nn.BatchNorm1d(3)),
         nn.Sequential(nn.Unflatten(0, (1, -1))),
+        nn.Sequential(nn.Conv2d(2, 2, 3, padding_mode="circular", padding=1)),
+        nn.Sequential(nn.Conv2d(2, 2, 3, groups=2)),
     ):
-        assert not keeps_apart(module)
+        assert not is_sequence(of(module))
+
+
+def of(module):
+    """A stand-in for a task, whose module is not checked."""
+    return SimpleNamespace(module=module, layout=Layout.of(module))
 
 
 @pytest.mark.parametrize("loss", ["squared", "logistic", "hinge"])

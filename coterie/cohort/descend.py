@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..streams import Pair, Streams
 from ..task import Task
+from .allocator import keep_freed_memory
 from .examples import Examples
 from .gradients import clipped_sums, rows_within
 from .sampling import Hand, Rows, Work, deal, lay_out, width_for
@@ -72,6 +73,7 @@ def descend(
     A step is `w - lr * (noisy mean gradient + strength * (w - toward))`. The pull is
     outside the clip: it costs nothing as long as its target and strength are released.
     """
+    keep_freed_memory()
     runs, silos, size = start.shape
     pairs = runs * silos
     vectors = start.reshape(pairs, size).clone()

@@ -24,14 +24,15 @@ from ..task import Task
 class Tape:
     """Gradients of every example of every row; all tensors begin `[rows, width]`.
 
-    `explicit` holds whole gradients by parameter name, `error` and `input` the two
-    factors of each linear layer by layer name.
+    `explicit` holds whole gradients by parameter name (those of `channels_last` with their
+    third axis last), `error` and `input` the two factors of each linear layer by layer name.
     """
 
     explicit: dict[str, Tensor]
     error: dict[str, Tensor]
     input: dict[str, Tensor]
     biased: frozenset[str]
+    channels_last: frozenset[str] = frozenset()
 
     def without(self, gone: Tensor) -> Tape:
         """Give the tape with the gradients of some examples (`gone` is `[rows, width]`) set to zero."""
@@ -42,7 +43,8 @@ class Tape:
                 for name, value in values.items()
             }
 
-        return Tape(clear(self.explicit), clear(self.error), clear(self.input), self.biased)
+        cleared = (clear(self.explicit), clear(self.error), clear(self.input))
+        return Tape(*cleared, self.biased, self.channels_last)
 
     def squared_norms(self) -> Tensor:
         """Bound the squared norm of each example's gradient from above: `[rows, width]`, in float64."""
@@ -57,6 +59,7 @@ class Tape:
             name: torch.bmm(weight.unsqueeze(1), _flat(value)).reshape(len(value), *value.shape[2:])
             for name, value in self.explicit.items()
         }
+        sums |= {name: sums[name].movedim(-1, 2) for name in self.channels_last}
         for layer, error in self.error.items():
             weighted = weight.unsqueeze(-1) * error
             sums[f"{layer}.weight"] = torch.bmm(weighted.transpose(1, 2), self.input[layer])
@@ -78,12 +81,10 @@ def _flat(value: Tensor) -> Tensor:
 Recorder = Callable[[dict[str, Tensor], Tensor, Tensor], Tape]
 
 
-def taped(task: Task, layers: tuple[str, ...], together: bool = False) -> Recorder:
+def taped(task: Task, layers: tuple[str, ...]) -> Recorder:
     """Give the function (parameters `[rows, ...]`, x `[rows, width, ...]`, y) -> tape.
 
-    Examples go one at a time, so they cannot mix, whatever the module does. `together` lets
-    a row go as one batch, which is quicker: only for a module that is known to keep the
-    examples of a batch apart, and with all its parameters taped.
+    Examples go one at a time, so they cannot mix, whatever the module does.
     """
     found: dict[str, Any] = {layer: task.module.get_submodule(layer) for layer in layers}
     linear = {layer for layer, module in found.items() if isinstance(module, nn.Linear)}
@@ -112,19 +113,14 @@ def taped(task: Task, layers: tuple[str, ...], together: bool = False) -> Record
 
     over_batch = grad(total, argnums=(0, 1), has_aux=True)
     over_rows = vmap(vmap(over_batch, (None, None, None, 0, 0)), (0, None, 0, 0, 0))
-    over_whole_rows = vmap(over_batch, (0, None, 0, 0, 0))
 
     def run(parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tape:
         explicit = {name: value for name, value in parameters.items() if name not in held}
         fixed = {name: value for name, value in parameters.items() if name in held}
-        if together and not explicit:
-            probes = {layer: x.new_zeros(x.shape[1], *shape) for layer, shape in shapes.items()}
-            (whole, errors), inputs = over_whole_rows(explicit, probes, fixed, x, y)
-        else:
-            probes = {layer: x.new_zeros(1, *shape) for layer, shape in shapes.items()}
-            (whole, errors), inputs = over_rows(explicit, probes, fixed, x.unsqueeze(2), y.unsqueeze(2))
-            errors = {layer: value.squeeze(2) for layer, value in errors.items()}
-            inputs = {layer: value.squeeze(2) for layer, value in inputs.items()}
+        probes = {layer: x.new_zeros(1, *shape) for layer, shape in shapes.items()}
+        (whole, errors), inputs = over_rows(explicit, probes, fixed, x.unsqueeze(2), y.unsqueeze(2))
+        errors = {layer: value.squeeze(2) for layer, value in errors.items()}
+        inputs = {layer: value.squeeze(2) for layer, value in inputs.items()}
         for layer in shapes.keys() - linear:
             whole |= _convolution(layer, found[layer], errors.pop(layer), inputs.pop(layer))
         return Tape(whole, errors, inputs, biased)

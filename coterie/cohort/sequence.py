@@ -1,0 +1,160 @@
+"""A quick tape for plain sequences of known layers: a whole cohort's batches at once, without vmap.
+
+Every layer of such a sequence treats examples one by one by construction, so a row may go
+as one batch; linear layers and convolutions are products with each row's own weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..models import ChannelsFirst
+from ..task import LOSSES, Task
+from .tape import Recorder, Tape
+
+# Layers without parameters that treat the examples of a batch one by one, whatever their input.
+APART = (
+    nn.Flatten, nn.Unflatten, nn.Identity, ChannelsFirst, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.ELU,
+    nn.LeakyReLU, nn.SiLU, nn.Softplus, nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d,
+    nn.AvgPool2d, nn.AvgPool3d,
+)  # fmt: skip
+
+
+def is_sequence(task: Task) -> bool:
+    """Whether a module is a plain sequence of known layers, all its parameters trained and used once."""
+    layers = list(_layers("", task.module))
+    modules = [id(module) for _, module in layers]
+    parameters = [id(p) for _, module in layers for p in module.parameters()]
+    return (
+        type(task.module) is nn.Sequential
+        and set(dict(task.module.named_parameters())) == set(task.layout.names)
+        and len(set(modules)) == len(modules)
+        and len(set(parameters)) == len(parameters)
+        and all(_known(module) for _, module in layers)
+    )
+
+
+def _layers(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    if type(module) is nn.Sequential and not (module._forward_hooks or module._forward_pre_hooks):
+        for key, part in module._modules.items():  # named_children leaves repeated ones out
+            yield from _layers(f"{name}.{key}" if name else key, part)
+    else:
+        yield name, module
+
+
+def _known(layer: nn.Module) -> bool:
+    module: Any = layer
+    if module._forward_hooks or module._forward_pre_hooks:
+        return False
+    if type(module) is nn.Flatten:
+        return bool(module.start_dim == 1)
+    if type(module) is nn.Unflatten:
+        return isinstance(module.dim, int) and module.dim >= 1
+    if type(module) is nn.Conv2d:
+        return module.groups == 1 and module.padding_mode == "zeros" and not isinstance(module.padding, str)
+    return type(module) is nn.Linear or type(module) in APART
+
+
+def sequential(task: Task) -> Recorder:
+    """Give the recorder of a task whose module is a sequence."""
+    layers: list[tuple[str, Any]] = list(_layers("", task.module))
+    linear = [name for name, module in layers if type(module) is nn.Linear]
+    channels_last = frozenset(f"{name}.weight" for name, module in layers if type(module) is nn.Conv2d)
+    biased = frozenset(name for name, module in layers if name in linear and module.bias is not None)
+
+    def run(parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tape:
+        lead = x.shape[:2]
+        inputs: dict[str, Tensor] = {}
+        outputs: dict[str, Tensor] = {}
+        value = x.flatten(0, 1)
+        with torch.enable_grad():
+            for name, module in layers:
+                if type(module) is nn.Linear:
+                    weight, bias = parameters[f"{name}.weight"], parameters.get(f"{name}.bias")
+                    inputs[name] = value.unflatten(0, lead)
+                    value = torch.bmm(inputs[name], weight.transpose(1, 2))
+                    value = value if bias is None else value + bias.unsqueeze(1)
+                    outputs[name] = value = _watched(value)
+                    value = value.flatten(0, 1)
+                elif type(module) is nn.Conv2d:
+                    weight, bias = parameters[f"{name}.weight"], parameters.get(f"{name}.bias")
+                    value, inputs[name] = _Convolution.apply(value, weight, bias, module)
+                    outputs[name] = value = _watched(value)
+                else:
+                    value = module(value)
+            loss = LOSSES[task.loss](value, y.flatten(0, 1)).sum()
+        errors = dict(zip(outputs, torch.autograd.grad(loss, list(outputs.values())), strict=True))
+        explicit: dict[str, Tensor] = {}
+        for name in outputs.keys() - set(linear):
+            error = errors.pop(name).flatten(2)
+            weight = parameters[f"{name}.weight"].movedim(2, -1)
+            gradient = torch.bmm(error, inputs.pop(name))
+            explicit[f"{name}.weight"] = gradient.reshape(*lead, *weight.shape[1:])
+            if f"{name}.bias" in parameters:
+                explicit[f"{name}.bias"] = error.sum(-1).unflatten(0, lead)
+        kept = {name: inputs[name].detach() for name in errors}
+        return Tape(explicit, errors, kept, biased, channels_last)
+
+    return run
+
+
+def _watched(value: Tensor) -> Tensor:
+    """Have gradients reach a layer's output, also that of the first layer, before which nothing needs one."""
+    return value if value.requires_grad else value.requires_grad_()
+
+
+class _Convolution(torch.autograd.Function):
+    """A convolution with weights `[rows, out, in, height, width]`, each row's for its own examples.
+
+    It gives the outputs and the patches they were made of, `[examples, places, height * width * in]`;
+    the gradient goes to the input only. Channels lie last in memory, so that patches are copied in runs.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, given: Tensor, weight: Tensor, bias: Tensor | None, module: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Cut the input into patches and multiply."""
+        rows, out, _, *kernel = weight.shape
+        (down, right), (tall, wide), (stepy, stepx) = module.padding, module.dilation, module.stride
+        padded = F.pad(given, (right, right, down, down))
+        n, channels, high, broad = padded.shape
+        height = (high - tall * (kernel[0] - 1) - 1) // stepy + 1
+        width = (broad - wide * (kernel[1] - 1) - 1) // stepx + 1
+        each, c, y, x = padded.stride()
+        patches = padded.as_strided(
+            (n, height, width, *kernel, channels), (each, y * stepy, x * stepx, y * tall, x * wide, c)
+        ).reshape(n, height * width, -1)
+        flat = weight.movedim(2, -1).flatten(2)
+        made = torch.bmm(patches.reshape(rows, -1, flat.shape[-1]), flat.transpose(1, 2))
+        if bias is not None:
+            made += bias.unsqueeze(1)
+        ctx.save_for_backward(flat)
+        ctx.facts = module, padded.shape, kernel, height, width
+        ctx.mark_non_differentiable(patches)
+        ctx.set_materialize_grads(False)
+        return made.reshape(n, height, width, out).permute(0, 3, 1, 2), patches
+
+    @staticmethod
+    def backward(ctx: Any, error: Tensor, _: None) -> tuple[Tensor | None, None, None, None]:
+        """Multiply, and add the patches up where they came from."""
+        if not ctx.needs_input_grad[0]:
+            return None, None, None, None
+        (weight,) = ctx.saved_tensors
+        module, (n, channels, high, broad), kernel, height, width = ctx.facts
+        (down, right), (tall, wide), (stepy, stepx) = module.padding, module.dilation, module.stride
+        spread = error.permute(0, 2, 3, 1).reshape(len(weight), -1, weight.shape[1])
+        pieces = torch.bmm(spread, weight).reshape(n, height, width, *kernel, channels)
+        total = error.new_zeros(n, high, broad, channels)
+        for i in range(kernel[0]):
+            for j in range(kernel[1]):
+                rows = slice(i * tall, i * tall + stepy * (height - 1) + 1, stepy)
+                columns = slice(j * wide, j * wide + stepx * (width - 1) + 1, stepx)
+                total[:, rows, columns] += pieces[:, :, :, i, j]
+        inner = total[:, down : high - down, right : broad - right]
+        return inner.permute(0, 3, 1, 2), None, None, None
