@@ -332,9 +332,14 @@ assert "torch" not in sys.modules and "numpy" not in sys.modules
 
 
 def start(*arguments, **environment) -> subprocess.Popen:
-    command = [sys.executable, "-m", "coterie.cli", *map(str, arguments)]
+    """Start the command; a shell that runs the tests in its background has children ignore Ctrl-C."""
     return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment}
+        [sys.executable, "-m", "coterie.cli", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
