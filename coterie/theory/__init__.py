@@ -1,0 +1,1 @@
+"""What the papers prove, as functions that can be checked."""
