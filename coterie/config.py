@@ -20,6 +20,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from .errors import Problem, nearest
+from .privacy.preferences import check_preference, read_budgets
 
 PARTITION_NAMES = Literal["iid", "shards", "dirichlet", "rotated", "rotated-masked"]
 
@@ -34,14 +35,23 @@ def _number(value: Any, low: float, high: float, finite: bool) -> bool:
     return low < value < high or (value == math.inf and not finite)
 
 
-def _swept(low: float, high: float, finite: bool, lists: bool, words: str) -> Any:
-    """Make a validator: a number, a table of numbers by silo or, with `lists`, a list of these."""
+def _swept(low: float, high: float, finite: bool, lists: bool, words: str, drawn: bool = False) -> Any:
+    """Make a validator: a number, a table of numbers by silo or, with `lists`, a list of these.
+
+    With `drawn` also the name of a preference that budgets are drawn from.
+    """
 
     def check(value: Any, nested: bool = False) -> Any:
         if lists and not nested and isinstance(value, Sequence) and not isinstance(value, str):
             if not value:
                 raise _fail("expected at least one value, got an empty list")
             return [check(v, True) for v in value]
+        if drawn and isinstance(value, str):
+            try:
+                check_preference(value)
+            except Problem as problem:
+                raise _fail(str(problem)) from problem
+            return value
         numbers = [value]
         if isinstance(value, Mapping):
             numbers = value["each"] if isinstance(value.get("each"), list) else list(value.values())
@@ -55,7 +65,7 @@ def _swept(low: float, high: float, finite: bool, lists: bool, words: str) -> An
     return AfterValidator(check)
 
 
-Epsilon = Annotated[Any, _swept(0, math.inf, False, True, "a number > 0 (inf: no privacy)")]
+Epsilon = Annotated[Any, _swept(0, math.inf, False, True, "a number > 0 (inf: no privacy)", drawn=True)]
 Delta = Annotated[Any, _swept(0, 1, True, False, "a number between 0 and 1")]
 Positive = Annotated[Any, _swept(0, math.inf, True, True, "a finite number > 0")]
 
@@ -160,6 +170,7 @@ class PrivacyTable(Section):
     epsilon: Epsilon
     delta: Delta = 1e-5
     clip: Positive = 1.0
+    budget_seed: Annotated[int, Field(ge=0)] = 0
 
 
 class Config(Section):
@@ -192,6 +203,7 @@ def read(path: str | Path, changes: Sequence[str] = ()) -> Config:
     for change in changes:
         apply_change(content, change)
     _find_beside(content, path.parent)
+    _read_budget_files(content, path.parent)
     return check(content, str(path))
 
 
@@ -207,6 +219,35 @@ def _find_beside(content: dict[str, Any], folder: Path) -> None:
         if place.exists():
             content["data"] = {**data, "source": str(place.resolve())}
             return
+
+
+def _read_budget_files(content: dict[str, Any], folder: Path) -> None:
+    """Put the numbers of budget files in their place, so that the resolved configuration holds them.
+
+    Deltas of the file are taken where the configuration gives none; both are refused.
+    """
+    privacy = content.get("privacy")
+    if not isinstance(privacy, dict) or "epsilon" not in privacy:
+        return
+    deltas: list[dict[str, float]] = []
+
+    def numbers(value: Any) -> Any:
+        if isinstance(value, list):
+            return [numbers(one) for one in value]
+        if not isinstance(value, dict) or not isinstance(value.get("file"), str) or len(value) > 1:
+            return value
+        named = Path(value["file"])
+        place = named if named.exists() else folder / named
+        found = read_budgets(place, "delta")
+        if found and found not in deltas:
+            deltas.append(found)
+        return read_budgets(place)
+
+    content["privacy"] = privacy = {**privacy, "epsilon": numbers(privacy["epsilon"])}
+    if deltas and ("delta" in privacy or len(deltas) > 1):
+        raise Problem("privacy.delta: given more than once: keep one, in the configuration or a budget file")
+    if deltas:
+        privacy["delta"] = deltas[0]
 
 
 def apply_change(content: dict[str, Any], change: str) -> None:

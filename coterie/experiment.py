@@ -125,7 +125,8 @@ class Experiment:
         return SeededStreams(tuple((seed, self.labels[v]) for seed, v in self.keys))
 
     def _per_run(self, choose: Callable[[Variant], PerSilo], key: str) -> Tensor:
-        rows = [spread(key, choose(variant), self.federation.names) for variant in self.variants]
+        seed, names = self.privacy.budget_seed, self.federation.names
+        rows = [spread(key, choose(variant), names, seed) for variant in self.variants]
         return torch.tensor([rows[v] for _, v in self.keys], dtype=torch.float64)
 
     @cached_property

@@ -146,3 +146,34 @@ def test_files_that_cannot_be_read(tmp_path, text, said):
 def test_memory_is_read_in_any_unit():
     for text, size in (("512MB", 2**29), ("1 GiB", 2**30), ("100", 100), (77, 77)):
         assert check(broken("train.memory", text)).train.memory == size
+
+
+def test_budgets_by_preference_by_file_and_by_silo(tmp_path):
+    """A name is drawn for each silo; a file's numbers, deltas too, are in the resolved configuration."""
+    assert check(broken("privacy.epsilon", "mixgauss1")).privacy.epsilon == "mixgauss1"
+    assert check(broken("privacy.epsilon", ["gauss", 3.0])).privacy.epsilon == ["gauss", 3.0]
+    with pytest.raises(Problem, match=r"privacy.epsilon: .*'mixgaus1'.*did you mean 'mixgauss1'"):
+        check(broken("privacy.epsilon", "mixgaus1"))
+    (tmp_path / "budgets.csv").write_text("silo,epsilon,delta\nnorth,1,1e-6\nsouth,2.5,1e-5\n")
+    config = tmp_path / "config.toml"
+    config.write_text('[privacy]\nepsilon = { file = "budgets.csv" }\n[[method]]\nname = "local"\n')
+    privacy = read(config).privacy
+    assert privacy.epsilon == {"north": 1.0, "south": 2.5}
+    assert privacy.delta == {"north": 1e-6, "south": 1e-5}
+    with pytest.raises(Problem, match=r"privacy.delta: given more than once"):
+        read(config, ["privacy.delta=1e-5"])
+
+
+def test_drawn_budgets_are_the_same_for_every_seed(federation):
+    from dataclasses import replace
+
+    from coterie.methods import Local
+    from coterie.privacy.budget import Privacy
+    from tests.helpers import experiment
+
+    plain = experiment(federation, Local())
+    made, again = (replace(plain, privacy=Privacy("uniform", 1e-3, budget_seed=seed)) for seed in (3, 4))
+    assert len(set(made.epsilon[0].tolist())) == len(federation)
+    assert made.epsilon[0].tolist() != again.epsilon[0].tolist()
+    with pytest.raises(Problem, match="expected a number, got 'gauss'"):
+        _ = replace(plain, privacy=Privacy(epsilon=1.0, delta="gauss")).delta

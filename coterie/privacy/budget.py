@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..errors import Problem, nearest
+from .preferences import check_preference, draw_budgets
 
 # Within these, float32 holds the norms that are compared with a clip.
 LEAST_CLIP, MOST_CLIP = 1e-6, 1e6
 # One number for all; a mapping with a number for each silo's name (and perhaps "default"),
-# or {"each": [...]}, dealt to the silos in turn.
-PerSilo = float | Mapping[str, float | Sequence[float]]
+# or {"each": [...]}, dealt to the silos in turn; for epsilon also the name of a preference.
+PerSilo = float | str | Mapping[str, float | Sequence[float]]
 # ... or a list: one run for each.
 Swept = PerSilo | Sequence[PerSilo]
 
@@ -23,15 +24,20 @@ class Privacy:
 
     Epsilon and clip may be one number, one for each silo (`{"north": 1, "default": 4}` or
     `{"each": [1, 2, 4]}`, dealt in turn), or a list: one run for each. An infinite epsilon
-    means no privacy: no clip, no noise.
+    means no privacy: no clip, no noise. An epsilon that is a name ("mixgauss1") is drawn for
+    each silo from these preferences, by `budget_seed`: the same for every seed of training.
     """
 
     epsilon: Swept
     delta: PerSilo = 1e-5
     clip: Swept = 1.0
     unit: str = "example"
+    budget_seed: int = 0
 
     def __post_init__(self) -> None:
+        for value in sweep(self.epsilon):
+            if isinstance(value, str):
+                check_preference(value)
         if self.unit == "silo":
             raise Problem(
                 "privacy.unit: 'silo' cannot be trained by this version; 'example' protects each example"
@@ -42,19 +48,23 @@ class Privacy:
 
 def sweep(value: Swept) -> list[PerSilo]:
     """Give the values of a setting, one for each run it asks for."""
-    if isinstance(value, Sequence):
+    if isinstance(value, Sequence) and not isinstance(value, str):
         if not value:
             raise Problem("a list of values must not be empty")
         return list(value)
     return [value]
 
 
-def spread(key: str, value: PerSilo, names: Sequence[str]) -> list[float]:
-    """Give each silo its number.
+def spread(key: str, value: PerSilo, names: Sequence[str], seed: int = 0) -> list[float]:
+    """Give each silo its number; `seed` is for a value that is the name of a preference.
 
     >>> spread("epsilon", {"each": [1, 2]}, ["a", "b", "c"])
     [1.0, 2.0, 1.0]
     """
+    if isinstance(value, str):
+        if not key.endswith("epsilon"):
+            raise Problem(f"{key}: expected a number, got '{value}'")
+        return list(draw_budgets(value, len(names), seed))
     if not isinstance(value, Mapping):
         return [float(value)] * len(names)
     if "each" in value:
