@@ -403,3 +403,15 @@ def test_a_zero_gradient_is_no_division_by_zero():
     vector = torch.zeros(4)
     found = sums(task, vector, torch.ones(2, 3), torch.zeros(2), 1.0)
     assert torch.equal(found, torch.zeros(4))
+
+
+@pytest.mark.parametrize("name", ["linear", "mlp", "cnn", "residual"])
+def test_rounding_does_not_pass_the_clip(name):
+    """A clipped gradient is at most the clip long, not the clip and a little rounding."""
+    task, vectors, _, _ = setup(name, rows=1)
+    generator = torch.Generator().manual_seed(5)
+    x = 10 * torch.randn(64, *task.shape, generator=generator)
+    y = torch.randint(0, 3, (64,), generator=generator)
+    lengths = [float(sums(task, 5 * vectors[0], x, y, 0.1, [k]).double().norm()) for k in range(64)]
+    assert max(lengths) > 0.0999
+    assert max(lengths) <= 0.1
