@@ -138,7 +138,8 @@ def test_a_budget_that_protects_nothing():
 
 
 def test_so_little_noise_that_no_bound_is_finite():
-    assert epsilon(1e-3, 0.3, 10, 1e-3) == math.inf
+    assert epsilon(1e-7, 0.3, 10, 1e-3) == math.inf
+    assert 1000 < epsilon(1e-3, 0.3, 10, 1e-3) < math.inf
 
 
 def test_a_budget_that_no_noise_reaches():

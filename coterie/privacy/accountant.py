@@ -1,36 +1,48 @@
-"""The certified epsilon: an upper bound from privacy-loss distributions.
+"""The certified epsilon: bounds from privacy-loss distributions, with Renyi privacy beside them.
 
-Adjacency is zero-out: one example is replaced by a null one that adds nothing; sizes are
+Adjacency is zero-out: one unit is replaced by a null one that adds nothing; sizes are
 public. For Poisson-sampled sums this is accounted as add-or-remove, the larger of both
-directions (dp-accounting does both).
+directions. Replace-one, one unit by any other, can be asked for.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import logging
 import math
 import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
-from ..errors import Problem
 from . import gaussian
+from .distribution import distribution
+from .events import Event, check_adjacency, check_delta, joined
 
 ADJACENCY = "zero-out"
 POINTS = 5_000
+TIGHT_POINTS = 60_000
 MOST_POINTS = 200_000
+LONGEST = 2_000_000
+LEAST_NOISE = 1e-6
+LEANS = (0.5, 0.6, 0.7, 0.8)  # selections that are tried for a lower bound
 
 
-def check_sampling(rate: float, steps: int, delta: float) -> None:
-    """Refuse numbers that mean nothing."""
-    if not 0 < rate <= 1:
-        raise Problem(f"rate must be a number in (0, 1], got {rate}")
-    if isinstance(steps, bool) or int(steps) != steps or steps < 1:
-        raise Problem(f"steps must be a whole number >= 1, got {steps}")
-    if not 0 < delta < 1:
-        raise Problem(f"delta must be a number in (0, 1), got {delta}")
+@dataclass(frozen=True)
+class Bounds:
+    """What is known of an epsilon at a delta; `by` says where the upper bound comes from.
+
+    `by` is "exact" (a closed form), "pld" (privacy-loss distribution), "rdp" (Renyi privacy, where
+    no better bound could be computed) or "nothing" (no finite bound).
+    """
+
+    upper: float
+    lower: float
+    rdp: float
+    by: str
 
 
-@functools.lru_cache(maxsize=4096)
-def epsilon(noise: float, rate: float, steps: int, delta: float) -> float:
+def epsilon(noise: float, rate: float, steps: int, delta: float, adjacency: str = ADJACENCY) -> float:
     """Bound from above the epsilon of `steps` Poisson-sampled Gaussian sums.
 
     `noise` is the multiplier: the noise's deviation on the sum, over the clip.
@@ -38,34 +50,185 @@ def epsilon(noise: float, rate: float, steps: int, delta: float) -> float:
     >>> 5.18 < epsilon(5.0, 0.3, 603, 1e-3) < 5.20
     True
     """
-    check_sampling(rate, steps, delta)
-    if math.isnan(noise) or noise < 0:
-        raise Problem(f"noise must be a number >= 0, got {noise}")
-    if noise < 1e-6:
-        return math.inf
-    if math.isinf(noise):
-        return 0.0
-    if rate == 1:  # full batches compose to one Gaussian exactly
-        noise, steps = noise / math.sqrt(steps), 1
+    return epsilon_of((Event("gaussian", noise, rate, steps),), delta, adjacency)
+
+
+@functools.lru_cache(maxsize=4096)
+def epsilon_of(events: tuple[Event, ...], delta: float, adjacency: str = ADJACENCY) -> float:
+    """Bound from above the epsilon of any composition of events fixed beforehand."""
+    return _upper(events, delta, adjacency, POINTS)[0]
+
+
+@functools.lru_cache(maxsize=256)
+def bounds(
+    events: tuple[Event, ...], delta: float, adjacency: str = ADJACENCY, tight: bool = False
+) -> Bounds:
+    """Bound the epsilon of a composition of events; `tight` takes longer, and gives a lower bound above 0.
+
+    Formal guarantee: lower <= epsilon of the worst data sets <= upper.
+    """
+    upper, by = _upper(events, delta, adjacency, TIGHT_POINTS if tight else POINTS)
+    rdp = renyi_epsilon(events, delta, adjacency)
+    if rdp < upper:
+        upper, by = rdp, "rdp"
+    lower = min(_lower(events, delta, adjacency), upper) if tight else 0.0
+    return Bounds(upper, lower, rdp, by)
+
+
+def _upper(events: Sequence[Event], delta: float, adjacency: str, points: int) -> tuple[float, str]:
+    check_delta(delta)
+    check_adjacency(adjacency)
+    whole = joined(events)
+    if not whole or all(math.isinf(event.noise) for event in whole):
+        return 0.0, "exact"
+    if any(event.noise < LEAST_NOISE for event in whole):
+        return math.inf, "nothing"
+    if len(whole) == 1 and _is_plain(whole[0]):
+        return gaussian.epsilon_of(_reach(adjacency) / whole[0].noise, delta) * (1 + 1e-9) + 1e-12, "exact"
+    step = interval(whole, delta, adjacency, points)
+    spare = delta - _rounding(whole, step)
     try:
-        return _by_distribution(noise, rate, steps, delta)
-    except OverflowError:  # so little noise that no finite bound can be computed
+        found = math.nan if spare < delta / 2 else _read(whole, step, adjacency, spare, upper=True)
+    except (OverflowError, MemoryError, ValueError):  # too little noise, or too long a distribution
+        found = math.nan
+    if math.isfinite(found):
+        return found, "pld"
+    found = renyi_epsilon(whole, delta, adjacency)
+    return (found, "rdp") if math.isfinite(found) else (math.inf, "nothing")
+
+
+def _lower(events: Sequence[Event], delta: float, adjacency: str) -> float:
+    whole = joined(events)
+    if not whole or all(math.isinf(event.noise) for event in whole):
+        return 0.0
+    if len(whole) == 1 and _is_plain(whole[0]) and whole[0].noise >= LEAST_NOISE:
+        found = gaussian.epsilon_of(_reach(adjacency) / whole[0].noise, delta)
+        return max(found * (1 - 1e-9) - 1e-12, 0.0)
+    whole = tuple(event for event in whole if event.noise >= LEAST_NOISE)
+    step = interval(whole, delta, adjacency, TIGHT_POINTS)
+    some = LEANS if any(event.mechanism == "selection" for event in whole) else LEANS[:1]
+    within = min(delta + _rounding(whole, step), 1.0)
+    try:
+        read = [_read(whole, step, adjacency, within, upper=False, lean=lean) for lean in some]
+    except (OverflowError, MemoryError, ValueError):
+        return 0.0
+    return max((value for value in read if math.isfinite(value)), default=0.0)
+
+
+def _read(
+    whole: Sequence[Event], step: float, adjacency: str, delta: float, upper: bool, lean: float = 0.5
+) -> float:
+    made = distribution([e for e in whole if math.isfinite(e.noise)], step, adjacency, upper, lean)
+    return float(made.get_epsilon_for_delta(delta))
+
+
+def _is_plain(event: Event) -> bool:
+    return event.mechanism == "gaussian" and event.rate == 1
+
+
+def _reach(adjacency: str) -> float:
+    """Give the sensitivity in multiples of the clip."""
+    return 2.0 if adjacency == "replace-one" else 1.0
+
+
+def _rounding(whole: Sequence[Event], step: float) -> float:
+    """Bound what rounding may add to a delta: Fourier coefficients are raised to the power `count`."""
+    fourier = sum(1e-14 * event.count for event in whole)
+    curves = sum(1e-15 / step * e.count for e in whole if e.mechanism == "selection" or e.sampler == "fixed")
+    return 1e-12 + fourier + curves
+
+
+def interval(whole: Sequence[Event], delta: float, adjacency: str, points: int = POINTS) -> float:
+    """Choose a discretisation: fine against the epsilon to be found, few enough points to be quick.
+
+    Any choice is sound, since the discretisation is pessimistic.
+    """
+    square, widest, count = 0.0, 0.0, 0
+    for event in whole:
+        noise = event.noise / _reach(adjacency) if event.sampler == "poisson" else event.noise / 2
+        square += gaussian.central_limit_mu(noise, event.rate, event.count) ** 2
+        widest = max(widest, 10 / noise + 0.5 / noise**2)
+        count += event.count
+    mu = math.sqrt(square)
+    guess = max(gaussian.epsilon_of(mu, delta), mu / 20)
+    fine = min(guess / points, math.sqrt(0.004 * guess / count))  # each step moves the mean by interval^2 / 8
+    return max(fine, widest / MOST_POINTS, (guess + 10 * mu) / LONGEST, 1e-8)
+
+
+def renyi_epsilon(events: Iterable[Event], delta: float, adjacency: str = ADJACENCY) -> float:
+    """Bound epsilon from above by Renyi privacy: looser, but stable for any number of steps.
+
+    Infinite where no such bound is known: Poisson samples under replace-one.
+    """
+    from dp_accounting.rdp import rdp_privacy_accountant as rdp
+
+    known = [(o, v) for o, v in zip(ORDERS, renyi_curve(events, adjacency), strict=True) if math.isfinite(v)]
+    if not known:
         return math.inf
+    orders, curve = zip(*known, strict=True)
+    with _quiet():
+        return max(0.0, float(rdp.compute_epsilon(orders, curve, delta)[0]))
 
 
-def _by_distribution(noise: float, rate: float, steps: int, delta: float) -> float:
-    from dp_accounting.pld import privacy_loss_distribution as pld
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence what the library says of orders that it leaves out: they count as infinite."""
+    logger = logging.getLogger("absl")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        one = pld.from_gaussian_mechanism(
-            noise, sampling_prob=rate, value_discretization_interval=interval(noise, rate, steps, delta)
+
+# From just above 1 (large epsilon) to a thousand (small epsilon); fractions are slow.
+ORDERS = (1.05, 1.1, 1.25, 1.5, 1.75, 2.5, *range(2, 64), *range(64, 256, 8), *range(256, 1025, 64))
+
+
+@functools.lru_cache(maxsize=1024)
+def _renyi_of(event: Event, adjacency: str) -> tuple[float, ...]:
+    """Give the Renyi divergence of one release at each order."""
+    from dp_accounting import dp_event
+    from dp_accounting import privacy_accountant as accountant
+    from dp_accounting.rdp import rdp_privacy_accountant as rdp
+
+    relation = accountant.NeighboringRelation
+    replaced = adjacency == "replace-one"
+    if event.noise < LEAST_NOISE:
+        return (math.inf,) * len(ORDERS)
+    if math.isinf(event.noise):
+        return (0.0,) * len(ORDERS)
+    if event.mechanism == "selection":  # e^2 / 8 zCDP, e the range of the losses (Cesar and Rogers 2021)
+        reach = 2 / event.noise if replaced else 1 / event.noise
+        return tuple(order * reach**2 / 8 for order in ORDERS)
+    noise = event.noise / _reach(adjacency)
+    if event.rate < 1 and event.sampler == "fixed":
+        sample = math.ceil(event.rate * 1_000_000)
+        made: dp_event.DpEvent = dp_event.SampledWithoutReplacementDpEvent(
+            1_000_000, sample, dp_event.GaussianDpEvent(event.noise / 2)
         )
-        whole = one if steps == 1 else one.self_compose(steps)
-        found = float(whole.get_epsilon_for_delta(delta))
-    if math.isnan(found):
-        raise Problem(f"no epsilon can be certified for noise {noise:g}, rate {rate:g}, steps {steps}")
-    return found
+        counted = rdp.RdpAccountant(ORDERS, relation.REPLACE_ONE)
+    elif event.rate < 1 and replaced:
+        return (math.inf,) * len(ORDERS)
+    else:
+        plain = dp_event.LaplaceDpEvent if event.mechanism == "laplace" else dp_event.GaussianDpEvent
+        made = plain(noise) if event.rate == 1 else dp_event.PoissonSampledDpEvent(event.rate, plain(noise))
+        counted = rdp.RdpAccountant(ORDERS)
+    with _quiet():
+        counted.compose(made)
+    return tuple(float(value) for value in counted._rdp)
+
+
+def renyi_curve(events: Iterable[Event], adjacency: str = ADJACENCY) -> list[float]:
+    """Give the Renyi divergence of a composition at each of `ORDERS`; it adds up over events."""
+    curve = [0.0] * len(ORDERS)
+    for event in joined(events):
+        one = _renyi_of(Event(event.mechanism, event.noise, event.rate, 1, event.sampler), adjacency)
+        curve = [total + event.count * value for total, value in zip(curve, one, strict=True)]
+    return curve
 
 
 def shown(bound: float, digits: int = 3) -> str:
@@ -77,13 +240,3 @@ def shown(bound: float, digits: int = 3) -> str:
     if math.isinf(bound):
         return "none"
     return f"{math.ceil(bound * 10**digits) / 10**digits:.{digits}f}"
-
-
-def interval(noise: float, rate: float, steps: int, delta: float) -> float:
-    """Choose a discretisation: fine against the epsilon to be found, few enough points to be quick.
-
-    Any choice is sound, since the discretisation is pessimistic.
-    """
-    guess = gaussian.epsilon_of(gaussian.central_limit_mu(noise, rate, steps), delta)
-    widest = 10 / noise + 0.5 / noise**2
-    return max(guess / POINTS, widest / MOST_POINTS, 1e-8)

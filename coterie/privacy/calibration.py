@@ -13,7 +13,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 from ..errors import Problem
-from .accountant import ADJACENCY, check_sampling, epsilon
+from .accountant import ADJACENCY, epsilon
+from .events import Event, check_delta
 from .gaussian import estimate_noise
 
 MOST_NOISE = 1e6
@@ -58,7 +59,8 @@ def noise_for(target: Target, guess: float | None = None) -> Calibrated:
     it is at most `target.epsilon` and more than 0.99 of it.
     """
     check_epsilon(target.epsilon)
-    check_sampling(target.rate, target.steps, target.delta)
+    check_delta(target.delta)
+    Event("gaussian", 1.0, target.rate, target.steps)
     if math.isinf(target.epsilon):
         return Calibrated(0.0, math.inf)
     used = -math.expm1(target.steps * math.log1p(-target.rate)) if target.rate < 1 else 1.0
@@ -143,7 +145,7 @@ class _Cache:
     def __init__(self) -> None:
         folder = os.environ.get("COTERIE_CACHE") or Path.home() / ".cache" / "coterie"
         self.path = Path(folder) / "calibration.json"
-        self.stamp = f"{ADJACENCY}/poisson/pld/dp-accounting {version('dp-accounting')}/1"
+        self.stamp = f"{ADJACENCY}/poisson/pld/dp-accounting {version('dp-accounting')}/2"
         self.entries: dict[str, list[float]] = {}
         try:
             content = json.loads(self.path.read_text())

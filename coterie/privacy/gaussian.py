@@ -1,6 +1,7 @@
-"""Gaussian differential privacy: the closed forms that start every search.
+"""Gaussian differential privacy: closed forms.
 
-Estimates only: the central limit reports too little, so nothing here is ever certified.
+`delta_of` and `epsilon_of` are exact for the Gaussian mechanism. The central limit is an estimate
+that starts searches: it reports too little, so it is never certified.
 """
 
 from __future__ import annotations

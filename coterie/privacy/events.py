@@ -1,0 +1,79 @@
+"""Privacy events: what a door released, as the accountant sees it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from ..errors import Problem, nearest
+
+MECHANISMS = ("gaussian", "laplace", "selection")
+SAMPLERS = ("poisson", "fixed")
+ADJACENCIES = ("zero-out", "replace-one")
+
+
+@dataclass(frozen=True, order=True)
+class Event:
+    """`count` releases of one mechanism, each on a sample of the units.
+
+    `noise` is the scale of the noise over the sensitivity when one unit is zeroed out: the
+    deviation (gaussian), Laplace's scale, or the scale of the Gumbel noise on the scores
+    (selection by the exponential mechanism with parameter e has noise 2 / e). `rate` is the
+    chance of each unit to be in a sample; `sampler` says whether units are drawn
+    independently ("poisson") or a fixed number of them without replacement ("fixed").
+    """
+
+    mechanism: str
+    noise: float
+    rate: float = 1.0
+    count: int = 1
+    sampler: str = "poisson"
+
+    def __post_init__(self) -> None:
+        if self.mechanism not in MECHANISMS:
+            raise Problem(
+                f"mechanism: unknown mechanism '{self.mechanism}'; {nearest(self.mechanism, MECHANISMS)}"
+            )
+        if self.sampler not in SAMPLERS:
+            raise Problem(f"sampler: unknown sampler '{self.sampler}'; {nearest(self.sampler, SAMPLERS)}")
+        if math.isnan(self.noise) or self.noise < 0:
+            raise Problem(f"noise must be a number >= 0, got {self.noise}")
+        if not 0 < self.rate <= 1:
+            raise Problem(f"rate must be a number in (0, 1], got {self.rate}")
+        if isinstance(self.count, bool) or int(self.count) != self.count or self.count < 1:
+            raise Problem(f"steps must be a whole number >= 1, got {self.count}")
+        if self.rate < 1 and self.mechanism != "gaussian":
+            raise Problem(f"a sampled '{self.mechanism}' has no certified bound here: release it at rate 1")
+
+
+def check_delta(delta: float) -> None:
+    """Refuse a delta that is none."""
+    if not 0 < delta < 1:
+        raise Problem(f"delta must be a number in (0, 1), got {delta}")
+
+
+def check_adjacency(adjacency: str) -> None:
+    """Refuse an adjacency that is not accounted for."""
+    if adjacency not in ADJACENCIES:
+        raise Problem(f"adjacency: unknown adjacency '{adjacency}'; {nearest(adjacency, ADJACENCIES)}")
+
+
+def joined(events: Iterable[Event]) -> tuple[Event, ...]:
+    """Join equal events to one; Gaussians on all units compose to one Gaussian exactly.
+
+    >>> joined([Event("gaussian", 2.0), Event("gaussian", 2.0, count=3)])
+    (Event(mechanism='gaussian', noise=1.0, rate=1.0, count=1, sampler='poisson'),)
+    """
+    counts: dict[Event, int] = {}
+    precision = 0.0
+    for event in events:
+        if event.mechanism == "gaussian" and event.rate == 1:
+            precision += math.inf if event.noise < 1e-150 else event.count / event.noise**2
+        else:
+            one = replace(event, count=1)
+            counts[one] = counts.get(one, 0) + event.count
+    found = [replace(event, count=count) for event, count in counts.items()]
+    if precision > 0:
+        found.append(Event("gaussian", 1 / math.sqrt(precision)))
+    return tuple(sorted(found))
