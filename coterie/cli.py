@@ -110,18 +110,18 @@ def epsilon(
     rate: Rate,
     steps: Steps,
     delta: DeltaOption,
+    adjacency: Annotated[str, typer.Option(help="zero-out, or replace-one.")] = "zero-out",
+    sampler: Annotated[str, typer.Option(help="poisson, or fixed (size, without replacement).")] = "poisson",
+    tight: Annotated[
+        bool, typer.Option("--tight", help="A finer bound, a lower bound, and others' formulas beside.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Certify epsilon (an upper bound) for Poisson-sampled Gaussian steps."""
-    from .jsonable import finite
-    from .privacy.accountant import epsilon as certify
-    from .privacy.accountant import shown
+    """Certify epsilon (an upper bound) for sampled Gaussian steps."""
+    from .privacy.events import Event
+    from .privacy_commands import show_epsilon
 
-    found = certify(noise, rate, steps, delta)
-    facts = {"epsilon": found, "noise": noise, "rate": rate, "steps": steps, "delta": delta}
-    typer.echo(
-        json.dumps(finite(facts)) if as_json else ("infinite" if found == float("inf") else shown(found, 4))
-    )
+    show_epsilon(Event("gaussian", noise, rate, steps, sampler), delta, adjacency, tight, as_json)
 
 
 @app.command()
@@ -140,7 +140,9 @@ def noise(
     found = noise_for(Target(epsilon, delta, rate, steps))
     facts = {"noise": found.noise, "epsilon": found.epsilon, "rate": rate, "steps": steps, "delta": delta}
     typer.echo(
-        json.dumps(finite(facts)) if as_json else f"{found.noise:.4f} (epsilon {shown(found.epsilon, 4)})"
+        json.dumps(finite(facts))
+        if as_json
+        else f"{shown(found.noise, 4)} (epsilon {shown(found.epsilon, 4)})"
     )
 
 

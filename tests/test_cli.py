@@ -343,6 +343,22 @@ def start(*arguments, **environment) -> subprocess.Popen:
     )
 
 
+def test_tight_epsilon_shows_both_bounds_and_flags_the_central_limit(monkeypatch, capsys):
+    asked = ["epsilon", "--noise", "0.6", "--rate", "0.01", "--steps", "500", "--delta", "1e-5", "--tight"]
+    code, out, err = call(monkeypatch, capsys, *asked)
+    assert code == 0
+    assert "at most, 5.77" in out
+    assert "3.72" in out
+    assert "no less than 5.77" in err
+    code, out, _ = call(monkeypatch, capsys, *asked, "--json")
+    found = json.loads(out)
+    assert 5.77 <= found["lower"] <= found["epsilon"] <= 5.81
+    assert found["by"] == "pld"
+    assert len(found["warnings"]) == 1
+    code, out, _ = call(monkeypatch, capsys, *asked[:-1], "--adjacency", "replace-one", "--json")
+    assert json.loads(out)["epsilon"] > found["epsilon"]
+
+
 def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(config):
     """Interrupted in its second method, a run keeps the first, and the same command finishes it."""
     changes = ["--set", "train.rounds=1500", "--set", "train.seeds=1", "--set", "method.lam=0.1"]

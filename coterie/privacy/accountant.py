@@ -86,7 +86,7 @@ def _upper(events: Sequence[Event], delta: float, adjacency: str, points: int) -
     if len(whole) == 1 and _is_plain(whole[0]):
         return gaussian.epsilon_of(_reach(adjacency) / whole[0].noise, delta) * (1 + 1e-9) + 1e-12, "exact"
     step = interval(whole, delta, adjacency, points)
-    spare = delta - _rounding(whole, step)
+    spare = delta - rounding(whole, step)
     try:
         found = math.nan if spare < delta / 2 else _read(whole, step, adjacency, spare, upper=True)
     except (OverflowError, MemoryError, ValueError):  # too little noise, or too long a distribution
@@ -107,7 +107,7 @@ def _lower(events: Sequence[Event], delta: float, adjacency: str) -> float:
     whole = tuple(event for event in whole if event.noise >= LEAST_NOISE)
     step = interval(whole, delta, adjacency, TIGHT_POINTS)
     some = LEANS if any(event.mechanism == "selection" for event in whole) else LEANS[:1]
-    within = min(delta + _rounding(whole, step), 1.0)
+    within = min(delta + rounding(whole, step), 1.0)
     try:
         read = [_read(whole, step, adjacency, within, upper=False, lean=lean) for lean in some]
     except (OverflowError, MemoryError, ValueError):
@@ -131,7 +131,7 @@ def _reach(adjacency: str) -> float:
     return 2.0 if adjacency == "replace-one" else 1.0
 
 
-def _rounding(whole: Sequence[Event], step: float) -> float:
+def rounding(whole: Sequence[Event], step: float) -> float:
     """Bound what rounding may add to a delta: Fourier coefficients are raised to the power `count`."""
     fourier = sum(1e-14 * event.count for event in whole)
     curves = sum(1e-15 / step * e.count for e in whole if e.mechanism == "selection" or e.sampler == "fixed")

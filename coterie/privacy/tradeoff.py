@@ -1,0 +1,158 @@
+"""Trade-off curves: how often an attack must miss a unit that is there, given its false alarms.
+
+An attacker sees everything that was released and says whether one unit was in the data. The
+type I error is a false alarm ("it was used", though it was not), the type II error a miss ("it
+was not used", though it was). Privacy forbids that both are small: the curve gives the least
+type II error that any attack can have at each type I error (Wasserman and Zhou 2010; Dong,
+Roth, Su 2022, section 2.1). Guessing blindly is the line 1 - type I; the closer a curve is
+to that line, the less can be learned.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtr, ndtri
+
+from ..errors import Problem
+from .accountant import ADJACENCY, LEAST_NOISE, TIGHT_POINTS, interval, renyi_epsilon, rounding
+from .distribution import distribution
+from .events import Event, check_adjacency, joined
+
+Array = NDArray[np.float64]
+CERTIFIED = "certified"
+PAIRS = 2_001  # supporting lines of a certified curve
+MOST_EPSILON = 700.0  # steeper lines than e^700 leave the range of numbers
+TAILS = (1e-9, 1e-6, 1e-3, 0.1, 0.5)  # how far lines reach: to the first of these deltas that is met
+FINE_STEP = 0.005  # of the privacy loss: no coarser where it can be helped
+
+
+@dataclass(frozen=True, eq=False)
+class TradeOff:
+    """Points of a trade-off curve.
+
+    `label` says of what, `by` how it was found: "certified" curves lie on or below the true one.
+    `type_one` grows from 0 to 1; `type_two` is the least type II error at each of them.
+    """
+
+    label: str
+    by: str
+    type_one: Array
+    type_two: Array
+
+    def __post_init__(self) -> None:
+        for key in ("type_one", "type_two"):
+            values = np.array(getattr(self, key), dtype=np.float64)
+            if values.ndim != 1 or len(values) < 2 or not np.all((values >= 0) & (values <= 1)):
+                raise Problem(f"{key} must be two or more numbers in [0, 1]")
+            values.flags.writeable = False
+            object.__setattr__(self, key, values)
+        ends = self.type_one[0] == 0 and self.type_one[-1] == 1
+        if not ends or np.any(np.diff(self.type_one) <= 0):
+            raise Problem("type_one must grow from 0 to 1")
+        if len(self.type_one) != len(self.type_two):
+            raise Problem(
+                f"type_two must have as many numbers as type_one, {len(self.type_one)},"
+                f" got {len(self.type_two)}"
+            )
+
+
+def gaussian_curve(mu: float, label: str = "", type_one: ArrayLike | None = None) -> TradeOff:
+    """Give G_mu: the type II error Phi(Phi^-1(1 - alpha) - mu) at type I error alpha.
+
+    The curve of telling N(0, 1) from N(mu, 1) (Dong, Roth, Su 2022, section 2.2). mu = 0 is
+    perfect privacy, infinity none. For a composition of sampled steps mu comes from a limit
+    theorem, and the curve is an estimate, not a bound.
+
+    >>> round(misses(gaussian_curve(1.0), 0.05), 4)
+    0.7405
+    """
+    if not mu >= 0:
+        raise Problem(f"mu must be a number >= 0, got {mu:g}")
+    alpha = _grid(type_one)
+    beta = np.zeros_like(alpha) if math.isinf(mu) else ndtr(-ndtri(alpha) - mu)
+    return TradeOff(label, "gaussian", alpha, beta)
+
+
+def certified_curve(
+    events: Iterable[Event],
+    label: str = "",
+    type_one: ArrayLike | None = None,
+    adjacency: str = ADJACENCY,
+) -> TradeOff:
+    """Give a curve below that of any attack on a composition of events fixed beforehand.
+
+    Formal guarantee: an attack on two neighbouring data sets, whichever of them the attacker
+    takes for the null hypothesis, has at each type I error a type II error of at least this.
+    Where no bound is finite (next to no noise), the curve is 0.
+    """
+    check_adjacency(adjacency)
+    alpha = _grid(type_one)
+    whole = joined(event for event in events if math.isfinite(event.noise))
+    if not whole:
+        return TradeOff(label, CERTIFIED, alpha, 1 - alpha)
+    if any(event.noise < LEAST_NOISE for event in whole):
+        return TradeOff(label, CERTIFIED, alpha, np.zeros_like(alpha))
+    return TradeOff(label, CERTIFIED, alpha, supported(*_pairs(whole, adjacency), alpha))
+
+
+def supported(epsilons: ArrayLike, deltas: ArrayLike, type_one: ArrayLike) -> Array:
+    """Give the least type II errors that (epsilon, delta)-privacy at all given pairs allows.
+
+    sup over pairs of max(0, 1 - delta - e^epsilon alpha, e^-epsilon (1 - delta - alpha)): Wasserman
+    and Zhou 2010, theorem 2.4; Dong, Roth, Su 2022, section 2.3. With all pairs of a
+    mechanism this is its curve; with some of them it lies below.
+
+    >>> supported([math.log(3)], [0.0], [0.0, 0.25, 1.0]).round(6).tolist()
+    [1.0, 0.25, 0.0]
+    """
+    alpha = np.asarray(type_one, dtype=np.float64)
+    least = np.zeros_like(alpha)
+    pairs = zip(np.atleast_1d(epsilons).tolist(), np.atleast_1d(deltas).tolist(), strict=True)
+    for epsilon, delta in pairs:
+        if epsilon <= MOST_EPSILON:
+            np.maximum(least, 1 - delta - math.exp(epsilon) * alpha, out=least)
+            np.maximum(least, math.exp(-epsilon) * (1 - delta - alpha), out=least)
+    return least
+
+
+def misses(curve: TradeOff, false_alarms: float) -> float:
+    """Give the share of misses at a share of false alarms: at the next point of the curve, never above.
+
+    >>> round(misses(gaussian_curve(0.0), 0.05), 3)
+    0.95
+    """
+    if not 0 <= false_alarms <= 1:
+        raise Problem(f"false alarms must be a number in [0, 1], got {false_alarms:g}")
+    return float(curve.type_two[np.searchsorted(curve.type_one, false_alarms)])
+
+
+def _grid(type_one: ArrayLike | None) -> Array:
+    """Give the type I errors asked for, else steps of 0.2 per cent with finer ones near 0."""
+    if type_one is not None:
+        return np.asarray(type_one, dtype=np.float64)
+    return np.concatenate([[0.0], np.geomspace(1e-6, 1e-3, 60), np.linspace(0.002, 1, 500)])
+
+
+def _pairs(whole: Sequence[Event], adjacency: str) -> tuple[Array, Array]:
+    """Give (epsilon, delta) pairs that hold: by privacy-loss distribution, else by Renyi privacy."""
+    try:
+        step = _step(whole, adjacency)
+        made = distribution(whole, step, adjacency, upper=True)
+        reach = next(e for e in map(made.get_epsilon_for_delta, TAILS) if math.isfinite(e))
+        epsilons = np.linspace(0, min(float(reach), MOST_EPSILON), PAIRS)
+        deltas = np.asarray(made.get_delta_for_epsilon(epsilons), dtype=np.float64)
+        return epsilons, np.clip(np.nan_to_num(deltas, nan=1.0) + rounding(whole, step), 0, 1)
+    except (OverflowError, MemoryError, ValueError, StopIteration):  # too little noise, or too long
+        deltas = np.geomspace(TAILS[0], 0.99, PAIRS // 10)
+        return np.array([renyi_epsilon(whole, float(delta), adjacency) for delta in deltas]), deltas
+
+
+def _step(whole: Sequence[Event], adjacency: str) -> float:
+    """Choose a discretisation as the accountant does, finer where little noise makes it coarse."""
+    coarse = interval(whole, TAILS[1], adjacency)
+    return min(coarse, max(FINE_STEP, interval(whole, TAILS[1], adjacency, TIGHT_POINTS)))
