@@ -118,8 +118,9 @@ def _lower(events: Sequence[Event], delta: float, adjacency: str) -> float:
 def _read(
     whole: Sequence[Event], step: float, adjacency: str, delta: float, upper: bool, lean: float = 0.5
 ) -> float:
-    made = distribution([e for e in whole if math.isfinite(e.noise)], step, adjacency, upper, lean)
-    return float(made.get_epsilon_for_delta(delta))
+    with _quiet():
+        made = distribution([e for e in whole if math.isfinite(e.noise)], step, adjacency, upper, lean)
+        return float(made.get_epsilon_for_delta(delta))
 
 
 def _is_plain(event: Event) -> bool:

@@ -1,0 +1,379 @@
+"""The ledger: the durable record of what was spent of one silo's data set.
+
+SQLite, one file a data set, append-only, each row hashed with the one before. A run is
+charged as planned when it begins, rounds are reserved before and committed after; what
+was reserved counts as spent, whether it was committed or not. What is not written here
+before it happens does not happen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import Problem
+from .adversaries import ADVERSARIES
+from .filters import FILTERS, Filter, Spent, filter_for
+from .runplan import RunPlan
+
+SCHEMA = "coterie-ledger/1"
+FIRST = "0" * 64
+TABLE = """
+create table if not exists entries (
+  seq integer primary key, kind text not null, body text not null, previous text not null, hash text not null
+) strict;
+create trigger if not exists no_update before update on entries
+  begin select raise(abort, 'a ledger is only ever added to'); end;
+create trigger if not exists no_delete before delete on entries
+  begin select raise(abort, 'a ledger is only ever added to'); end;
+"""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Which data set a ledger is of: where it comes from, whose it is, how many examples it has."""
+
+    source: str
+    silo: str
+    size: int
+
+    @property
+    def fingerprint(self) -> str:
+        """Give the name of the ledger's file: of the identity and the size, never of the content."""
+        return hashlib.sha256(json.dumps([self.source, self.silo, self.size]).encode()).hexdigest()[:24]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One row of a ledger."""
+
+    seq: int
+    kind: str
+    body: dict[str, Any]
+    previous: str
+    hash: str
+
+
+@dataclass
+class Ledger:
+    """An open ledger. Two processes may hold one: each change is one exclusive transaction."""
+
+    path: Path
+    connection: sqlite3.Connection
+
+    def entries(self) -> list[Entry]:
+        """Read all rows; refuse a chain that is broken, naming the row."""
+        try:
+            rows = self.connection.execute("select seq, kind, body, previous, hash from entries order by seq")
+            found = [Entry(seq, kind, _parse(body), previous, own) for seq, kind, body, previous, own in rows]
+        except sqlite3.Error as error:
+            raise Problem(f"ledger '{self.path}' cannot be read: {error}: restore a copy") from error
+        previous = FIRST
+        for number, entry in enumerate(found, 1):
+            if entry.seq != number or entry.previous != previous or entry.hash != _hash(entry):
+                raise Problem(f"ledger '{self.path}': row {entry.seq} was changed or lost: restore a copy")
+            previous = entry.hash
+        return found
+
+    @property
+    def identity(self) -> Identity:
+        """Which data set this is the ledger of."""
+        return Identity(**self.entries()[0].body["identity"])
+
+    @property
+    def head(self) -> str:
+        """Give the hash of the last row."""
+        return self.entries()[-1].hash
+
+    def state(self) -> State:
+        """Give what all rows together say."""
+        return State.of(self.entries())
+
+    @contextmanager
+    def change(self) -> Iterator[Changes]:
+        """Add rows in one exclusive transaction: all of them, or none."""
+        try:
+            self.connection.execute("begin immediate")
+        except sqlite3.Error as error:
+            raise Problem(_cannot_write(self.path, error)) from error
+        try:
+            changes = Changes(self.entries())
+            yield changes
+            self.connection.executemany(
+                "insert into entries values (?, ?, ?, ?, ?)",
+                [(e.seq, e.kind, _text(e.body), e.previous, e.hash) for e in changes.added],
+            )
+            self.connection.execute("commit")
+        except sqlite3.Error as error:
+            self._give_up()
+            raise Problem(_cannot_write(self.path, error)) from error
+        except BaseException:
+            self._give_up()
+            raise
+
+    def _give_up(self) -> None:
+        if self.connection.in_transaction:
+            self.connection.execute("rollback")
+
+    def close(self) -> None:
+        """Close the file."""
+        self.connection.close()
+
+    def set_budget(
+        self, unit: str, epsilon: float, delta: float, reason: str = "", higher: bool = False
+    ) -> None:
+        """Set the budget of a unit: lowering is always allowed, raising must be said, with a reason."""
+        _check_budget(epsilon, delta)
+        with self.change() as rows:
+            now = rows.state.budgets.get(unit)
+            raised = now is not None and (epsilon > now[0] or delta > now[1])
+            if raised and not (higher and reason.strip()):
+                raise Problem(
+                    f"ledger '{self.path}': the budget is ({now[0]:g}, {now[1]:g});"  # type: ignore[index]
+                    " to raise it say so (--raise) and give a reason (--reason)"
+                )
+            body = {"unit": unit, "epsilon": epsilon, "delta": delta, "raised": raised, "reason": reason}
+            rows.add("budget", body)
+
+    def claim(self, plan: RunPlan, partial: bool = False) -> Claim:
+        """Begin a run: charge it as planned, or refuse.
+
+        With `partial` a run that does not fit whole is given as many rounds as fit, fixed now, so that
+        when its silo leaves depends on the ledger alone.
+        """
+        with self.change() as rows:
+            rounds = rows.state.filter.affordable(rows.state, plan, partial)
+            if rounds < 1:
+                raise Spent(rows.state.refusal(plan))
+            body = {**plan.to_json(), "allowed": rounds}
+            if rounds < plan.rounds:
+                body["epsilon"] = rows.state.filter.certified(plan, 0, rounds)
+            entry = rows.add("run", body)
+        return Claim(entry.seq, entry.hash, rounds)
+
+    def reserve(self, run: int, first: int, last: int) -> Entry:
+        """Charge rounds before they happen; a round that was reserved before is charged again."""
+        with self.change() as rows:
+            plan = rows.state.plan_of(run)
+            allowed = rows.state.runs[run]["allowed"]
+            if not 0 <= first < last <= allowed:
+                raise Spent(f"run {run} may do {allowed} rounds: rounds {first} to {last} are refused")
+            rows.state.filter.check_reserve(rows.state, run, plan, first, last)
+            return rows.add("reserve", {"run": run, "first": first, "last": last})
+
+    def commit(self, reservation: int, digest: str) -> None:
+        """Record that reserved rounds happened, with a digest of what came out."""
+        with self.change() as rows:
+            if reservation not in rows.state.reservations:
+                raise Problem(f"ledger '{self.path}': row {reservation} is no reservation")
+            rows.add("commit", {"reservation": reservation, "digest": digest})
+
+    def cancel(self, run: int) -> None:
+        """Take back a run that never reserved a round: nothing of it was released."""
+        with self.change() as rows:
+            if rows.state.reserved(run):
+                raise Problem(f"ledger '{self.path}': run {run} has released something and stays charged")
+            rows.add("cancel", {"run": run})
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A run in a ledger: its row, that row's hash, and how many rounds it may do."""
+
+    run: int
+    hash: str
+    rounds: int
+
+
+class Changes:
+    """Rows that a transaction adds."""
+
+    def __init__(self, known: list[Entry]) -> None:
+        self.known = known
+        self.added: list[Entry] = []
+
+    @property
+    def state(self) -> State:
+        """What all rows say, the added ones too."""
+        return State.of([*self.known, *self.added])
+
+    def add(self, kind: str, body: dict[str, Any]) -> Entry:
+        """Add a row."""
+        rows = self.known + self.added
+        seq, previous = (rows[-1].seq + 1, rows[-1].hash) if rows else (1, FIRST)
+        body = {**body, "time": round(time.time(), 3)}
+        entry = Entry(seq, kind, body, previous, "")
+        entry = Entry(seq, kind, body, previous, _hash(entry))
+        self.added.append(entry)
+        return entry
+
+
+@dataclass(frozen=True)
+class State:
+    """What the rows of a ledger say: budgets, runs, reservations."""
+
+    filter: Filter
+    budgets: dict[str, tuple[float, float]]
+    runs: dict[int, dict[str, Any]]
+    reservations: dict[int, dict[str, Any]]
+    committed: frozenset[int]
+
+    @classmethod
+    def of(cls, entries: Sequence[Entry]) -> State:
+        """Read the rows in order."""
+        budgets: dict[str, tuple[float, float]] = {}
+        runs: dict[int, dict[str, Any]] = {}
+        reservations: dict[int, dict[str, Any]] = {}
+        committed = set()
+        for entry in entries:
+            body = entry.body
+            if entry.kind == "budget":
+                budgets[body["unit"]] = body["epsilon"], body["delta"]
+            elif entry.kind == "run":
+                runs[entry.seq] = body
+            elif entry.kind == "reserve":
+                reservations[entry.seq] = body
+            elif entry.kind == "commit":
+                committed.add(body["reservation"])
+            elif entry.kind == "cancel":
+                del runs[body["run"]]
+        kind = entries[0].body["filter"] if entries else "basic"
+        return cls(filter_for(kind), budgets, runs, reservations, frozenset(committed))
+
+    def plan_of(self, run: int) -> RunPlan:
+        """Give a run's plan."""
+        if run not in self.runs:
+            raise Problem(f"the ledger has no run {run}")
+        return RunPlan.from_json(self.runs[run])
+
+    def reserved(self, run: int) -> list[tuple[int, int]]:
+        """List the rounds a run reserved; those reserved twice are there twice."""
+        return [(r["first"], r["last"]) for r in self.reservations.values() if r["run"] == run]
+
+    def total(self, unit: str, adversary: str) -> tuple[float, float]:
+        """Give the (epsilon, delta) spent in a unit against an adversary, over all runs."""
+        return self.filter.total(self, unit, adversary)
+
+    def refusal(self, plan: RunPlan) -> str:
+        """Say why a run does not fit."""
+        spent = max(self.total(plan.unit, adversary) for adversary in ADVERSARIES)
+        epsilon, delta = self.budgets.get(plan.unit, (0.0, 0.0))
+        return (
+            f"the budget of this data set is (epsilon {epsilon:g}, delta {delta:g}) in the unit"
+            f" '{plan.unit}', ({spent[0]:.4g}, {spent[1]:.3g}) of it is spent: a run of"
+            f" ({plan.epsilon:.4g}, {plan.delta:.3g}) does not fit"
+        )
+
+
+def open_ledger(
+    folder: Path,
+    identity: Identity,
+    budget: tuple[float, float] | None = None,
+    unit: str = "example",
+    filter: str = "basic",
+) -> Ledger:
+    """Open the ledger of a data set; make it, with a budget, where there is none."""
+    path = folder / f"{identity.fingerprint}.sqlite"
+    if not path.exists():
+        if budget is None:
+            raise Problem(
+                f"there is no ledger of '{identity.silo}' in '{folder}': make it with a budget first"
+            )
+        _check_budget(*budget)
+        if filter not in FILTERS:
+            raise Problem(f"filter: expected one of {', '.join(FILTERS)}, got '{filter}'")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise Problem(f"ledger: cannot make '{folder}': {error.strerror}") from error
+        ledger = Ledger(path, _connect(path, create=True))
+        with ledger.change() as rows:
+            if not rows.known:  # else another process was quicker
+                body = {"schema": SCHEMA, "identity": asdict(identity), "filter": filter}
+                rows.add("open", body)
+                added = {
+                    "unit": unit,
+                    "epsilon": budget[0],
+                    "delta": budget[1],
+                    "raised": False,
+                    "reason": "first",
+                }
+                rows.add("budget", added)
+        return ledger
+    ledger = read_ledger(path)
+    if ledger.identity != identity:
+        found = ledger.identity
+        raise Problem(
+            f"ledger '{path}' is that of another data set ('{found.silo}' of {found.source}, {found.size}"
+            f" examples), not of '{identity.silo}' of {identity.source}, {identity.size} examples"
+        )
+    return ledger
+
+
+def read_ledger(path: Path) -> Ledger:
+    """Open a ledger that exists."""
+    if not path.is_file():
+        raise Problem(f"there is no ledger '{path}'")
+    ledger = Ledger(path, _connect(path))
+    entries = ledger.entries()
+    schema = entries[0].body.get("schema") if entries and entries[0].kind == "open" else None
+    if schema != SCHEMA:
+        raise Problem(f"ledger '{path}' is not of the schema {SCHEMA}, but {schema}")
+    return ledger
+
+
+def _connect(path: Path, create: bool = False) -> sqlite3.Connection:
+    try:
+        connection = sqlite3.connect(
+            f"file:{path}?mode={'rwc' if create else 'rw'}",
+            uri=True,
+            isolation_level=None,
+            timeout=60,
+            check_same_thread=False,
+        )
+        connection.execute("pragma synchronous = full")
+        if create:
+            connection.execute("pragma journal_mode = wal")
+            connection.executescript(TABLE)
+    except sqlite3.Error as error:
+        raise Problem(_cannot_write(path, error)) from error
+    return connection
+
+
+def _cannot_write(path: Path, error: sqlite3.Error) -> str:
+    return (
+        f"ledger '{path}' cannot be written: {error}: nothing is trained without it; free space or permit"
+        " writing, or restore a copy"
+    )
+
+
+def _check_budget(epsilon: float, delta: float) -> None:
+    if not (math.isfinite(epsilon) and epsilon > 0):
+        raise Problem(f"epsilon of a ledger must be a finite number > 0, got {epsilon:g}")
+    if not 0 < delta < 1:
+        raise Problem(f"delta must be a number in (0, 1), got {delta:g}")
+
+
+def _text(body: dict[str, Any]) -> str:
+    return json.dumps(body, sort_keys=True)
+
+
+def _parse(text: Any) -> dict[str, Any]:
+    try:
+        body = json.loads(text)
+    except (ValueError, TypeError):
+        return {"unreadable": repr(text)}
+    return body if isinstance(body, dict) else {"unreadable": repr(text)}
+
+
+def _hash(entry: Entry) -> str:
+    content = json.dumps([entry.seq, entry.kind, _text(entry.body), entry.previous])
+    return hashlib.sha256(content.encode()).hexdigest()

@@ -1,0 +1,52 @@
+"""What a run asks of one data set, fixed before it begins."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from .adversaries import ADVERSARIES
+from .events import Event
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """What a run asks of a data set: `stages` are (rounds, events of each round), one after the other.
+
+    `epsilon` is certified for all of it at `delta`; `seen` names the adversaries who see what it
+    releases.
+    """
+
+    label: str
+    unit: str
+    delta: float
+    epsilon: float
+    stages: tuple[tuple[int, tuple[Event, ...]], ...]
+    seen: tuple[str, ...] = tuple(ADVERSARIES)
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds are planned."""
+        return sum(rounds for rounds, _ in self.stages)
+
+    def events(self, first: int, last: int) -> tuple[Event, ...]:
+        """Give the events of the rounds from `first` to `last`."""
+        found: list[Event] = []
+        start = 0
+        for rounds, events in self.stages:
+            count = min(last, start + rounds) - max(first, start)
+            if count > 0:
+                found += [Event(e.mechanism, e.noise, e.rate, e.count * count, e.sampler) for e in events]
+            start += rounds
+        return tuple(found)
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the plan as plain data."""
+        stages = [{"rounds": r, "events": [asdict(e) for e in events]} for r, events in self.stages]
+        return {**asdict(self), "stages": stages, "seen": list(self.seen)}
+
+    @classmethod
+    def from_json(cls, body: dict[str, Any]) -> RunPlan:
+        """Read a plan back."""
+        stages = tuple((s["rounds"], tuple(Event(**e) for e in s["events"])) for s in body["stages"])
+        return cls(body["label"], body["unit"], body["delta"], body["epsilon"], stages, tuple(body["seen"]))
