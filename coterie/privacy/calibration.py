@@ -86,7 +86,7 @@ def noise_for(target: Target, guess: float | None = None) -> Calibrated:
             high = at
         if 0 < found < math.inf:
             known.append((at, math.log(found)))
-            at = _next(known, aim, low, high)
+            at = next_guess(known, aim, low, high)
         else:
             at = (low + high) / 2
     raise Problem(
@@ -95,7 +95,7 @@ def noise_for(target: Target, guess: float | None = None) -> Calibrated:
     )
 
 
-def _next(known: list[tuple[float, float]], aim: float, low: float, high: float) -> float:
+def next_guess(known: list[tuple[float, float]], aim: float, low: float, high: float) -> float:
     """Choose the next log-noise: by secant where that stays in the bracket, else by halves."""
     slope = -1.0
     if len(known) > 1 and known[-1][0] != known[-2][0]:

@@ -1,0 +1,387 @@
+"""The cost of tuning: trying settings on private data and keeping the best is a release, too.
+
+Run one private training a random number of times, each time with a setting drawn from a public
+list, and give away the best model only. Papernot and Steinke 2022 (Hyperparameter Tuning with
+Renyi Differential Privacy) bound what that costs against whoever sees the chosen model; Koskela,
+Redberg and Wang 2024 (Privacy Profiles for Private Selection) bound it by the privacy profile
+of one trial. Both hold, the smaller is taken. Neither holds against whoever knows the number of
+trials, or saw the others: the server, and all silos that it broadcasts to. Against them all
+trials add up; nor is there in general a better bound than that for a fixed number of trials.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.special import betaln
+
+from ..errors import Problem, nearest
+from .accountant import ADJACENCY, LEAST_NOISE, ORDERS, epsilon_of, interval, renyi_curve, rounding
+from .calibration import MOST_NOISE, SLACK, Calibrated, Target, next_guess, noise_for
+from .distribution import distribution
+from .events import Event, check_adjacency, check_delta, joined
+
+DISTRIBUTIONS = ("poisson", "geometric", "negative-binomial")
+LEAST_GAMMA = 1e-250
+PROFILE_POINTS = 1_000  # of the excess, which needs less than the epsilon it is added to
+COVERED = (
+    "the epsilon of the chosen model holds against whoever sees that model and its setting only: not the"
+    " other trials, not their scores, not how many there were",
+    "the epsilon against the server tells how many trials there were, so keep it from those who get the"
+    " chosen model",
+    "the server, and every silo that it broadcasts to, saw all trials: against them all trials add up",
+    "the score by which the best trial was chosen must be public or noised and part of the trial",
+    "the number of trials must be drawn before the first one, without looking at data, and not be changed",
+    "each trial must draw its setting at random from one public list, whatever the other trials gave, and"
+    " is charged as the costliest setting",
+)
+
+
+@dataclass(frozen=True)
+class Trials:
+    """A random number of trials: its distribution, its mean and, for some, its shape.
+
+    "negative-binomial" is conditioned on at least one trial (Papernot and Steinke 2022,
+    definition 1): their eta is `shape`, any number above -1, and their gamma is found from the
+    mean. Shape 0 is the logarithmic distribution, 1 the geometric one, which has a name of its
+    own and takes no shape. A smaller shape costs less and draws far from its mean more often.
+    "poisson" stays near its mean and costs most; it may give no trial at all.
+
+    >>> Trials("geometric", mean=10.0).gamma
+    0.1
+    """
+
+    distribution: str
+    mean: float
+    shape: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.distribution not in DISTRIBUTIONS:
+            raise Problem(
+                f"distribution: unknown distribution '{self.distribution}';"
+                f" {nearest(self.distribution, DISTRIBUTIONS)}"
+            )
+        if not 1 <= self.mean < math.inf:
+            raise Problem(f"mean must be a finite number of trials >= 1, got {self.mean}")
+        if self.distribution != "negative-binomial":
+            if self.shape is not None:
+                raise Problem(f"shape: a {self.distribution} number of trials has none, got {self.shape}")
+        elif self.shape is None or not -1 < self.shape < math.inf:
+            raise Problem(f"shape must be a finite number > -1, got {self.shape}")
+        elif _log_mean(-math.log(LEAST_GAMMA), self.shape) < math.log(self.mean):
+            raise Problem(
+                f"shape {self.shape:g} is too near -1 for a mean of {self.mean:g} trials: take a larger shape"
+            )
+
+    @property
+    def gamma(self) -> float:
+        """The chance in (0, 1] that shortens the number of trials, so that its mean is `mean`."""
+        return 1 / self.mean if self.distribution == "geometric" else math.exp(-_decay(self))
+
+
+@dataclass(frozen=True)
+class TuningSpent:
+    """What tuning cost a silo: epsilons at one delta.
+
+    `one` is the cost of a single trial, never that of tuning; `chosen` is against whoever sees
+    the chosen model only, `server` against whoever saw all trials that ran. `notes` say, for the
+    statement, what the numbers rest on.
+    """
+
+    one: float
+    chosen: float
+    server: float
+    delta: float
+    notes: tuple[str, ...]
+
+
+def draw_trials(trials: Trials, generator: np.random.Generator) -> int:
+    """Draw a number of trials.
+
+    A Poisson number may be 0: then no trial is run and nothing is chosen. That is an outcome to
+    be published as it is; to draw again is another distribution, whose cost is not known here.
+
+    The negative binomial is a Poisson sum of logarithmic numbers, here with at least one of them
+    (Quenouille 1949); a shape below 0 is drawn by rejection from the logarithmic distribution.
+    """
+    if trials.distribution == "poisson":
+        return int(generator.poisson(trials.mean))
+    decay, shape = _decay(trials), _shape(trials)
+    if shape > 0:
+        first = -math.log1p(generator.random() * math.expm1(-shape * decay))
+        parts = 1 + int(generator.poisson(max(shape * decay - first, 0.0)))
+        return sum(_logarithmic(decay, generator) for _ in range(parts))
+    while True:
+        drawn = _logarithmic(decay, generator)
+        kept = -math.log(drawn + shape) - float(betaln(drawn, 1 + shape))
+        if math.log(1 - generator.random()) <= kept:
+            return drawn
+
+
+def _logarithmic(decay: float, generator: np.random.Generator) -> int:
+    """Draw from the logarithmic distribution: geometric, its chance gamma^u for a uniform u (Kemp 1981)."""
+    chance = math.exp(-decay * generator.random())
+    if chance >= 1:
+        return 1
+    return 1 + math.floor(math.log(1 - generator.random()) / math.log1p(-chance))
+
+
+def chance_above(trials: Trials, count: int) -> float:
+    """Give the chance that more than `count` trials are drawn.
+
+    Whoever stops at `count` trials pays for it: an (epsilon, delta) of the chosen model becomes
+    (epsilon, delta + (1 + e^epsilon) * chance). Rounded up, so never quite 0.
+
+    >>> round(chance_above(Trials("geometric", 10.0), 20), 6)  # 0.9^20
+    0.121577
+    """
+    _check_count(count)
+    return min(max(1 - float(np.exp(_log_chances(trials, count)).sum()), 0.0) + 1e-14 * (1 + count), 1.0)
+
+
+def _log_chances(trials: Trials, count: int) -> np.ndarray:
+    """Give the log-chances of the numbers up to `count`, from 0 on for Poisson, from 1 on for the others."""
+    if trials.distribution == "poisson":
+        later = math.log(trials.mean) - np.log(np.arange(1.0, count + 1))
+        return -trials.mean + np.concatenate([[0.0], np.cumsum(later)])
+    decay, shape = _decay(trials), _shape(trials)
+    if decay == 0:
+        return np.zeros(min(count, 1))
+    less = math.log(-math.expm1(-decay))
+    first = less - math.log(decay) - _log_growth(shape * decay)
+    number = np.arange(1.0, max(count, 1))
+    later = less + np.log((number + shape) / (number + 1))
+    return np.cumsum(np.concatenate([[first], later]))[:count]
+
+
+def _log_growth(x: float) -> float:
+    """Give log((e^x - 1) / x), which is 0 at 0."""
+    if x == 0:
+        return 0.0
+    return max(x, 0.0) + math.log(-math.expm1(-abs(x)) / abs(x))
+
+
+def _log_mean(decay: float, shape: float) -> float:
+    """Give the log of the mean, shape * (1 / gamma - 1) / (1 - gamma^shape), where gamma = e^-decay."""
+    return _log_growth(decay) - _log_growth(-shape * decay)
+
+
+def _shape(trials: Trials) -> float:
+    return 1.0 if trials.shape is None else trials.shape
+
+
+@functools.lru_cache(maxsize=1024)
+def _decay(trials: Trials) -> float:
+    """Give log(1 / gamma), at which the mean is as asked for."""
+    if trials.distribution == "poisson":
+        raise Problem("gamma: a poisson number of trials has none")
+    if trials.mean == 1:
+        return 0.0
+    if trials.distribution == "geometric":
+        return math.log(trials.mean)
+    wanted, shape = math.log(trials.mean), _shape(trials)
+    most = -math.log(LEAST_GAMMA)
+    return float(brentq(lambda decay: _log_mean(decay, shape) - wanted, 0.0, most, xtol=1e-15, rtol=1e-14))
+
+
+@functools.lru_cache(maxsize=1024)
+def chosen_epsilon(
+    events: tuple[Event, ...], trials: Trials, delta: float, adjacency: str = ADJACENCY
+) -> float:
+    """Bound from above the epsilon against whoever sees the chosen model only.
+
+    `events` are those of one trial, its score included, fixed beforehand and the same for every
+    setting that may be drawn. Infinite where no bound is known.
+
+    >>> one = (Event("gaussian", 5.0, 0.3, 603),)
+    >>> round(chosen_epsilon(one, Trials("geometric", 10.0), 1e-3), 1)
+    8.6
+    """
+    check_delta(delta)
+    check_adjacency(adjacency)
+    curve = renyi_curve(events, adjacency)
+    delta_at = _profile(events, curve, delta, adjacency)
+    one = epsilon_of(events, delta / trials.mean, adjacency)
+    by_profile = one + profile_excess(trials, delta_at)
+    by_renyi = _converted(selected_curve(curve, trials, delta_at), delta)
+    return min(by_profile, by_renyi)
+
+
+def selected_curve(
+    curve: Sequence[float], trials: Trials, delta_at: Callable[[float], float] | None = None
+) -> list[float]:
+    """Give the Renyi divergences of the best of some trials, from those of one trial, at `ORDERS`.
+
+    Papernot and Steinke 2022, theorem 2 (negative binomial; the second order may also be 1, where
+    its term is log(1 / gamma) whatever the divergence) and theorem 6 (Poisson). That there is no
+    trial at all is an outcome, too: its chance e^-mean is added to the divergence's sum, which
+    matters for small means only. `delta_at` gives a delta of one trial at an epsilon, by default
+    from `curve` itself.
+    """
+    orders, one = np.asarray(ORDERS, dtype=float), _known(curve)
+    size = math.log(trials.mean) / (orders - 1)
+    if trials.distribution == "poisson":
+        known = delta_at or (lambda at: _renyi_delta(curve, at))
+        deltas = np.array([known(math.log1p(1 / (order - 1))) for order in orders.tolist()])
+        some = (orders - 1) * (one + trials.mean * deltas + size)
+        return [float(value) for value in np.logaddexp(-trials.mean, some) / (orders - 1)]
+    decay = _decay(trials)
+    second = min(decay, float(np.min((1 - 1 / orders) * one + decay / orders)))
+    return [float(value) for value in one + (1 + _shape(trials)) * second + size]
+
+
+def profile_excess(trials: Trials, delta_at: Callable[[float], float]) -> float:
+    """Give the excess with which the chosen model is (epsilon(delta / mean) + excess, delta)-private.
+
+    `delta_at` gives the delta of one trial at an epsilon, epsilon(.) is its inverse. After
+    Koskela, Redberg and Wang 2024, with the best constant. Let f be the generating function of
+    the number of trials. An outcome that one trial beats with chance a is chosen with f'(1 - a)
+    times its chance in one trial. On a neighbouring data set it is beaten with some chance b, and
+    b <= r a + delta_at(log r) for every r >= 1. Since f' <= f'(1) = mean, all that is needed is
+    e^excess >= f'(1 - a) / f'(1 - b).
+
+    Negative binomial: the ratio is ((gamma + (1 - gamma) b) / (gamma + (1 - gamma) a))^(1 + shape),
+    which is at most r^(1 + shape) as soon as (1 - gamma) delta_at(log r) <= gamma (r - 1). Poisson:
+    it is e^(mean (b - a)), and b - a <= delta_at(0).
+    """
+    if trials.distribution == "poisson":
+        return trials.mean * delta_at(0.0)
+    decay = _decay(trials)
+    low, high = 0.0, decay
+    for _ in range(50):
+        middle = (low + high) / 2
+        enough = delta_at(middle) * math.expm1(decay) <= math.expm1(middle)
+        low, high = (low, middle) if enough else (middle, high)
+    return (1 + _shape(trials)) * high
+
+
+def _profile(
+    events: Iterable[Event], curve: Sequence[float], delta: float, adjacency: str
+) -> Callable[[float], float]:
+    """Give a function from epsilon to a delta of one trial, by privacy-loss distribution and by Renyi."""
+    whole = joined(event for event in events if math.isfinite(event.noise))
+    made, spare = None, 0.0
+    if whole and all(event.noise >= LEAST_NOISE for event in whole):
+        step = interval(whole, delta, adjacency, PROFILE_POINTS)
+        try:
+            made, spare = distribution(whole, step, adjacency), rounding(whole, step)
+        except (OverflowError, MemoryError, ValueError):  # too little noise, or too long a distribution
+            made = None
+
+    def delta_at(epsilon: float) -> float:
+        if not whole:
+            return 0.0
+        by_curve = _renyi_delta(curve, epsilon)
+        return by_curve if made is None else min(by_curve, float(made.get_delta_for_epsilon(epsilon)) + spare)
+
+    return delta_at
+
+
+def _known(curve: Sequence[float]) -> np.ndarray:
+    """Give divergences as numbers >= 0; one that could not be computed counts as infinite."""
+    return np.nan_to_num(np.maximum(curve, 0.0), nan=math.inf, posinf=math.inf)
+
+
+def _renyi_delta(curve: Sequence[float], epsilon: float) -> float:
+    from dp_accounting.rdp import rdp_privacy_accountant as rdp
+
+    return float(rdp.compute_delta(ORDERS, _known(curve), epsilon)[0])
+
+
+def _converted(curve: Sequence[float], delta: float) -> float:
+    from dp_accounting.rdp import rdp_privacy_accountant as rdp
+
+    return max(0.0, float(rdp.compute_epsilon(ORDERS, _known(curve), delta)[0]))
+
+
+def server_epsilon(
+    events: Iterable[Event], most_trials: int, delta: float, adjacency: str = ADJACENCY
+) -> float:
+    """Bound from above the epsilon against the server, who saw every trial: all of them compose.
+
+    `most_trials` is the number that ran, or any larger one. That it was drawn at random costs
+    nothing and saves nothing: it was drawn beforehand and does not depend on data, so it may be
+    known, and given it this is a composition fixed beforehand.
+    """
+    check_delta(delta)
+    _check_count(most_trials)
+    check_adjacency(adjacency)
+    if most_trials == 0:
+        return 0.0
+    return epsilon_of(tuple(replace(e, count=e.count * most_trials) for e in events), delta, adjacency)
+
+
+def spent_by_tuning(
+    events: Iterable[Event], trials: Trials, ran: int, delta: float, adjacency: str = ADJACENCY
+) -> TuningSpent:
+    """Give what tuning cost: `ran` trials drawn from `trials`, each of them `events`."""
+    one = tuple(events)
+    _check_count(ran)
+    if ran == 0 and trials.distribution != "poisson":
+        raise Problem(f"a {trials.distribution} number of trials is at least 1, got 0")
+    nothing = (
+        f"with chance {math.exp(-trials.mean):.2g} there is no trial and nothing is chosen: do not draw again"
+    )
+    return TuningSpent(
+        one=epsilon_of(one, delta, adjacency),
+        chosen=chosen_epsilon(one, trials, delta, adjacency),
+        server=server_epsilon(one, ran, delta, adjacency),
+        delta=delta,
+        notes=(*COVERED, nothing) if trials.distribution == "poisson" else COVERED,
+    )
+
+
+def noise_for_tuning(epsilon: float, delta: float, rate: float, steps: int, trials: Trials) -> Calibrated:
+    """Find the noise of each trial, `steps` Poisson-sampled sums, with which the chosen model is in budget.
+
+    Formal guarantee: the epsilon returned is `chosen_epsilon` of the noise returned, and at most
+    `epsilon`. It is more than 0.99 of it, save for a tiny epsilon where the bound falls to 0 at once.
+    """
+    single = noise_for(Target(epsilon, delta, rate, steps))
+    if math.isinf(epsilon):
+        return single
+    at, aim = math.log(single.noise), math.log(epsilon * (1 - SLACK / 2))
+    low, high, kept = at - math.log(4), math.log(MOST_NOISE), None
+    known: list[tuple[float, float]] = []
+    while high - low > 1e-5:
+        noise = math.exp(at)
+        found = chosen_epsilon((Event("gaussian", noise, rate, steps),), trials, delta)
+        if found <= epsilon:
+            high, kept = at, Calibrated(noise, found)
+        else:
+            low = at
+        if epsilon * (1 - SLACK) < found <= epsilon:
+            break
+        if 0 < found < math.inf:
+            known.append((at, math.log(found)))
+            at = next_guess(known, aim, low, high)
+        else:
+            at = (low + high) / 2
+    if kept is None:
+        raise Problem(
+            f"epsilon {epsilon:g} at delta {delta:g} cannot be reached for {trials.mean:g} trials on average"
+            f" with noise up to {MOST_NOISE:g} (rate {rate:g}, {steps} steps): raise epsilon or delta, or try"
+            " less"
+        )
+    return kept
+
+
+def noise_for_server(epsilon: float, delta: float, rate: float, steps: int, most_trials: int) -> Calibrated:
+    """Find the noise of each trial with which `most_trials` of them are in budget against the server.
+
+    Fix `most_trials` before the number of trials is drawn: noise that follows the draw tells it,
+    and then `chosen_epsilon` does not hold (see `chance_above` for what stopping there costs).
+    """
+    _check_count(most_trials, least=1)
+    Event("gaussian", 1.0, rate, steps)
+    return noise_for(Target(epsilon, delta, rate, steps * most_trials))
+
+
+def _check_count(count: int, least: int = 0) -> None:
+    if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < least:
+        raise Problem(f"the number of trials must be a whole number >= {least}, got {count}")
