@@ -110,3 +110,42 @@ def test_same_seed_same_bits(federation):
     assert torch.equal(
         vectors(experiment(federation, MRMTL(lam=0.4))), vectors(experiment(federation, MRMTL(lam=0.4)))
     )
+
+
+def test_a_silo_that_leaves_keeps_its_model_and_the_others_go_on(federation):
+    """From round 2 on silo 1 is gone: to the bit as if the others had been alone with what was merged."""
+    from coterie.simulate import simulate
+
+    made = experiment(federation, MRMTL(lam=0.5), rounds=4)
+    plan = made.plan()
+    cohort, streams = made.cohort(plan), made.streams()
+    given = (made.running, cohort, plan, made.roster, [0], streams)
+    whole = list(simulate(*given))
+    present = {0: [0, 1, 2], 1: [0, 1, 2], 2: [0, 2], 3: []}
+    left = list(simulate(*given, before=lambda number: present[number]))
+    assert torch.equal(left[2].shared, whole[2].shared)
+    assert torch.equal(left[3].own[:, 1], left[2].own[:, 1])
+    assert not torch.equal(left[3].own[:, 0], left[2].own[:, 0])
+    moved = left[3].own[:, [0, 2]] - left[2].own[:, [0, 2]]
+    share = torch.tensor([federation.sizes[0], federation.sizes[2]], dtype=torch.float64)
+    expected = left[2].shared + (moved * (share / share.sum()).float()[None, :, None]).sum(1, keepdim=True)
+    torch.testing.assert_close(left[3].shared, expected, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(left[3].own[:, [0, 2]], whole[3].own[:, [0, 2]], atol=1e-6, rtol=1e-5)
+    assert left[4].round == 4
+    assert torch.equal(left[4].shared, left[3].shared)
+
+
+@pytest.mark.parametrize("method", ALL, ids=lambda m: m.name)
+@pytest.mark.parametrize("at", [1, 2])
+def test_going_on_from_any_round_gives_the_same_to_the_bit(federation, method, at):
+    from coterie.messages import pack, unpack
+    from coterie.simulate import State, simulate
+
+    made = experiment(federation, method, seeds=(0, 3))
+    plan = made.plan()
+    given = (made.running, made.cohort(plan), plan, made.roster, [0, 3])
+    states = list(simulate(*given, made.streams()))
+    kept = unpack(pack((states[at].shared, states[at].own)))
+    again = list(simulate(*given, made.streams(), start=State(at, *kept)))
+    assert [state.round for state in again] == list(range(at, 4))
+    assert pack((again[-1].shared, again[-1].own)) == pack((states[-1].shared, states[-1].own))

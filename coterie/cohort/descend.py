@@ -58,6 +58,13 @@ class Cohort:
         """Where the examples are."""
         return str(self.examples.x.device)
 
+    def pick(self, places: tuple[int, ...]) -> Cohort:
+        """Give the cohort of some of the silos."""
+        at = list(places)
+        settings = Settings(*(v[:, at] for v in (self.settings.lr, self.settings.clip, self.settings.noise)))
+        work = tuple(self.work[k] for k in places)
+        return Cohort(self.task, self.examples.pick(at), work, settings, self.memory)
+
 
 def descend(
     cohort: Cohort,

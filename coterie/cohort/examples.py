@@ -31,6 +31,11 @@ class Examples:
             x = x * self.scale
         return x, self.y.flatten().index_select(0, place).unflatten(0, row.shape)
 
+    def pick(self, places: list[int]) -> Examples:
+        """Give the examples of some of the silos."""
+        names, sizes = tuple(self.names[k] for k in places), tuple(self.sizes[k] for k in places)
+        return Examples(names, sizes, self.x[places], self.y[places], self.scale)
+
 
 def stack(federation: Federation, part: str, device: str = "cpu") -> Examples:
     """Stack the "train" or the "test" examples of a federation."""
