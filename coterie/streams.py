@@ -25,6 +25,30 @@ class Streams(Protocol):
         ...
 
 
+class Refilled:
+    """Pairs of generators, made once for each run and silo and set to a new state for each call.
+
+    Asking again ends the streams that were given before.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[int, str], tuple[Pair, Any]] = {}
+
+    def fill(self, key: tuple[int, str], digest: bytes) -> Pair:
+        """Give a pair, its state made of 48 bytes."""
+        made = self._made.get(key)
+        if made is None:
+            pair = np.random.Generator(np.random.SFC64(0)), np.random.Generator(np.random.SFC64(0))
+            made = pair, np.random.SFC64(0).state
+            self._made[key] = made
+        pair, state = made
+        state["state"]["state"] = np.frombuffer(digest[:24] + COUNTER, dtype=WORD)
+        pair[0].bit_generator.state = state
+        state["state"]["state"] = np.frombuffer(digest[24:] + COUNTER, dtype=WORD)
+        pair[1].bit_generator.state = state
+        return pair
+
+
 @dataclass(frozen=True)
 class SeededStreams:
     """Streams of a simulation: whoever knows the seeds knows the noise.
@@ -33,28 +57,14 @@ class SeededStreams:
     """
 
     keys: tuple[tuple[int, int | str], ...]
-    _made: dict[tuple[int, str], tuple[Pair, Any]] = field(default_factory=dict, repr=False, compare=False)
+    _generators: Refilled = field(default_factory=Refilled, repr=False, compare=False)
 
     def generators(self, run: int, silo: str, round_: int, call: int) -> Pair:
-        """Give the generators of coins and of noise for one call of a door, at their beginning.
-
-        A run and silo reuse two objects, set to a state made by a hash: asking again ends
-        the streams that were given before.
-        """
+        """Give the generators of coins and of noise for one call of a door, at their beginning."""
         seed, variant = self.keys[run]
-        made = self._made.get((run, silo))
-        if made is None:
-            pair = np.random.Generator(np.random.SFC64(0)), np.random.Generator(np.random.SFC64(0))
-            made = pair, np.random.SFC64(0).state
-            self._made[run, silo] = made
-        pair, state = made
         key = f"{seed}\0{variant}\0{round_}\0{call}\0{silo}"
         digest = hashlib.blake2b(key.encode(), digest_size=48).digest()
-        state["state"]["state"] = np.frombuffer(digest[:24] + COUNTER, dtype=WORD)
-        pair[0].bit_generator.state = state
-        state["state"]["state"] = np.frombuffer(digest[24:] + COUNTER, dtype=WORD)
-        pair[1].bit_generator.state = state
-        return pair
+        return self._generators.fill((run, silo), digest)
 
     def for_run(self, run: int) -> SeededStreams:
         """Give the streams of one run alone."""

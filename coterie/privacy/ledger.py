@@ -15,7 +15,7 @@ import sqlite3
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -68,20 +68,25 @@ class Ledger:
 
     path: Path
     connection: sqlite3.Connection
+    _known: list[Entry] = field(default_factory=list)
 
     def entries(self) -> list[Entry]:
-        """Read all rows; refuse a chain that is broken, naming the row."""
+        """Read the rows (those known already are not read again); refuse a broken chain, naming the row."""
         try:
-            rows = self.connection.execute("select seq, kind, body, previous, hash from entries order by seq")
+            rows = self.connection.execute(
+                "select seq, kind, body, previous, hash from entries where seq > ? order by seq",
+                (len(self._known),),
+            )
             found = [Entry(seq, kind, _parse(body), previous, own) for seq, kind, body, previous, own in rows]
         except sqlite3.Error as error:
             raise Problem(f"ledger '{self.path}' cannot be read: {error}: restore a copy") from error
-        previous = FIRST
-        for number, entry in enumerate(found, 1):
+        previous = self._known[-1].hash if self._known else FIRST
+        for number, entry in enumerate(found, len(self._known) + 1):
             if entry.seq != number or entry.previous != previous or entry.hash != _hash(entry):
                 raise Problem(f"ledger '{self.path}': row {entry.seq} was changed or lost: restore a copy")
             previous = entry.hash
-        return found
+        self._known += found
+        return list(self._known)
 
     @property
     def identity(self) -> Identity:
@@ -144,37 +149,41 @@ class Ledger:
             rows.add("budget", body)
 
     def claim(self, plan: RunPlan, partial: bool = False) -> Claim:
-        """Begin a run: charge it as planned, or refuse.
+        """Begin a run: charge it as planned, or refuse."""
+        return self.claim_all([plan], partial)[0]
+
+    def claim_all(self, plans: Sequence[RunPlan], partial: bool = False) -> list[Claim]:
+        """Begin runs, all or none.
 
         With `partial` a run that does not fit whole is given as many rounds as fit, fixed now, so that
         when its silo leaves depends on the ledger alone.
         """
         with self.change() as rows:
-            rounds = rows.state.filter.affordable(rows.state, plan, partial)
-            if rounds < 1:
-                raise Spent(rows.state.refusal(plan))
-            body = {**plan.to_json(), "allowed": rounds}
-            if rounds < plan.rounds:
-                body["epsilon"] = rows.state.filter.certified(plan, 0, rounds)
-            entry = rows.add("run", body)
-        return Claim(entry.seq, entry.hash, rounds)
+            return [_claim(rows, plan, partial) for plan in plans]
 
     def reserve(self, run: int, first: int, last: int) -> Entry:
         """Charge rounds before they happen; a round that was reserved before is charged again."""
+        return self.reserve_all([(run, first, last)])[0]
+
+    def reserve_all(self, asked: Sequence[tuple[int, int, int]]) -> list[Entry]:
+        """Charge rounds (run, first, last) of several runs, all or none."""
         with self.change() as rows:
-            plan = rows.state.plan_of(run)
-            allowed = rows.state.runs[run]["allowed"]
-            if not 0 <= first < last <= allowed:
-                raise Spent(f"run {run} may do {allowed} rounds: rounds {first} to {last} are refused")
-            rows.state.filter.check_reserve(rows.state, run, plan, first, last)
-            return rows.add("reserve", {"run": run, "first": first, "last": last})
+            return [_reserve(rows, *one) for one in asked]
 
     def commit(self, reservation: int, digest: str) -> None:
         """Record that reserved rounds happened, with a digest of what came out."""
+        self.commit_all([reservation], digest)
+
+    def commit_all(self, reservations: Sequence[int], digest: str) -> None:
+        """Record that several reservations happened."""
+        if not reservations:
+            return
         with self.change() as rows:
-            if reservation not in rows.state.reservations:
-                raise Problem(f"ledger '{self.path}': row {reservation} is no reservation")
-            rows.add("commit", {"reservation": reservation, "digest": digest})
+            known = rows.state.reservations
+            for reservation in reservations:
+                if reservation not in known:
+                    raise Problem(f"ledger '{self.path}': row {reservation} is no reservation")
+                rows.add("commit", {"reservation": reservation, "digest": digest})
 
     def cancel(self, run: int) -> None:
         """Take back a run that never reserved a round: nothing of it was released."""
@@ -271,6 +280,28 @@ class State:
             f" '{plan.unit}', ({spent[0]:.4g}, {spent[1]:.3g}) of it is spent: a run of"
             f" ({plan.epsilon:.4g}, {plan.delta:.3g}) does not fit"
         )
+
+
+def _claim(rows: Changes, plan: RunPlan, partial: bool) -> Claim:
+    state = rows.state
+    rounds = state.filter.affordable(state, plan, partial)
+    if rounds < 1:
+        raise Spent(state.refusal(plan))
+    body = {**plan.to_json(), "allowed": rounds}
+    if rounds < plan.rounds:
+        body["epsilon"] = state.filter.certified(plan, 0, rounds)
+    entry = rows.add("run", body)
+    return Claim(entry.seq, entry.hash, rounds)
+
+
+def _reserve(rows: Changes, run: int, first: int, last: int) -> Entry:
+    state = rows.state
+    plan = state.plan_of(run)
+    allowed = state.runs[run]["allowed"]
+    if not 0 <= first < last <= allowed:
+        raise Spent(f"run {run} may do {allowed} rounds: rounds {first} to {last} are refused")
+    state.filter.check_reserve(state, run, plan, first, last)
+    return rows.add("reserve", {"run": run, "first": first, "last": last})
 
 
 def open_ledger(

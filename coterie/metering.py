@@ -1,0 +1,186 @@
+"""Metered training: ledgers are asked before a round, and noise comes from the system's entropy."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from .errors import Problem
+from .federation import Federation
+from .plan import Plan
+from .privacy.adversaries import seen_by
+from .privacy.events import Event
+from .privacy.ledger import Identity, Ledger, open_ledger
+from .privacy.runplan import RunPlan
+from .streams import Pair, Refilled
+
+T = TypeVar("T")
+
+
+@dataclass
+class EntropyStreams:
+    """Coins and noise from the operating system's entropy, keyed by a silo's secret and a ledger row.
+
+    Each reservation has a salt of its own, drawn when it is made and kept nowhere: nobody can draw the
+    same noise again. The salt seeds numpy's SFC64, which is not a cryptographic generator.
+    """
+
+    secrets: dict[str, bytes]
+    _salts: dict[str, bytes] = field(default_factory=dict)
+    _given: set[tuple[int, str, int, int]] = field(default_factory=set)
+    _generators: Refilled = field(default_factory=Refilled)
+
+    def begin(self, silo: str, row: str) -> None:
+        """Begin a reservation, whose row has this hash."""
+        self._salts[silo] = row.encode() + os.urandom(32)
+        self._given = {given for given in self._given if given[1] != silo}
+
+    def generators(self, run: int, silo: str, round_: int, call: int) -> Pair:
+        """Give the generators of one call of a door, once."""
+        if (run, silo, round_, call) in self._given:
+            raise Problem(f"round {round_} of '{silo}' was answered before: it is never answered twice")
+        self._given.add((run, silo, round_, call))
+        key = f"{run}\0{round_}\0{call}\0{silo}\0".encode() + self._salts[silo]
+        digest = hashlib.blake2b(key, key=self.secrets[silo], digest_size=48).digest()
+        return self._generators.fill((run, silo), digest)
+
+
+def secret_of(folder: Path, identity: Identity) -> bytes:
+    """Read a silo's secret, or make it: a file that only its owner may read."""
+    path = folder / f"{identity.fingerprint}.secret"
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        secret = path.read_bytes()
+        if len(secret) != 32:
+            raise Problem(f"secret '{path}' is damaged: remove it, a new one is made") from None
+        return secret
+    secret = os.urandom(32)
+    with os.fdopen(handle, "wb") as file:
+        file.write(secret)
+        file.flush()
+        os.fsync(file.fileno())
+    return secret
+
+
+def identities(federation: Federation) -> list[Identity]:
+    """Give each silo's identity: the data's name, the silo's, and all its examples, also those for tests."""
+    return [Identity(federation.name, silo.name, len(silo.y) + len(silo.test_y)) for silo in federation.silos]
+
+
+def open_ledgers(
+    folder: Path, federation: Federation, budgets: Sequence[tuple[float, float]] | None, filter: str = "basic"
+) -> list[Ledger]:
+    """Open the ledgers of all silos of a federation, making those that are not there yet."""
+    whose = identities(federation)
+    given: Sequence[tuple[float, float] | None] = budgets or [None] * len(whose)
+    return _side_by_side(
+        lambda pair: open_ledger(folder, pair[0], pair[1], filter=filter),
+        list(zip(whose, given, strict=True)),
+    )
+
+
+def _side_by_side(work: Callable[[Any], T], items: Sequence[Any]) -> list[T]:
+    """Do the same with every ledger; waiting for the disk is shared."""
+    with ThreadPoolExecutor(8) as pool:
+        return list(pool.map(work, items))
+
+
+def run_plans(label: str, plan: Plan, k: int) -> list[RunPlan]:
+    """Give what each run of a training asks of silo k's data set."""
+    found = []
+    for run in plan.silos:
+        silo = run[k]
+        stages: list[tuple[int, tuple[Event, ...]]] = []
+        for calls in plan.counts.calls:
+            steps = silo.work.steps * sum(door == "descend" for door in calls)
+            events = (Event("gaussian", silo.noise, silo.work.rate, steps),) if steps else ()
+            if stages and stages[-1][1] == events:
+                stages[-1] = stages[-1][0] + 1, events
+            else:
+                stages.append((1, events))
+        sends = silo.bytes_up > 0
+        found.append(RunPlan(label, "example", silo.delta, silo.epsilon, tuple(stages), seen_by(sends)))
+    return found
+
+
+@dataclass
+class Meter:
+    """The ledgers of a training's silos: claims of its runs, `claims[k][run]`, and what each may do."""
+
+    names: tuple[str, ...]
+    ledgers: list[Ledger]
+    streams: EntropyStreams
+    claims: list[list[int]] = field(default_factory=list)
+    rounds: list[int] = field(default_factory=list)
+    _open: list[list[int]] = field(default_factory=list)
+
+    def claim(self, label: str, plan: Plan) -> None:
+        """Charge every run to every silo, or none to any."""
+        alone = len(plan.silos) == 1
+        made: list[tuple[Ledger, list[int]]] = []
+        try:
+            for k, ledger in enumerate(self.ledgers):
+                try:
+                    got = ledger.claim_all(run_plans(label, plan, k), partial=alone)
+                except Problem as problem:
+                    raise type(problem)(f"silo '{self.names[k]}': {problem}") from None
+                made.append((ledger, [claim.run for claim in got]))
+                self.rounds.append(min(claim.rounds for claim in got))
+        except BaseException:
+            for ledger, runs in made:
+                for run in runs:
+                    ledger.cancel(run)
+            raise
+        self.claims = [runs for _, runs in made]
+
+    def go_on(self, claims: list[list[int]]) -> None:
+        """Take up the claims of a training that was interrupted."""
+        self.claims = claims
+        self.rounds = [
+            min(int(ledger.state().runs[run]["allowed"]) for run in runs)
+            for ledger, runs in zip(self.ledgers, claims, strict=True)
+        ]
+
+    def present(self, number: int) -> list[int]:
+        """Give the places of the silos that may take part in a round."""
+        return [k for k, rounds in enumerate(self.rounds) if number < rounds]
+
+    def reserve(self, first: int, last: int) -> None:
+        """Charge rounds to every silo before they happen; a silo that cannot pay leaves before the first."""
+
+        def one(k: int) -> list[int]:
+            end = min(last, self.rounds[k])
+            if end <= first:
+                return []
+            try:
+                rows = self.ledgers[k].reserve_all([(run, first, end) for run in self.claims[k]])
+            except Problem as problem:
+                self.rounds[k] = min(self.rounds[k], first)
+                self.left[self.names[k]] = str(problem)
+                return []
+            self.streams.begin(self.names[k], rows[-1].hash)
+            return [row.seq for row in rows]
+
+        self._open = _side_by_side(one, range(len(self.ledgers)))
+
+    left: dict[str, str] = field(default_factory=dict)
+
+    def commit(self, digest: str) -> None:
+        """Record that the reserved rounds happened."""
+        _side_by_side(lambda k: self.ledgers[k].commit_all(self._open[k], digest), range(len(self.ledgers)))
+        self._open = []
+
+    def heads(self) -> list[str]:
+        """Give the hash of each ledger's last row."""
+        return [ledger.head for ledger in self.ledgers]
+
+    def close(self) -> None:
+        """Close the files."""
+        for ledger in self.ledgers:
+            ledger.close()
