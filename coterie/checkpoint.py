@@ -80,6 +80,11 @@ def load(path: Path, key: str) -> Checkpoint | None:
     return Checkpoint(State(facts["round"], shared, own), history, facts["claims"])
 
 
+def digest_of(state: State) -> str:
+    """Give a digest of what a state holds."""
+    return hashlib.sha256(pack((state.shared, state.own))).hexdigest()
+
+
 def key_of(parts: Sequence[Any]) -> str:
     """Give a key of everything that must be equal for a training to go on."""
     return hashlib.sha256(json.dumps(parts, default=str, sort_keys=True).encode()).hexdigest()

@@ -26,6 +26,9 @@ DataDir = Annotated[
     str | None, typer.Option("--data-dir", help="Folder with data (else COTERIE_DATA).", metavar="DIR")
 ]
 Device = Annotated[str | None, typer.Option(help="Where to train: cpu, cuda, cuda:1 (else train.device).")]
+LedgerFolder = Annotated[
+    str | None, typer.Option(help="Folder of the silos' ledgers (else privacy.ledger): a metered run.")
+]
 AsJson = Annotated[
     bool, typer.Option("--json", help="Print JSON on standard output, all else on standard error.")
 ]
@@ -48,10 +51,11 @@ def _root(
     pass
 
 
-def _config(config: Path, changes: list[str] | None, device: str | None) -> Any:
+def _config(config: Path, changes: list[str] | None, device: str | None, ledger: str | None = None) -> Any:
     from .config import read
 
-    changed = [*(changes or []), *([f'train.device="{device}"'] if device else [])]
+    given = {"train.device": device, "privacy.ledger": ledger}
+    changed = [*(changes or []), *(f"{key}={json.dumps(value)}" for key, value in given.items() if value)]
     here = str(config.resolve().parent)
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -78,11 +82,16 @@ def run(
     as_json: AsJson = False,
     data_dir: DataDir = None,
     device: Device = None,
+    ledger: LedgerFolder = None,
 ) -> None:
-    """Train what CONFIG describes; save results, statements and models."""
+    """Train what CONFIG describes; save results, statements and models.
+
+    With a ledger the run is metered: charged to every silo's data set before it happens.
+    """
     from .commands import run_config
 
-    run_config(_config(config, changes, device), out, config.stem, data_dir=data_dir, as_json=as_json)
+    made = _config(config, changes, device, ledger)
+    run_config(made, out, config.stem, data_dir=data_dir, as_json=as_json)
 
 
 @app.command()
@@ -199,6 +208,80 @@ def data_show(
     from .report.tables import federation_table
 
     Console().print(federation_table(federation))
+
+
+ledger_app = typer.Typer(no_args_is_help=True, help="What was spent of each silo's data set.")
+statement_app = typer.Typer(no_args_is_help=True, help="Statements of what a silo spent.")
+app.add_typer(ledger_app, name="ledger")
+app.add_typer(statement_app, name="statement")
+Ledgers = Annotated[Path, typer.Argument(help="A ledger's file, or a folder of ledgers.")]
+
+
+@ledger_app.command("open")
+def ledger_open(
+    config: ConfigPath,
+    epsilon: Annotated[float, typer.Option(help="What each data set may spend in all.")],
+    delta: Annotated[float, typer.Option(help="Delta of all runs together.")],
+    filter: Annotated[str, typer.Option(help="How runs add up: basic, or rdp.")] = "basic",
+    changes: Changes = None,
+    ledger: LedgerFolder = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Make the ledgers of CONFIG's silos, with a budget for each."""
+    from .commands import open_config
+
+    open_config(_config(config, changes, None, ledger), (epsilon, delta), filter, data_dir)
+
+
+@ledger_app.command("show")
+def ledger_show(place: Ledgers, as_json: AsJson = False) -> None:
+    """Show budgets, totals per adversary, and runs."""
+    from .privacy_commands import show_ledgers
+
+    show_ledgers(place, as_json)
+
+
+@ledger_app.command("verify")
+def ledger_verify(place: Ledgers, as_json: AsJson = False) -> None:
+    """Check the chain of rows, and recompute every epsilon from its events."""
+    from .privacy_commands import verify_ledgers
+
+    verify_ledgers(place, as_json)
+
+
+@ledger_app.command("export")
+def ledger_export(place: Ledgers) -> None:
+    """Print every row as a line of JSON."""
+    from .privacy_commands import export_ledgers
+
+    export_ledgers(place)
+
+
+@ledger_app.command("budget")
+def ledger_budget(
+    place: Ledgers,
+    epsilon: Annotated[float, typer.Option(help="The new budget.")],
+    delta: Annotated[float, typer.Option(help="Its delta.")],
+    higher: Annotated[bool, typer.Option("--raise", help="Say so, to raise it.")] = False,
+    reason: Annotated[str, typer.Option(help="Why it is raised; kept in the ledger.")] = "",
+    unit: Annotated[str, typer.Option(help="What is protected.")] = "example",
+) -> None:
+    """Lower the budget of a data set, or raise it with a reason."""
+    from .privacy_commands import set_budgets
+
+    set_budgets(place, unit, epsilon, delta, reason, higher)
+
+
+@statement_app.command("verify")
+def statement_verify(
+    file: Annotated[Path, typer.Argument(help="A statement's JSON file.")],
+    ledger: Annotated[Path | None, typer.Option(help="Folder of ledgers, to find its run in.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Recompute a statement from its events; with a ledger, find its run there."""
+    from .privacy_commands import verify_statement
+
+    verify_statement(file, ledger, as_json)
 
 
 def main() -> None:

@@ -19,11 +19,15 @@ from rich.progress import (
 )
 
 from .build import make_experiments
+from .checkpoint import key_of
 from .config import Config
+from .errors import Problem
 from .estimate import seconds
 from .experiment import Experiment
 from .federation import Federation
 from .jsonable import finite
+from .keeping import Keeper
+from .metering import Meter, make_meter, open_ledgers
 from .plan import Plan
 from .report.folder import Folder, next_free
 from .report.tables import plan_tables, silo_table, summary_table
@@ -144,25 +148,39 @@ def run_config(
     folder = Folder(out or next_free(name))
     with progress_bar(errors) as bars:
         plans = make_plans(made, bars)
+        meters = [meter_for(config, experiment) for experiment in made]
         kept = folder.open(config)
         try:
-            for experiment, plan in zip(made, plans, strict=True):
-                if folder.has(experiment, plan, kept):
+            for number, (experiment, plan, meter) in enumerate(zip(made, plans, meters, strict=True)):
+                if folder.has(experiment, plan, kept, metered=meter is not None):
                     result.runs += [run for run in kept if run.label in experiment.labels]
                     continue
-                found = _train(experiment, plan, bars)
+                keeper = Keeper(
+                    folder.path / f".checkpoint-{number}",
+                    key_of([config.to_toml(), number, experiment.labels]),
+                    meter,
+                    config.train.checkpoint,
+                )
+                found = _train(experiment, plan, bars, keeper)
                 with _undisturbed():
-                    folder.save_experiment(experiment, plan, found)
+                    folder.save_experiment(experiment, plan, found, meter)
                     result.add(found)
                     folder.save(result, complete=False)
+                    keeper.finish()
             with _undisturbed():
                 folder.save(result, complete=True)
+        except Problem:
+            folder.discard()
+            raise
         except KeyboardInterrupt:
             bars.stop()
             done = ", ".join(dict.fromkeys(run.label for run in result.runs)) or "nothing yet"
             tell(errors, f"\nStopped. Finished and saved in {folder.path}: {done}.")
             tell(errors, f"To go on, give the same command with --out {folder.path}")
             sys.exit(130)
+        finally:
+            for meter in filter(None, meters):
+                meter.close()
     for note in result.notes:
         if note not in said:
             tell(errors, f"warning: {note}", "bold red")
@@ -171,11 +189,32 @@ def run_config(
         return
     shown.print(summary_table(result))
     shown.print(silo_table(result, made[0].epsilon[0].tolist(), made[0].federation.sizes))
+    for meter in filter(None, meters):
+        for silo, why in meter.left.items():
+            tell(shown, f"'{silo}' left early: {why}", "yellow")
     tell(shown, SIMULATED, "dim")
     tell(shown, f"Saved in {folder.path}: result.json, plot.png, statements/, models/, config.toml")
 
 
-def _train(experiment: Experiment, plan: Plan, bars: Progress) -> Result:
+def meter_for(config: Config, experiment: Experiment) -> Meter | None:
+    """Open the ledgers that a configuration asks for; new ones get the budgets of this training."""
+    if config.privacy.ledger is None:
+        return None
+    budgets = list(zip(experiment.epsilon[0].tolist(), experiment.delta[0].tolist(), strict=True))
+    federation = experiment.federation
+    return make_meter(Path(config.privacy.ledger), federation, source_of(config, federation), budgets)
+
+
+def source_of(config: Config, federation: Federation) -> str:
+    """Name where silos come from; silos cut at random are other data sets with another cut."""
+    data = config.data
+    if data.partition is None and data.source != "digits":
+        return federation.name
+    cut = [data.partition, data.silos, data.shards, data.alpha, data.rotations, data.mask, data.seed]
+    return f"{federation.name} cut by {json.dumps(cut)}"
+
+
+def _train(experiment: Experiment, plan: Plan, bars: Progress, keeper: Keeper) -> Result:
     """Train one experiment with a bar."""
     runs = len(experiment.keys)
     title = experiment.method.name + (f" ({runs} runs)" if runs > 1 else "")
@@ -186,7 +225,7 @@ def _train(experiment: Experiment, plan: Plan, bars: Progress) -> Result:
         if score is not None:
             bars.update(bar, score=f"{experiment.task.metric} {score:.4f}")
 
-    return experiment.train(plan, hear)
+    return experiment.train(plan, hear, keeper)
 
 
 class _undisturbed:  # noqa: N801
@@ -208,3 +247,16 @@ class _undisturbed:  # noqa: N801
             signal.signal(signal.SIGINT, self.before)
         if self.heard:
             raise KeyboardInterrupt
+
+
+def open_config(config: Config, budget: tuple[float, float], filter: str, data_dir: str | None) -> None:
+    """Make the ledgers of all silos of a configuration, with one budget for each."""
+    if config.privacy.ledger is None:
+        raise Problem("privacy.ledger: name a folder for the ledgers, there or with --ledger")
+    made = make_experiments(config, data_dir)[0]
+    federation, folder = made.federation, Path(config.privacy.ledger)
+    source = source_of(config, federation)
+    ledgers = open_ledgers(folder, federation, source, [budget] * len(federation), filter)
+    for ledger in ledgers:
+        ledger.close()
+    print(f"{len(ledgers)} ledgers in {folder}: each may spend epsilon {budget[0]:g} at delta {budget[1]:g}")

@@ -161,6 +161,7 @@ class Train(Section):
     seeds: Annotated[Any, BeforeValidator(_seeds)] = [0]
     memory: Annotated[Any, BeforeValidator(_bytes)] = 2**30
     device: str = "cpu"
+    checkpoint: Annotated[int, Field(ge=1)] | None = None
 
 
 class PrivacyTable(Section):
@@ -171,6 +172,7 @@ class PrivacyTable(Section):
     delta: Delta = 1e-5
     clip: Positive = 1.0
     budget_seed: Annotated[int, Field(ge=0)] = 0
+    ledger: str | None = None
 
 
 class Config(Section):

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .checkpoint import History
 from .cohort.descend import Cohort, Settings
 from .cohort.examples import stack
 from .cohort.gradients import rows_within
@@ -20,14 +21,17 @@ from .cohort.sampling import Work, epochs_of_work
 from .cohort.score import score
 from .errors import Problem
 from .federation import Federation
+from .keeping import Keeper
+from .metering import Meter
 from .method import Method, for_runs, settings_of
 from .plan import Plan, make_plan
 from .privacy.budget import PerSilo, Privacy, Swept, check_budgets, loose_deltas, spread, sweep
 from .result import Result, RunRecord, SiloRecord, label_of
 from .roster import Roster
-from .simulate import personal_vectors, simulate
+from .simulate import State, personal_vectors, simulate
 from .streams import SeededStreams
 from .task import Task
+from .tree import map_leaves
 
 MOST = 1_000_000
 
@@ -213,27 +217,40 @@ class Experiment:
         return Cohort(self.task, examples, self.work, settings, self.training.memory)
 
     def train(
-        self, plan: Plan | None = None, on_round: Callable[[int, float | None], None] | None = None
+        self,
+        plan: Plan | None = None,
+        on_round: Callable[[int, float | None], None] | None = None,
+        keeper: Keeper | None = None,
     ) -> Result:
-        """Train all runs; `on_round` hears of each round and, now and then, of the mean score."""
-        plan = plan or self.plan()
+        """Train all runs; `on_round` hears of each round and, now and then, of the mean score.
+
+        A `keeper` writes checkpoints and asks the ledgers; with a meter, noise is the system's.
+        """
+        plan, keeper = plan or self.plan(), keeper or Keeper()
         began = time.perf_counter()
-        cohort = self.cohort(plan)
-        streams = self.streams()
+        cohort, meter = self.cohort(plan), keeper.meter
         test = stack(self.federation, "test", self.training.device)
         weight = torch.tensor(test.sizes, dtype=torch.float64) / sum(test.sizes)
         every = max(1, self.training.rounds // 20)
-        history: list[tuple[int, list[float]]] = []
+        point = keeper.begin(self.method.name, plan, len(self.federation))
+        history: History = list(point.history) if point else []
+        start = None
+        if point is not None:
+            kept = map_leaves(lambda leaf: leaf.to(cohort.device), (point.state.shared, point.state.own))
+            start = State(point.state.round, *kept)
         seeds = [seed for seed, _ in self.keys]
+        streams = self.streams() if meter is None else meter.streams
         scores = vectors = torch.empty(0)
-        for state in simulate(self.running, cohort, plan, self.roster, seeds, streams):
+        for state in simulate(self.running, cohort, plan, self.roster, seeds, streams, start, keeper.before):
             shown = None
             if state.round % every == 0 or state.round == self.training.rounds:
                 vectors = personal_vectors(self.running, state, len(self.federation))
                 scores = score(self.task, test, vectors, self.training.memory).double().cpu()
                 totals = (scores * weight).sum(1)
-                history.append((state.round, totals.tolist()))
+                if not history or history[-1][0] < state.round:
+                    history.append((state.round, totals.tolist()))
                 shown = float(totals.mean())
+            keeper.after(state, history)
             if on_round is not None:
                 on_round(state.round, shown)
         seconds = time.perf_counter() - began
@@ -243,20 +260,26 @@ class Experiment:
                 f"{self.method.name}: {broken} of {vectors[..., 0].numel()} models diverged (numbers that are"
                 " not finite): lower train.lr"
             )
-        return self._result(plan, scores, vectors.cpu(), history, seconds)
+        return self._result(plan, scores, vectors.cpu(), history, seconds, meter)
 
     def _result(
         self,
         plan: Plan,
         scores: Tensor,
         vectors: Tensor,
-        history: list[tuple[int, list[float]]],
+        history: History,
         seconds: float,
+        meter: Meter | None,
     ) -> Result:
         runs = []
         for r, (seed, variant) in enumerate(self.keys):
             silos = {
-                silo.name: SiloRecord(float(scores[r, k]), silo.epsilon, silo.delta, silo.noise)
+                silo.name: SiloRecord(
+                    float(scores[r, k]),
+                    silo.epsilon if meter is None else meter.account(k, r)[1],
+                    silo.delta,
+                    silo.noise,
+                )
                 for k, silo in enumerate(plan.silos[r])
             }
             runs.append(

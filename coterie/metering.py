@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Callable, Sequence
@@ -13,8 +14,9 @@ from typing import Any, TypeVar
 from .errors import Problem
 from .federation import Federation
 from .plan import Plan
-from .privacy.adversaries import seen_by
+from .privacy.adversaries import ADVERSARIES, seen_by
 from .privacy.events import Event
+from .privacy.filters import charge, released
 from .privacy.ledger import Identity, Ledger, open_ledger
 from .privacy.runplan import RunPlan
 from .streams import Pair, Refilled
@@ -53,36 +55,46 @@ class EntropyStreams:
 def secret_of(folder: Path, identity: Identity) -> bytes:
     """Read a silo's secret, or make it: a file that only its owner may read."""
     path = folder / f"{identity.fingerprint}.secret"
-    try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        secret = path.read_bytes()
-        if len(secret) != 32:
-            raise Problem(f"secret '{path}' is damaged: remove it, a new one is made") from None
-        return secret
-    secret = os.urandom(32)
-    with os.fdopen(handle, "wb") as file:
-        file.write(secret)
-        file.flush()
-        os.fsync(file.fileno())
+    if not path.exists():
+        beside = path.with_name(f".{path.name}.{os.getpid()}")
+        handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(handle, "wb") as file:
+            file.write(os.urandom(32))
+            file.flush()
+            os.fsync(file.fileno())
+        with contextlib.suppress(FileExistsError):  # another process was quicker
+            os.link(beside, path)
+        beside.unlink()
+    secret = path.read_bytes()
+    if len(secret) != 32:
+        raise Problem(f"secret '{path}' is damaged: remove it, a new one is made")
     return secret
 
 
-def identities(federation: Federation) -> list[Identity]:
+def identities(federation: Federation, source: str) -> list[Identity]:
     """Give each silo's identity: the data's name, the silo's, and all its examples, also those for tests."""
-    return [Identity(federation.name, silo.name, len(silo.y) + len(silo.test_y)) for silo in federation.silos]
+    return [Identity(source, silo.name, len(silo.y) + len(silo.test_y)) for silo in federation.silos]
 
 
 def open_ledgers(
-    folder: Path, federation: Federation, budgets: Sequence[tuple[float, float]] | None, filter: str = "basic"
+    folder: Path,
+    federation: Federation,
+    source: str,
+    budgets: Sequence[tuple[float, float]],
+    filter: str = "basic",
 ) -> list[Ledger]:
     """Open the ledgers of all silos of a federation, making those that are not there yet."""
-    whose = identities(federation)
-    given: Sequence[tuple[float, float] | None] = budgets or [None] * len(whose)
-    return _side_by_side(
-        lambda pair: open_ledger(folder, pair[0], pair[1], filter=filter),
-        list(zip(whose, given, strict=True)),
-    )
+    pairs = list(zip(identities(federation, source), budgets, strict=True))
+    return _side_by_side(lambda pair: open_ledger(folder, pair[0], pair[1], filter=filter), pairs)
+
+
+def make_meter(
+    folder: Path, federation: Federation, source: str, budgets: Sequence[tuple[float, float]]
+) -> Meter:
+    """Make the meter of a training; a ledger that is not there yet gets the silo's budget of it."""
+    ledgers = open_ledgers(folder, federation, source, budgets)
+    secrets = {who.silo: secret_of(folder, who) for who in identities(federation, source)}
+    return Meter(federation.names, ledgers, EntropyStreams(secrets))
 
 
 def _side_by_side(work: Callable[[Any], T], items: Sequence[Any]) -> list[T]:
@@ -118,6 +130,7 @@ class Meter:
     streams: EntropyStreams
     claims: list[list[int]] = field(default_factory=list)
     rounds: list[int] = field(default_factory=list)
+    left: dict[str, str] = field(default_factory=dict)
     _open: list[list[int]] = field(default_factory=list)
 
     def claim(self, label: str, plan: Plan) -> None:
@@ -132,6 +145,10 @@ class Meter:
                     raise type(problem)(f"silo '{self.names[k]}': {problem}") from None
                 made.append((ledger, [claim.run for claim in got]))
                 self.rounds.append(min(claim.rounds for claim in got))
+                planned = len(plan.counts.calls)
+                if self.rounds[k] < planned:
+                    pays = f"its budget pays for {self.rounds[k]} of {planned} rounds"
+                    self.left[self.names[k]] = pays
         except BaseException:
             for ledger, runs in made:
                 for run in runs:
@@ -169,16 +186,24 @@ class Meter:
 
         self._open = _side_by_side(one, range(len(self.ledgers)))
 
-    left: dict[str, str] = field(default_factory=dict)
-
     def commit(self, digest: str) -> None:
         """Record that the reserved rounds happened."""
         _side_by_side(lambda k: self.ledgers[k].commit_all(self._open[k], digest), range(len(self.ledgers)))
         self._open = []
 
-    def heads(self) -> list[str]:
-        """Give the hash of each ledger's last row."""
-        return [ledger.head for ledger in self.ledgers]
+    def account(self, k: int, run: int) -> tuple[tuple[Event, ...], float, dict[str, Any]]:
+        """Give what a run may have released of silo k, what was charged, and where its ledger stands."""
+        ledger, row = self.ledgers[k], self.claims[k][run]
+        state = ledger.state()
+        totals = {name: state.total("example", name) for name in ADVERSARIES}
+        facts = {
+            "file": ledger.path.name,
+            "head": ledger.head,
+            "run": row,
+            "rounds": int(state.runs[row]["allowed"]),
+            "total": {name: {"epsilon": e, "delta": d} for name, (e, d) in totals.items()},
+        }
+        return released(state, row), charge(state, row)[0], facts
 
     def close(self) -> None:
         """Close the files."""

@@ -5,11 +5,19 @@ from __future__ import annotations
 import json
 import math
 import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
+from .errors import Problem
 from .jsonable import finite
 from .privacy.accountant import Bounds, bounds, epsilon_of, shown
+from .privacy.adversaries import ADVERSARIES
+from .privacy.audit import Report, check_ledger
 from .privacy.events import Event
+from .privacy.ledger import read_ledger
 from .privacy.published import published_for, warning
+from .privacy.statement import verify
 
 
 def show_epsilon(event: Event, delta: float, adjacency: str, tight: bool, as_json: bool) -> None:
@@ -48,3 +56,122 @@ def _sentence(both: Bounds) -> str:
         f"{_words(both.upper)} at most, {least:.4f} at least"
         f" (by {source.get(both.by, 'nothing')}; Renyi privacy alone: {_words(both.rdp)})"
     )
+
+
+def ledger_files(place: Path) -> list[Path]:
+    """List a ledger, or those of a folder."""
+    if place.is_dir():
+        found = sorted(place.glob("*.sqlite"))
+        if not found:
+            raise Problem(f"there is no ledger in '{place}'")
+        return found
+    if not place.exists():
+        raise Problem(f"there is no ledger '{place}'")
+    return [place]
+
+
+def report_facts(report: Report) -> dict[str, Any]:
+    """Give a checked ledger as plain data."""
+    totals = {
+        unit: {name: {"epsilon": e, "delta": d} for name, (e, d) in spent.items()}
+        for unit, spent in report.totals.items()
+    }
+    budgets = {unit: {"epsilon": e, "delta": d} for unit, (e, d) in report.budgets.items()}
+    return {
+        "file": str(report.path), "identity": asdict(report.identity), "rows": report.rows,
+        "head": report.head, "filter": report.filter, "budgets": budgets, "totals": totals,
+        "runs": report.runs, "uncommitted": report.uncommitted,
+    }  # fmt: skip
+
+
+def show_ledgers(place: Path, as_json: bool) -> None:
+    """Print budgets and totals of ledgers, each checked first."""
+    reports = [check_ledger(path) for path in ledger_files(place)]
+    if as_json:
+        print(json.dumps({"ledgers": [report_facts(report) for report in reports]}, indent=2))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title="Spent of each data set: epsilon at most, against", box=None, title_justify="left")
+    for name in ("silo", "examples", "budget", "delta", *ADVERSARIES, "runs"):
+        table.add_column(name, justify="left" if name == "silo" else "right", no_wrap=True)
+    for report in reports:
+        who = report.identity
+        for unit, (epsilon, delta) in report.budgets.items():
+            spent = [shown(report.totals[unit][name][0]) for name in ADVERSARIES]
+            name = who.silo if unit == "example" else f"{who.silo} ({unit})"
+            table.add_row(name, str(who.size), f"{epsilon:g}", f"{delta:g}", *spent, str(report.runs))
+    Console().print(table)
+
+
+def verify_ledgers(place: Path, as_json: bool) -> None:
+    """Check ledgers and say so, or refuse the first that does not fit."""
+    reports = [check_ledger(path) for path in ledger_files(place)]
+    if as_json:
+        print(json.dumps({"ledgers": [report_facts(report) for report in reports]}, indent=2))
+        return
+    for report in reports:
+        print(f"{report.path}: {report.rows} rows, every epsilon recomputed, head {report.head}")
+
+
+def export_ledgers(place: Path) -> None:
+    """Print every row of ledgers, a line each."""
+    for path in ledger_files(place):
+        ledger = read_ledger(path)
+        for entry in ledger.entries():
+            print(json.dumps({"ledger": path.name, **asdict(entry)}, sort_keys=True))
+        ledger.close()
+
+
+def set_budgets(place: Path, unit: str, epsilon: float, delta: float, reason: str, higher: bool) -> None:
+    """Set the budget of ledgers."""
+    for path in ledger_files(place):
+        ledger = read_ledger(path)
+        ledger.set_budget(unit, epsilon, delta, reason, higher)
+        print(f"{path}: budget ({epsilon:g}, {delta:g}) in the unit '{unit}'")
+        ledger.close()
+
+
+def verify_statement(file: Path, folder: Path | None, as_json: bool) -> None:
+    """Recompute a statement; with a folder of ledgers also find its run there."""
+    try:
+        text = file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise Problem(f"statement '{file}' cannot be read: {error}") from error
+    content = verify(text)
+    if folder is not None:
+        _find_in_ledger(content, folder)
+    epsilon = content["guarantee"]["epsilon"]
+    facts = {"file": str(file), "silo": content["silo"], "epsilon": epsilon, "verified": True,
+             "ledger": folder is not None}  # fmt: skip
+    words = (
+        "no privacy"
+        if epsilon is None
+        else f"epsilon {shown(epsilon)} at delta {content['guarantee']['delta']:g}"
+    )
+    found = ", found in its ledger" if folder is not None else ""
+    print(json.dumps(facts) if as_json else f"{file}: recomputed from its events: {words}{found}")
+
+
+def _find_in_ledger(content: dict[str, Any], folder: Path) -> None:
+    named = content["ledger"]
+    if named is None:
+        raise Problem("statement: it names no ledger: the run was not metered")
+    path = folder / Path(named["file"]).name
+    report = check_ledger(path)
+    ledger = read_ledger(path)
+    entries = ledger.entries()
+    state = ledger.state()
+    ledger.close()
+    if named["head"] not in {entry.hash for entry in entries}:
+        raise Problem(
+            f"statement: ledger '{path}' does not have its head {named['head'][:12]}: rows were lost"
+        )
+    if named["run"] not in state.runs or report.identity.silo != content["silo"]:
+        raise Problem(f"statement: ledger '{path}' does not have its run {named['run']}")
+    from .privacy.filters import charge
+
+    charged = charge(state, named["run"])[0]
+    if content["guarantee"]["epsilon"] < charged * (1 - 1e-9):
+        raise Problem(f"statement: guarantee.epsilon is below the {charged:.6g} that the ledger charged")

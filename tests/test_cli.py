@@ -82,14 +82,12 @@ def test_run_saves_everything(config, monkeypatch, capsys):
     for silo, budget in (("silo-0", 1), ("silo-1", 4)):
         statement = json.loads((folder / "statements" / "fedavg" / f"{silo}.json").read_text())
         event = statement["events"][0]
-        spent = epsilon(
-            event["noise_multiplier"], event["rate"], event["steps"], statement["guarantee"]["delta"]
-        )
+        spent = epsilon(event["noise"], event["rate"], event["count"], statement["guarantee"]["delta"])
         assert 0.99 * budget < statement["guarantee"]["epsilon"] <= budget
         assert statement["guarantee"]["epsilon"] == spent
         assert run["silos"][silo]["epsilon"] == spent
-        assert run["silos"][silo]["noise"] == event["noise_multiplier"]
-        assert event["clip"] == {"silo-0": 0.5, "silo-1": 1.0}[silo]
+        assert run["silos"][silo]["noise"] == event["noise"]
+        assert statement["doors"][0]["clip"] == {"silo-0": 0.5, "silo-1": 1.0}[silo]
         assert statement["events"][0]["sampler"] == "poisson"
         assert statement["guarantee"]["adjacency"] == "zero-out"
         assert any("tuning" in line for line in statement["not_covered"])

@@ -97,7 +97,12 @@ def _upper(events: Sequence[Event], delta: float, adjacency: str, points: int) -
     return (found, "rdp") if math.isfinite(found) else (math.inf, "nothing")
 
 
-def _lower(events: Sequence[Event], delta: float, adjacency: str) -> float:
+def quick_lower(events: Sequence[Event], delta: float, adjacency: str = ADJACENCY) -> float:
+    """Bound epsilon from below as quickly as from above: some per cent lower than `bounds` finds."""
+    return _lower(events, delta, adjacency, POINTS)
+
+
+def _lower(events: Sequence[Event], delta: float, adjacency: str, points: int = TIGHT_POINTS) -> float:
     whole = joined(events)
     if not whole or all(math.isinf(event.noise) for event in whole):
         return 0.0
@@ -105,7 +110,9 @@ def _lower(events: Sequence[Event], delta: float, adjacency: str) -> float:
         found = gaussian.epsilon_of(_reach(adjacency) / whole[0].noise, delta)
         return max(found * (1 - 1e-9) - 1e-12, 0.0)
     whole = tuple(event for event in whole if event.noise >= LEAST_NOISE)
-    step = interval(whole, delta, adjacency, TIGHT_POINTS)
+    if not whole:
+        return 0.0
+    step = interval(whole, delta, adjacency, points)
     some = LEANS if any(event.mechanism == "selection" for event in whole) else LEANS[:1]
     within = min(delta + rounding(whole, step), 1.0)
     try:
@@ -186,7 +193,7 @@ def _quiet() -> Iterator[None]:
 
 
 # Whole numbers: fractions are slow, do not always converge, and matter for very large epsilons only.
-ORDERS = (*range(2, 64), *range(64, 256, 8), *range(256, 1025, 64))
+ORDERS = (*range(2, 33), *range(36, 65, 4), *range(80, 257, 16), 384, 512, 768, 1024)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -86,16 +86,9 @@ class Basic:
 
     def total(self, state: State, unit: str, adversary: str) -> tuple[float, float]:
         """Add up epsilon and delta of the runs that the adversary sees."""
-        charged = [self._charge(state, run) for run, body in state.runs.items()
+        charged = [charge(state, run) for run, body in state.runs.items()
                    if body["unit"] == unit and adversary in body["seen"]]  # fmt: skip
         return math.fsum(e for e, _ in charged), math.fsum(d for _, d in charged)
-
-    def _charge(self, state: State, run: int) -> tuple[float, float]:
-        """Charge a run as planned; more if rounds had to be repeated."""
-        plan, spans = state.plan_of(run), state.reserved(run)
-        if not _repeats(spans):
-            return plan.epsilon, plan.delta
-        return max(plan.epsilon, epsilon_of(_with_plan(state, run, plan), plan.delta)), plan.delta
 
     def affordable(self, state: State, plan: RunPlan, partial: bool) -> int:
         """Compare what is left with what is planned."""
@@ -121,11 +114,24 @@ class Basic:
         more = epsilon_of((*_with_plan(state, run, plan), *plan.events(first, last)), plan.delta)
         for adversary in plan.seen:
             total = self.total(state, plan.unit, adversary)[0]
-            if total - self._charge(state, run)[0] + more > epsilon * (1 + ROUNDING):
+            if total - charge(state, run)[0] + more > epsilon * (1 + ROUNDING):
                 raise Spent(
                     f"rounds {first} to {last} must be repeated, and the budget (epsilon {epsilon:g}) does"
                     " not pay for them twice"
                 )
+
+
+def charge(state: State, run: int) -> tuple[float, float]:
+    """Charge a run as planned; more if rounds had to be repeated."""
+    plan, spans = state.plan_of(run), state.reserved(run)
+    if not _repeats(spans):
+        return plan.epsilon, plan.delta
+    return max(plan.epsilon, epsilon_of(_with_plan(state, run, plan), plan.delta)), plan.delta
+
+
+def released(state: State, run: int) -> tuple[Event, ...]:
+    """Give what a run may release in all: what it reserved, and the rest of what it may do."""
+    return _with_plan(state, run, state.plan_of(run))
 
 
 def _with_plan(state: State, run: int, plan: RunPlan) -> tuple[Event, ...]:

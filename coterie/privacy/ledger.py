@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
@@ -325,20 +326,7 @@ def open_ledger(
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise Problem(f"ledger: cannot make '{folder}': {error.strerror}") from error
-        ledger = Ledger(path, _connect(path, create=True))
-        with ledger.change() as rows:
-            if not rows.known:  # else another process was quicker
-                body = {"schema": SCHEMA, "identity": asdict(identity), "filter": filter}
-                rows.add("open", body)
-                added = {
-                    "unit": unit,
-                    "epsilon": budget[0],
-                    "delta": budget[1],
-                    "raised": False,
-                    "reason": "first",
-                }
-                rows.add("budget", added)
-        return ledger
+        _make(path, identity, budget, unit, filter)
     ledger = read_ledger(path)
     if ledger.identity != identity:
         found = ledger.identity
@@ -347,6 +335,27 @@ def open_ledger(
             f" examples), not of '{identity.silo}' of {identity.source}, {identity.size} examples"
         )
     return ledger
+
+
+def _make(path: Path, identity: Identity, budget: tuple[float, float], unit: str, filter: str) -> None:
+    """Make a ledger beside its place and link it there: killed at any instant, there is all of it or none."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.{time.time_ns()}")
+    ledger = Ledger(beside, _connect(beside, create=True))
+    try:
+        with ledger.change() as rows:
+            rows.add("open", {"schema": SCHEMA, "identity": asdict(identity), "filter": filter})
+            first = {"epsilon": budget[0], "delta": budget[1], "raised": False, "reason": "first"}
+            rows.add("budget", {"unit": unit, **first})
+        ledger.close()
+        os.link(beside, path)
+    except FileExistsError:
+        pass  # another process was quicker
+    except OSError as error:
+        raise Problem(f"ledger '{path}' cannot be made: {error.strerror or error}") from error
+    finally:
+        ledger.close()
+        for left in path.parent.glob(f"{beside.name}*"):
+            left.unlink(missing_ok=True)
 
 
 def read_ledger(path: Path) -> Ledger:

@@ -1,20 +1,69 @@
-"""What one silo spent in one run, said so that it can be checked."""
+"""What one silo spent in one run, said so that it can be checked by anybody who has the file."""
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import json
+import math
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from typing import Any
 
-from .accountant import ADJACENCY
+from ..errors import Problem
+from ..jsonable import finite
+from .accountant import ADJACENCY, epsilon_of, quick_lower
+from .adversaries import ADVERSARIES, table
+from .events import Event, joined
+from .published import Published, published_for, warning
 
-SCHEMA = "coterie-statement/1"
+SCHEMA = "coterie-statement/2"
 ALWAYS_UNCOVERED = (
-    "scores on test examples, shown because this is a simulation; choosing a setting by them is tuning",
+    "scores on test examples, if they are shared; choosing a setting by them is tuning",
     "the number of examples of the silo, the classes and the shape of the data, taken as public",
-    "other runs on the same data: budgets of several runs add up",
     "rounding of floating-point noise",
 )
+WITHOUT_LEDGER = "other runs on the same data: budgets of several runs add up; a ledger would add them"
+LEAVING = "that a silo left early, which shows what else was spent of its data set"
+SIMULATED = "simulated: whoever knows the seed knows the noise; not for release"
+METERED = (
+    "the operating system's entropy, keyed by the silo's secret and the ledger's row, seeds numpy's SFC64"
+    " (not a cryptographic generator)"
+)
+UNTUNED = "not accounted: if this run was chosen among several by their scores, its epsilon is larger"
+
+
+@dataclass(frozen=True)
+class Door:
+    """A door and how it was used: `calls` times, `steps` noisy sums a call."""
+
+    door: str
+    calls: int
+    steps: int
+    sampler: str
+    rate: float
+    expected_batch: float
+    clip: float
+
+
+@functools.lru_cache(maxsize=4096)
+def numbers(events: tuple[Event, ...], delta: float) -> dict[str, Any]:
+    """Give all numbers that follow from the events: bounds, replace-one, what papers would report."""
+    upper = epsilon_of(events, delta)
+    lower = min(quick_lower(events, delta), upper)
+    beside: tuple[Published, ...] = ()
+    whole = joined(events)
+    if len(whole) == 1 and whole[0].mechanism == "gaussian" and math.isfinite(upper):
+        one = whole[0]
+        beside = published_for(one.noise, one.rate, one.count, delta, quick=True)
+    return {
+        "epsilon": upper,
+        "lower": lower,
+        "replace_one": epsilon_of(events, delta, "replace-one"),
+        "published": [asdict(published) for published in beside],
+        "warnings": [line for line in (warning(published, lower) for published in beside) if line],
+    }
 
 
 def statement(
@@ -23,20 +72,25 @@ def statement(
     method: str,
     settings: dict[str, Any],
     size: int,
-    rate: float,
-    expected_batch: float,
-    calls: int,
-    steps: int,
-    noise: float,
-    clip: float,
+    doors: Sequence[Door],
+    events: Sequence[Event],
+    seen: tuple[str, ...],
     budget: float,
     delta: float,
-    epsilon: float,
     not_covered: Sequence[str],
+    charged: float | None = None,
+    ledger: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Give the statement of one silo as plain data."""
-    private = epsilon < float("inf")
-    return {
+    """Give the statement of one silo as plain data.
+
+    `charged` is what the ledger charged, where that is more than what was released.
+    """
+    whole = joined(events)
+    found = numbers(whole, delta)
+    private = math.isfinite(found["epsilon"])
+    certified = max(found["epsilon"], charged or 0.0)
+    uncovered = [*not_covered, *ALWAYS_UNCOVERED, WITHOUT_LEDGER if ledger is None else LEAVING]
+    content = {
         "schema": SCHEMA,
         "silo": silo,
         "method": method,
@@ -44,27 +98,97 @@ def statement(
         "guarantee": {
             "unit": "example",
             "adjacency": ADJACENCY,
-            "epsilon": epsilon if private else None,
+            "epsilon": certified if private else None,
+            "lower": found["lower"] if private else None,
             "delta": delta if private else None,
             "budget": budget if private else None,
+            "replace_one": found["replace_one"] if private else None,
             "bound": "upper, by privacy-loss distributions (dp-accounting)" if private else "none",
             "holds_for": "everything that leaves the silo: uploads, shared and personal models",
         },
+        "adversaries": {
+            name: {"who": ADVERSARIES[name], "epsilon": value}
+            for name, value in table(certified, seen).items()
+        },
+        "published": found["published"],
+        "warnings": found["warnings"],
+        "tuning": UNTUNED,
         "declared_size": size,
-        "events": [
-            {
-                "door": "descend",
-                "calls": calls,
-                "mechanism": "Gaussian noise on the sum of clipped gradients of a Poisson sample",
-                "sampler": "poisson",
-                "rate": rate,
-                "steps": steps,
-                "expected_batch": expected_batch,
-                "noise_multiplier": noise,
-                "clip": clip if private else None,
-            }
-        ],
-        "randomness": "simulated: whoever knows the seed knows the noise; not for release",
-        "not_covered": [*not_covered, *ALWAYS_UNCOVERED],
-        "software": {name: version(name) for name in ("coterie", "dp-accounting", "torch", "numpy")},
+        "doors": [asdict(door) for door in doors],
+        "events": [asdict(event) for event in whole],
+        "randomness": SIMULATED if ledger is None else METERED,
+        "ledger": ledger,
+        "not_covered": uncovered,
+        "software": {name: version(name) for name in ("coterie", "dp-accounting", "torch", "numpy", "scipy")},
     }
+    plain: dict[str, Any] = json.loads(json.dumps(finite(content)))
+    return {**plain, "checksum": checksum(plain)}
+
+
+def checksum(content: dict[str, Any]) -> str:
+    """Give the hash of a statement without its checksum."""
+    rest = {key: value for key, value in content.items() if key != "checksum"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
+def text_of(content: dict[str, Any]) -> str:
+    """Give the text of a statement's file."""
+    return json.dumps(content, indent=2, allow_nan=False) + "\n"
+
+
+def verify(text: str) -> dict[str, Any]:
+    """Recompute a statement from its events; refuse it, naming the field, if anything differs.
+
+    The checksum finds damage. Who forges a statement can make a new checksum, but not a smaller
+    epsilon for the same events; what events there were is what the ledger proves.
+    """
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise Problem(f"statement: not readable: {error}") from error
+    if not isinstance(content, dict) or "schema" not in content:
+        raise Problem("statement: this is not a statement")
+    if content["schema"] != SCHEMA:
+        raise Problem(
+            f"statement: schema {content['schema']!r} is not {SCHEMA}: use the version that wrote it"
+        )
+    if text != text_of(content):
+        raise Problem("statement: the file was changed: its text is not as it was written")
+    if content.get("checksum") != checksum(content):
+        raise Problem("statement: the file was changed: its checksum does not fit")
+    try:
+        _recompute(content)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise Problem(f"statement: a field is missing or of a wrong kind: {error}") from error
+    return content
+
+
+def _recompute(content: dict[str, Any]) -> None:
+    said = content["guarantee"]
+    events = tuple(Event(**event) for event in content["events"])
+    if said["epsilon"] is None:
+        if any(entry["epsilon"] for entry in content["adversaries"].values()):
+            raise Problem("statement: adversaries: an epsilon is stated where nothing protects")
+        return
+    found = numbers(events, said["delta"])
+    for key, true, least in (
+        ("epsilon", found["epsilon"], True),
+        ("replace_one", found["replace_one"], True),
+        ("lower", found["lower"], False),
+    ):
+        wrong = said[key] < true * (1 - 1e-9) if least else said[key] > true * (1 + 1e-9)
+        if wrong:
+            raise Problem(
+                f"statement: guarantee.{key}: {said[key]:.6g} is stated, the events give {true:.6g}"
+            )
+    if said["epsilon"] > said["budget"] * (1 + 1e-9):
+        raise Problem(f"statement: guarantee.budget: {said['epsilon']:.6g} is spent of {said['budget']:.6g}")
+    for name, entry in content["adversaries"].items():
+        if entry["epsilon"] is not None and entry["epsilon"] not in (0.0, said["epsilon"]):
+            raise Problem(
+                f"statement: adversaries.{name}: {entry['epsilon']:.6g} is not what the events give"
+            )
+    stated = [(p["paper"], p["epsilon"]) for p in content["published"]]
+    expected = json.loads(json.dumps(finite([(p["paper"], p["epsilon"]) for p in found["published"]])))
+    if [list(pair) for pair in stated] != expected:
+        raise Problem("statement: published: not what the formulas give for these events")

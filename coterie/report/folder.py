@@ -17,9 +17,11 @@ from ..config import Config
 from ..errors import Problem
 from ..experiment import Experiment
 from ..jsonable import finite
+from ..metering import Meter, run_plans
 from ..plan import Plan
-from ..privacy.statement import statement
+from ..privacy.statement import Door, statement, text_of
 from ..result import Result, RunRecord, SiloRecord, file_names, save_vector
+from .statement_page import page
 
 
 def write(path: Path, fill: Callable[[Path], None]) -> None:
@@ -77,8 +79,11 @@ class Folder:
             raise Problem(f"--out: '{self.path}' already holds this result: choose another folder")
         return runs
 
-    def has(self, experiment: Experiment, plan: Plan, runs: list[RunRecord]) -> bool:
-        """Whether an experiment is finished here: every run as planned, every file in its place."""
+    def has(self, experiment: Experiment, plan: Plan, runs: list[RunRecord], metered: bool = False) -> bool:
+        """Whether an experiment is finished here: every run as planned, every file in its place.
+
+        What a metered run spent is in the ledgers, and may differ from the plan.
+        """
         found = {(run.label, run.seed): run for run in runs}
         for (seed, v), silos in zip(experiment.keys, plan.silos, strict=True):
             run = found.get((experiment.labels[v], seed))
@@ -86,7 +91,8 @@ class Folder:
                 return False
             for silo in silos:
                 record = run.silos[silo.name]
-                if (record.epsilon, record.delta, record.noise) != (silo.epsilon, silo.delta, silo.noise):
+                spent = (record.epsilon, record.delta, record.noise)
+                if not metered and spent != (silo.epsilon, silo.delta, silo.noise):
                     return False
         files = file_names(experiment.federation.names)
         return all(
@@ -96,6 +102,12 @@ class Folder:
             for name in files
         )
 
+    def discard(self) -> None:
+        """Remove a folder in which nothing was trained yet."""
+        if {entry.name for entry in self.path.iterdir()} == {"config.toml"}:
+            (self.path / "config.toml").unlink()
+            self.path.rmdir()
+
     def save(self, result: Result, complete: bool) -> None:
         """Write the plot and `result.json`, which comes last."""
         from .plot import draw
@@ -103,34 +115,56 @@ class Folder:
         write(self.path / "plot.png", lambda place: draw(result, place))
         write_json(self.path / "result.json", {"complete": complete, **result.to_json()})
 
-    def save_experiment(self, experiment: Experiment, plan: Plan, result: Result) -> None:
+    def save_experiment(
+        self, experiment: Experiment, plan: Plan, result: Result, meter: Meter | None = None
+    ) -> None:
         """Write the statements of every variant, and the models of its first seed."""
         seeds = len(experiment.training.seeds)
         files, labels = file_names(experiment.federation.names), file_names(experiment.labels)
-        for number, variant in enumerate(experiment.variants):
+        for number in range(len(experiment.variants)):
             run = number * seeds
             label = labels[number]
-            for k, silo in enumerate(plan.silos[run]):
-                content = statement(
-                    silo=silo.name,
-                    method=experiment.method.name,
-                    settings=variant.shown,
-                    size=silo.work.size,
-                    rate=silo.work.rate,
-                    expected_batch=silo.work.expected,
-                    calls=silo.steps // silo.work.steps,
-                    steps=silo.steps,
-                    noise=silo.noise,
-                    clip=float(experiment.clip[run, k]),
-                    budget=silo.budget,
-                    delta=silo.delta,
-                    epsilon=silo.epsilon,
-                    not_covered=experiment.federation.not_covered,
-                )
-                write_json(self.path / "statements" / label / f"{files[k]}.json", content)
+            for k in range(len(plan.silos[run])):
+                content = statement_of(experiment, plan, run, k, meter)
+                place = self.path / "statements" / label / f"{files[k]}.json"
+                text = text_of(content)
+                write(place, lambda at, text=text: _put(at, text))  # type: ignore[misc]
+                write(place.with_suffix(".html"), lambda at, page=page(content): _put(at, page))  # type: ignore[misc]
                 vector = result.vectors[run][k]
                 place = self.path / "models" / label / f"{files[k]}.safetensors"
                 write(place, lambda at, vector=vector: save_vector(experiment.task, vector, at))  # type: ignore[misc]
+
+
+def statement_of(
+    experiment: Experiment, plan: Plan, run: int, k: int, meter: Meter | None = None
+) -> dict[str, Any]:
+    """Give the statement of one silo in one run."""
+    silo = plan.silos[run][k]
+    variant = experiment.variants[experiment.keys[run][1]]
+    asked = run_plans(experiment.method.name, plan, k)[run]
+    calls = sum(door == "descend" for made in plan.counts.calls for door in made)
+    events, charged, ledger = asked.events(0, asked.rounds), None, None
+    if meter is not None:
+        events, charged, ledger = meter.account(k, run)
+        calls = sum(event.count for event in events) // silo.work.steps
+    door = Door(
+        "descend", calls, silo.work.steps, "poisson", silo.work.rate, silo.work.expected,
+        float(experiment.clip[run, k]),
+    )  # fmt: skip
+    return statement(
+        silo=silo.name,
+        method=experiment.method.name,
+        settings=variant.shown,
+        size=silo.work.size,
+        doors=[door] if calls else [],
+        events=events,
+        seen=asked.seen,
+        budget=silo.budget if charged is None else max(silo.budget, charged),
+        delta=silo.delta,
+        not_covered=experiment.federation.not_covered,
+        charged=charged,
+        ledger=ledger,
+    )
 
 
 def read_run(content: dict[str, Any]) -> RunRecord:

@@ -1,0 +1,85 @@
+"""What is kept while a training runs: its checkpoint, and its rows in the ledgers.
+
+Between two checkpoints lies a block of rounds. It is reserved in every ledger before its first
+round; after its last round the checkpoint is written, then the block is committed. Killed at any
+instant, a training goes on from its checkpoint; what was reserved stays charged.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .checkpoint import Checkpoint, History, digest_of, load, save
+from .metering import Meter
+from .plan import Plan
+from .simulate import State
+
+SECONDS = 30.0
+
+
+@dataclass
+class Keeper:
+    """Keeps a training; without a path there is no checkpoint, without a meter no ledger.
+
+    `every` is the number of rounds in a block; None lets a block take about half a minute.
+    """
+
+    path: Path | None = None
+    key: str = ""
+    meter: Meter | None = None
+    every: int | None = None
+    _total: int = 0
+    _silos: int = 0
+    _until: int = 0
+    _block: tuple[int, float] = (0, 0.0)
+    _pace: float | None = None
+    _claims: list[list[int]] = field(default_factory=list)
+
+    def begin(self, label: str, plan: Plan, silos: int) -> Checkpoint | None:
+        """Give the checkpoint to go on from; else claim the runs in every ledger."""
+        self._total, self._silos = len(plan.counts.calls), silos
+        point = load(self.path, self.key) if self.path is not None else None
+        if self.meter is not None:
+            if point is not None:
+                self.meter.go_on(point.claims)
+            else:
+                self.meter.claim(label, plan)
+            self._claims = self.meter.claims
+        self._until = point.state.round if point is not None else 0
+        self._block = self._until, time.perf_counter()
+        return point
+
+    def before(self, number: int) -> list[int]:
+        """Reserve a block where one begins; give the places of the silos that take part in the round."""
+        if number >= self._until:
+            self._until = min(self._total, number + self._length())
+            self._block = number, time.perf_counter()
+            if self.meter is not None:
+                self.meter.reserve(number, self._until)
+        return list(range(self._silos)) if self.meter is None else self.meter.present(number)
+
+    def after(self, state: State, history: History) -> None:
+        """Write the checkpoint where a block ends, then commit the block."""
+        if state.round != self._until:
+            return
+        began, when = self._block
+        if state.round > began:
+            self._pace = (time.perf_counter() - when) / (state.round - began)
+        if self.path is not None:
+            save(self.path, self.key, Checkpoint(state, history, self._claims))
+        if self.meter is not None and state.round > began:
+            self.meter.commit(digest_of(state))
+
+    def _length(self) -> int:
+        if self.every is not None:
+            return self.every
+        if self._pace is None:
+            return max(1, self._total // 20)
+        return max(1, int(SECONDS / max(self._pace, 1e-9)))
+
+    def finish(self) -> None:
+        """Remove the checkpoint of a training whose results are saved."""
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)

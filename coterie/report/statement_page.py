@@ -1,0 +1,114 @@
+"""A statement as one page that a person can read and sign."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+from ..privacy.accountant import shown
+
+STYLE = """
+body { font: 15px/1.45 system-ui, sans-serif; max-width: 46rem; margin: 2rem auto; padding: 0 1rem;
+color: #1a1a1a }
+h1 { font-size: 1.4rem; margin: 0 } h2 { font-size: 1.05rem; margin: 1.4rem 0 .3rem }
+.number { font-size: 2rem; font-weight: 600; margin: .8rem 0 0 } .small { color: #555; font-size: .9rem }
+table { border-collapse: collapse; width: 100% } td, th { text-align: left; padding: .2rem .6rem .2rem 0;
+border-bottom: 1px solid #ddd; vertical-align: top } .warning { color: #a11; font-weight: 600 }
+code { font-size: .85em; word-break: break-all }
+.sign { margin-top: 2rem; border-top: 1px solid #888; width: 60% }
+@media print { body { margin: 0 } }
+"""
+
+
+def page(content: dict[str, Any]) -> str:
+    """Give the page of a statement."""
+    said = content["guarantee"]
+    title = f"Privacy statement of {content['silo']}"
+    parts = [
+        f"<h1>{escape(title)}</h1>",
+        f"<p class='small'>method {escape(content['method'])} {escape(_settings(content['settings']))},"
+        f" {content['declared_size']} training examples</p>",
+        *_headline(said),
+        "<h2>Against whom</h2>",
+        _table(
+            [(entry["who"], _epsilon(entry["epsilon"])) for entry in content["adversaries"].values()],
+            ("who", "epsilon at most"),
+        ),
+        "<h2>What was done</h2>",
+        _table([_door(door) for door in content["doors"]] or [("no door was opened", "")], ("door", "how")),
+        "<h2>What papers would report</h2>",
+        _table(
+            [(f"{p['formula']} ({p['paper']})", _epsilon(p["epsilon"])) for p in content["published"]],
+            ("formula", "epsilon"),
+        )
+        if content["published"]
+        else "<p class='small'>No published formula applies.</p>",
+        *(f"<p class='warning'>{escape(line)}</p>" for line in content["warnings"]),
+        "<h2>Not covered</h2>",
+        "<ul>" + "".join(f"<li>{escape(line)}</li>" for line in content["not_covered"]) + "</ul>",
+        f"<p>Tuning: {escape(content['tuning'])}.<br>Randomness: {escape(content['randomness'])}.</p>",
+        *_ledger(content["ledger"]),
+        "<h2>Software</h2>",
+        f"<p class='small'>{escape(', '.join(f'{k} {v}' for k, v in content['software'].items()))}<br>"
+        f"checksum <code>{escape(content['checksum'])}</code>; check the JSON file with"
+        " <code>coterie statement verify FILE</code></p>",
+        "<p class='sign small'>date, name, signature</p>",
+    ]
+    body = "\n".join(parts)
+    return (
+        f"<!doctype html>\n<html lang='en'>\n<meta charset='utf-8'>\n<title>{escape(title)}</title>\n"
+        f"<style>{STYLE}</style>\n<body>\n{body}\n</body>\n</html>\n"
+    )
+
+
+def _headline(said: dict[str, Any]) -> list[str]:
+    if said["epsilon"] is None:
+        return ["<p class='number'>no privacy</p>", "<p>Nothing was clipped and no noise was added.</p>"]
+    return [
+        f"<p class='number'>epsilon ≤ {shown(said['epsilon'])} at delta {said['delta']:g}</p>",
+        f"<p>of a budget of {said['budget']:g}. No less than {_floor(said['lower'])} is true."
+        f" The unit is one {escape(said['unit'])}; adjacency is {escape(said['adjacency'])}"
+        f" (an {escape(said['unit'])} replaced by a null one). For one replaced by any other the bound is"
+        f" {shown(said['replace_one'])}. It holds for {escape(said['holds_for'])}.</p>",
+    ]
+
+
+def _floor(value: float) -> str:
+    return f"{int(value * 1000) / 1000:.3f}"
+
+
+def _epsilon(value: float | None) -> str:
+    if value is None:
+        return "none: nothing protects"
+    return "0: sees nothing" if value == 0 else shown(value)
+
+
+def _door(door: dict[str, Any]) -> tuple[str, str]:
+    clip = "not clipped" if door["clip"] is None else f"each example's gradient clipped to {door['clip']:g}"
+    return (
+        door["door"],
+        f"{door['calls']} calls of {door['steps']} noisy steps; {door['sampler']} samples at rate"
+        f" {door['rate']:.4g} (expected batch {door['expected_batch']:g}); {clip}",
+    )
+
+
+def _ledger(ledger: dict[str, Any] | None) -> list[str]:
+    if ledger is None:
+        return []
+    rows = [(name, shown(total["epsilon"])) for name, total in ledger["total"].items()]
+    return [
+        "<h2>Ledger</h2>",
+        f"<p class='small'>{escape(ledger['file'])}, row {ledger['run']}, head <code>{escape(ledger['head'])}"
+        "</code>. Spent of this data set by all runs so far:</p>",
+        _table(rows, ("against", "epsilon at most")),
+    ]
+
+
+def _table(rows: list[tuple[str, str]], head: tuple[str, str]) -> str:
+    top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
+    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<table><tr>{top}</tr>{body}</table>"
+
+
+def _settings(settings: dict[str, Any]) -> str:
+    return ", ".join(f"{key} = {value}" for key, value in settings.items())

@@ -1,0 +1,211 @@
+"""Metered training: charged before it happens, fresh noise, kills at any instant, silos that leave."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from coterie.checkpoint import Checkpoint, load, save
+from coterie.errors import Problem
+from coterie.keeping import Keeper
+from coterie.messages import pack
+from coterie.metering import EntropyStreams, identities, make_meter, run_plans, secret_of
+from coterie.methods import MRMTL, FedAvg, Local
+from coterie.privacy.audit import check_ledger
+from coterie.privacy.filters import Spent
+from coterie.simulate import State
+from tests.helpers import experiment
+
+ROOT = Path(__file__).parent.parent
+
+
+def kill(mode: str, kills: int, tmp_path: Path) -> dict:
+    command = [sys.executable, "-m", "tests.kills", mode, str(kills), "0", str(tmp_path / "kills")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_simulation_killed_at_any_instant_ends_as_one_never_killed(tmp_path):
+    facts = kill("simulated", 40, tmp_path)
+    assert facts["killed"] >= 40
+    assert facts["with a checkpoint"] > 5
+
+
+def test_a_metered_training_killed_at_any_instant_never_shows_less_than_was_released(tmp_path):
+    facts = kill("metered", 25, tmp_path)
+    assert facts["killed"] >= 25
+    assert facts["with a checkpoint"] > 5
+
+
+def meter_of(made, tmp_path, budgets=None):
+    plan = made.plan()
+    budgets = budgets or [(silo.budget, silo.delta) for silo in plan.silos[0]]
+    return make_meter(tmp_path / "ledgers", made.federation, "made up", budgets), plan
+
+
+def test_a_metered_run_is_charged_as_planned(federation, tmp_path):
+    made = experiment(federation, MRMTL(lam=0.5), epsilon={"each": [2.0, 5.0]})
+    meter, plan = meter_of(made, tmp_path)
+    result = made.train(plan, keeper=Keeper(meter=meter))
+    for k, ledger in enumerate(meter.ledgers):
+        report = check_ledger(ledger.path)
+        silo = plan.silos[0][k]
+        assert report.totals["example"]["server"] == (silo.epsilon, silo.delta)
+        assert report.uncommitted == 0
+        assert result.runs[0].silos[silo.name].epsilon == silo.epsilon
+    with pytest.raises(Spent, match=r"silo 'silo-0': the budget of this data set"):
+        made.train(plan, keeper=Keeper(meter=meter_of(made, tmp_path)[0]))
+
+
+def test_a_refused_training_charges_nobody(federation, tmp_path):
+    """The last silo has no budget left: what was charged to the others is taken back."""
+    made = experiment(federation, FedAvg(), epsilon=2.0)
+    poor = [(2.0, 1e-3), (2.0, 1e-3), (1e-3, 1e-3)]
+    meter, plan = meter_of(made, tmp_path, poor)
+    with pytest.raises(Spent, match="silo 'silo-2'"):
+        made.train(plan, keeper=Keeper(meter=meter))
+    for ledger in meter.ledgers:
+        assert check_ledger(ledger.path).totals["example"]["server"] == (0.0, 0.0)
+
+
+def test_a_silo_whose_budget_ends_leaves_and_the_others_go_on(federation, tmp_path):
+    made = experiment(federation, FedAvg(), epsilon=4.0, rounds=8)
+    meter, plan = meter_of(made, tmp_path, [(4.0, 1e-3), (2.0, 1e-3), (4.0, 1e-3)])
+    result = made.train(plan, keeper=Keeper(meter=meter))
+    assert 0 < meter.rounds[1] < 8
+    assert meter.rounds[0] == meter.rounds[2] == 8
+    assert meter.left == {"silo-1": f"its budget pays for {meter.rounds[1]} of 8 rounds"}
+    spent = result.runs[0].silos["silo-1"].epsilon
+    assert spent <= 2.0 < plan.silos[0][1].epsilon
+    assert check_ledger(meter.ledgers[1].path).totals["example"]["server"][0] == spent
+
+
+def test_runs_that_train_together_must_all_fit(federation, tmp_path):
+    made = experiment(federation, FedAvg(), epsilon=2.0, seeds=(0, 1))
+    meter, plan = meter_of(made, tmp_path, [(3.0, 1e-2)] * 3)
+    with pytest.raises(Spent, match="does not fit"):
+        made.train(plan, keeper=Keeper(meter=meter))
+    meter, plan = meter_of(made, tmp_path / "more", [(4.0, 1e-2)] * 3)
+    made.train(plan, keeper=Keeper(meter=meter))
+    total = check_ledger(meter.ledgers[0].path).totals["example"]["server"]
+    assert total[0] == pytest.approx(2 * plan.silos[0][0].epsilon)
+
+
+def test_without_privacy_nothing_is_metered(federation, tmp_path):
+    made = experiment(federation, FedAvg(), epsilon=float("inf"))
+    meter, plan = meter_of(made, tmp_path, [(3.0, 1e-2)] * 3)
+    with pytest.raises(Spent, match="does not fit"):
+        made.train(plan, keeper=Keeper(meter=meter))
+
+
+def test_who_sends_nothing_is_seen_by_nobody_but_its_model(federation):
+    (alone,) = run_plans("local", experiment(federation, Local()).plan(), 0)
+    (together,) = run_plans("fedavg", experiment(federation, FedAvg()).plan(), 0)
+    assert alone.seen == ("personal",)
+    assert together.seen == ("server", "silos", "shared", "personal")
+    assert alone.events(0, 3) == together.events(0, 3)
+
+
+def test_two_metered_runs_share_no_noise_and_seeds_do_not_tell_it(federation, tmp_path):
+    made = experiment(federation, Local(), epsilon=1.0)
+    results = []
+    for name in ("one", "two"):
+        meter, plan = meter_of(made, tmp_path / name)
+        results.append(made.train(plan, keeper=Keeper(meter=meter)).vectors[0])
+    simulated = made.train(made.plan()).vectors[0]
+    assert not torch.allclose(results[0], results[1], atol=1e-3)
+    assert not torch.allclose(results[0], simulated, atol=1e-3)
+
+
+def test_entropy_streams_never_answer_twice_and_never_repeat():
+    streams = EntropyStreams({"a": b"x" * 32, "b": b"y" * 32})
+    drawn = []
+    for attempt in range(2):
+        for silo in ("a", "b"):
+            streams.begin(silo, "same row")
+            drawn += [streams.generators(0, silo, 0, call)[1].random(4) for call in range(2)]
+            drawn.append(streams.generators(1, silo, 0, 0)[1].random(4))
+        assert attempt in (0, 1)
+    assert len({tuple(values) for values in drawn}) == len(drawn)
+    with pytest.raises(Problem, match="was answered before"):
+        streams.generators(0, "a", 0, 0)
+
+
+def test_entropy_noise_is_normal():
+    streams = EntropyStreams({"a": b"x" * 32})
+    streams.begin("a", "row")
+    noise = streams.generators(0, "a", 0, 0)[1].standard_normal(20_000)
+    # fails by chance once in 10^6
+    assert stats.kstest(noise, "norm").pvalue > 1e-6
+    assert stats.kstest(noise / 1.5, "norm").pvalue < 1e-6
+
+
+def test_secrets_are_made_once_for_their_owner_only(federation, tmp_path):
+    who = identities(federation, "made up")[0]
+    secret = secret_of(tmp_path, who)
+    assert secret_of(tmp_path, who) == secret
+    (path,) = tmp_path.iterdir()
+    assert path.stat().st_mode & 0o077 == 0
+    path.write_bytes(b"short")
+    with pytest.raises(Problem, match="is damaged"):
+        secret_of(tmp_path, who)
+
+
+def test_a_ledger_is_of_the_whole_silo_whatever_its_test_share(federation):
+    from coterie.federation import load
+
+    sizes = {load("digits", silos=3, test=share).sizes for share in (0.2, 0.5)}
+    whole = {tuple(identities(load("digits", silos=3, test=share), "digits")) for share in (0.2, 0.5)}
+    assert len(sizes) == 2
+    assert len(whole) == 1
+
+
+def test_a_checkpoint_comes_back_whole_or_not_at_all(tmp_path):
+    state = State(3, (torch.ones(1, 1, 2), None), {"w": torch.arange(6.0).reshape(1, 3, 2)})
+    point = Checkpoint(state, [(1, [0.5])], [[3], [4]])
+    path = tmp_path / "checkpoint"
+    save(path, "key", point)
+    again = load(path, "key")
+    assert pack((again.state.shared, again.state.own)) == pack((state.shared, state.own))
+    assert (again.state.round, again.history, again.claims) == (3, [(1, [0.5])], [[3], [4]])
+    assert load(tmp_path / "none", "key") is None
+    with pytest.raises(Problem, match="is of another training"):
+        load(path, "other key")
+    content = bytearray(path.read_bytes())
+    generator = np.random.default_rng(0)
+    for place in generator.integers(0, len(content), 40):
+        changed = bytearray(content)
+        changed[place] ^= 1
+        path.write_bytes(changed)
+        with pytest.raises(Problem, match="is damaged"):
+            load(path, "key")
+
+
+def test_blocks_are_reserved_before_and_committed_after(federation, tmp_path):
+    """At every round that was done, it had been reserved; the checkpoint is there before the commit."""
+    made = experiment(federation, FedAvg(), rounds=7)
+    meter, plan = meter_of(made, tmp_path)
+    seen = []
+
+    def hear(number, _score):
+        state = meter.ledgers[0].state()
+        reserved = max((r["last"] for r in state.reservations.values()), default=0)
+        seen.append((number, reserved, len(state.committed), (tmp_path / "checkpoint").exists()))
+
+    keeper = Keeper(tmp_path / "checkpoint", "key", meter, every=3)
+    made.train(plan, hear, keeper)
+    assert [number for number, *_ in seen] == list(range(8))
+    assert all(reserved >= number for number, reserved, *_ in seen)
+    assert [committed for _, _, committed, _ in seen] == [0, 0, 0, 1, 1, 1, 2, 3]
+    keeper.finish()
+    assert not (tmp_path / "checkpoint").exists()

@@ -1,0 +1,189 @@
+"""Statements: recomputed from their events, damaged or forged ones are refused, pages say the same."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import random
+from pathlib import Path
+
+import pytest
+
+from coterie.errors import Problem
+from coterie.privacy.accountant import epsilon_of
+from coterie.privacy.events import Event
+from coterie.privacy.statement import Door, checksum, statement, text_of, verify
+from coterie.report.statement_page import page
+
+ALL = ("server", "silos", "shared", "personal")
+EVENTS = (Event("gaussian", 0.6, 0.01, 500),)
+
+
+def make(events=EVENTS, seen=ALL, budget=6.0, **more):
+    door = Door("descend", 5, 100, "poisson", 0.01, 8.0, 1.0)
+    return statement(
+        silo="north", method="mr-mtl", settings={"lam": 0.5}, size=800, doors=[door], events=events,
+        seen=seen, budget=budget, delta=1e-5, not_covered=["features were standardized"], **more,
+    )  # fmt: skip
+
+
+def forged(change):
+    """A statement that was changed by somebody who knows how to make a checksum."""
+    content = copy.deepcopy(make())
+    change(content)
+    content["checksum"] = checksum(content)
+    return text_of(content)
+
+
+def test_a_statement_says_all_and_verifies():
+    content = make()
+    assert verify(text_of(content)) == content
+    said = content["guarantee"]
+    assert said["epsilon"] == epsilon_of(EVENTS, 1e-5)
+    assert 5.2 < said["lower"] < said["epsilon"] < said["replace_one"]
+    assert content["published"][0]["epsilon"] == pytest.approx(3.72, abs=0.005)
+    assert any("no less than" in line for line in content["warnings"])
+    assert "not accounted" in content["tuning"]
+    assert content["randomness"].startswith("simulated")
+    assert any("standardized" in line for line in content["not_covered"])
+    assert set(content["software"]) >= {"coterie", "dp-accounting", "torch"}
+
+
+def test_epsilon_against_each_adversary():
+    epsilon = make()["guarantee"]["epsilon"]
+    assert {k: v["epsilon"] for k, v in make()["adversaries"].items()} == dict.fromkeys(ALL, epsilon)
+    alone = make(seen=("personal",))["adversaries"]
+    assert [alone[name]["epsilon"] for name in ALL] == [0.0, 0.0, 0.0, epsilon]
+    bare = make(events=(Event("gaussian", 0.0, 0.01, 500),), budget=math.inf)
+    assert bare["guarantee"]["epsilon"] is None
+    assert all(entry["epsilon"] is None for entry in bare["adversaries"].values())
+    verify(text_of(bare))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            lambda c: c["guarantee"].update(epsilon=3.0),
+            r"guarantee.epsilon: 3 is stated, the events give 5\.80",
+        ),
+        (lambda c: c["guarantee"].update(delta=1e-2), "guarantee.lower"),
+        (lambda c: c["guarantee"].update(delta=1e-7), "guarantee.epsilon"),
+        (lambda c: c["guarantee"].update(lower=5.79), "guarantee.lower"),
+        (lambda c: c["guarantee"].update(replace_one=6.0), "guarantee.replace_one"),
+        (lambda c: c["guarantee"].update(budget=5.0), "guarantee.budget"),
+        (lambda c: c["events"][0].update(count=1000), "guarantee.epsilon"),
+        (lambda c: c["events"][0].update(noise=0.5), "guarantee.epsilon"),
+        (lambda c: c["events"][0].update(rate=0.02), "guarantee.epsilon"),
+        (lambda c: c["events"].append(c["events"][0]), "guarantee.epsilon"),
+        (lambda c: c["events"][0].pop("noise"), "a field is missing"),
+        (lambda c: c["events"][0].update(noise=-1.0), "noise must be a number >= 0"),
+        (lambda c: c["adversaries"]["server"].update(epsilon=1.0), "adversaries.server"),
+        (lambda c: c["published"][0].update(epsilon=5.9), "published"),
+        (lambda c: c.pop("guarantee"), "a field is missing"),
+        (lambda c: c.update(schema="coterie-statement/1"), "schema 'coterie-statement/1' is not"),
+    ],
+)
+def test_a_forged_statement_is_refused_and_the_field_named(change, said):
+    with pytest.raises(Problem, match=said):
+        verify(forged(change))
+
+
+def test_a_flipped_bit_anywhere_is_found():
+    text = text_of(make()).encode()
+    chance = random.Random(0)
+    for place in range(len(text)):
+        changed = bytearray(text)
+        changed[place] ^= 1 << chance.randrange(7)
+        with pytest.raises(Problem, match="statement"):
+            verify(changed.decode("utf-8", errors="replace"))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '"x"', "{", "null"])
+def test_what_is_no_statement(text):
+    with pytest.raises(Problem, match="statement"):
+        verify(text)
+
+
+def test_the_page_shows_bounds_rounded_the_safe_way():
+    content = make()
+    shown = page(content)
+    assert "epsilon ≤ 5.801 at delta 1e-05" in shown
+    assert "the server" in shown
+    assert "3.72" in shown
+    assert "no less than" in shown
+    assert "coterie statement verify" in shown
+    assert content["checksum"] in shown
+    sneaky = make()
+    sneaky["silo"] = "<script>alert(1)</script>"
+    assert "<script>" not in page(sneaky)
+    assert "no privacy" in page(make(events=(Event("gaussian", 0.0),), budget=math.inf))
+
+
+def test_statements_of_a_metered_run_are_found_in_their_ledger(tmp_path, monkeypatch, capsys):
+    from tests.test_cli import call
+
+    monkeypatch.chdir(tmp_path)
+    Path("c.toml").write_text(
+        '[data]\nsource = "digits"\nsilos = 3\n[train]\nrounds = 3\n[privacy]\nepsilon = 2\n'
+        'delta = 1e-4\nledger = "ledgers"\n[[method]]\nname = "fedavg"\n'
+    )
+    assert call(monkeypatch, capsys, "run", "c.toml", "--out", "out")[0] == 0
+    file = "out/statements/fedavg/silo-1.json"
+    code, out, _ = call(monkeypatch, capsys, "statement", "verify", file, "--ledger", "ledgers")
+    assert code == 0
+    assert "found in its ledger" in out
+    content = json.loads(Path(file).read_text())
+    assert "entropy" in content["randomness"]
+    assert content["ledger"]["rounds"] == 3
+    assert Path(file).with_suffix(".html").is_file()
+
+    code, out, _ = call(monkeypatch, capsys, "ledger", "show", "ledgers", "--json")
+    (first, *others) = json.loads(out)["ledgers"]
+    assert len(others) == 2
+    assert first["budgets"]["example"] == {"epsilon": 2.0, "delta": 1e-4}
+    assert 1.98 < first["totals"]["example"]["server"]["epsilon"] <= 2.0
+    assert call(monkeypatch, capsys, "ledger", "verify", "ledgers")[1].count("every epsilon recomputed") == 3
+    assert call(monkeypatch, capsys, "ledger", "show", "ledgers")[1].count("silo-") == 3
+    lines = call(monkeypatch, capsys, "ledger", "export", "ledgers")[1].splitlines()
+    assert {json.loads(line)["kind"] for line in lines} == {"open", "budget", "run", "reserve", "commit"}
+
+    code, _, err = call(monkeypatch, capsys, "run", "c.toml", "--out", "again")
+    assert code == 2
+    assert "does not fit" in err
+    assert not Path("again").exists()
+    raised = ["ledger", "budget", "ledgers", "--epsilon", "5", "--delta", "1e-3"]
+    code, _, err = call(monkeypatch, capsys, *raised)
+    assert code == 2
+    assert "--raise" in err
+    assert call(monkeypatch, capsys, *raised, "--raise", "--reason", "second study")[0] == 0
+    assert call(monkeypatch, capsys, "run", "c.toml", "--out", "again")[0] == 0
+
+    ledger = Path("ledgers") / content["ledger"]["file"]
+    ledger.write_bytes(ledger.read_bytes().replace(b'"fedavg"', b'"fedavh"', 1))
+    code, _, err = call(monkeypatch, capsys, "ledger", "verify", "ledgers")
+    assert code == 2
+    assert "was changed or lost" in err
+
+
+def test_ledgers_made_beforehand_have_the_budget_that_was_given(tmp_path, monkeypatch, capsys):
+    from tests.test_cli import call
+
+    monkeypatch.chdir(tmp_path)
+    Path("c.toml").write_text(
+        '[data]\nsource = "digits"\nsilos = 2\n[train]\nrounds = 2\nseeds = 2\n[privacy]\nepsilon = 2\n'
+        'delta = 1e-4\n[[method]]\nname = "fedavg"\n[[method]]\nname = "local"\n'
+    )
+    opened = ["ledger", "open", "c.toml", "--epsilon", "6.5", "--delta", "1e-3"]
+    code, _, err = call(monkeypatch, capsys, *opened)
+    assert code == 2
+    assert "privacy.ledger: name a folder" in err
+    assert call(monkeypatch, capsys, *opened, "--ledger", "kept")[0] == 0
+    code, _, err = call(monkeypatch, capsys, "run", "c.toml", "--ledger", "kept", "--out", "out")
+    assert code == 2  # two seeds of fedavg fit, two of local beside them do not
+    assert "does not fit" in err
+    totals = json.loads(call(monkeypatch, capsys, "ledger", "show", "kept", "--json")[1])["ledgers"][0][
+        "totals"
+    ]
+    assert 3.9 < totals["example"]["personal"]["epsilon"] <= 4.0
