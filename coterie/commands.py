@@ -28,7 +28,9 @@ from .federation import Federation
 from .jsonable import finite
 from .keeping import Keeper
 from .metering import Meter, make_meter, open_ledgers
-from .plan import Plan
+from .plan import Plan, SiloPlan
+from .privacy.adversaries import ADVERSARIES, seen_by, table
+from .privacy.published import published_for
 from .report.folder import Folder, next_free
 from .report.tables import plan_tables, silo_table, summary_table
 from .result import SIMULATED, Result
@@ -79,8 +81,12 @@ def plan_config(config: Config, *, data_dir: str | None, as_json: bool) -> None:
         return
     out = Console()
     for experiment, plan in zip(made, plans, strict=True):
-        for table in plan_tables(experiment, plan):
-            out.print(table)
+        for shown in plan_tables(experiment, plan):
+            out.print(shown)
+        seen = seen_by(plan.counts.bytes_up[0] > 0)
+        whom = ", ".join(ADVERSARIES[name] for name in seen)
+        rest = "" if len(seen) == len(ADVERSARIES) else "; others see nothing of a silo"
+        tell(out, f"{experiment.method.name}: epsilon holds against {whom}{rest}.")
     for note in notes_of(made):
         tell(out, f"note: {note}", "yellow")
     runs = sum(len(e.keys) for e in made)
@@ -107,6 +113,8 @@ def plan_facts(experiment: Experiment, plan: Plan, took: float) -> dict[str, Any
                 "budget": silo.budget,
                 "epsilon": silo.epsilon,
                 "delta": silo.delta,
+                "adversaries": table(silo.epsilon, seen_by(silo.bytes_up > 0)),
+                "published": published_facts(silo),
                 "bytes_up": silo.bytes_up,
                 "bytes_down": silo.bytes_down,
             }
@@ -114,6 +122,14 @@ def plan_facts(experiment: Experiment, plan: Plan, took: float) -> dict[str, Any
         }
         variants.append({"settings": variant.shown, "silos": silos})
     return {"method": experiment.method.name, "seconds": took, "variants": variants}
+
+
+def published_facts(silo: SiloPlan) -> list[dict[str, Any]]:
+    """Give what the papers' formulas report for a silo's steps."""
+    if not silo.steps or not silo.noise:
+        return []
+    found = published_for(silo.noise, silo.work.rate, silo.steps, silo.delta, quick=True)
+    return [{"paper": one.paper, "formula": one.formula, "epsilon": one.epsilon} for one in found]
 
 
 def federation_facts(federation: Federation) -> dict[str, Any]:

@@ -137,12 +137,16 @@ def test_plan_trains_nothing_and_shows_all(config, monkeypatch, capsys):
     silo = plan["variants"][0]["silos"]["silo-0"]
     assert set(silo) == {
         "examples", "rate", "steps", "noise", "budget", "epsilon", "delta", "bytes_up", "bytes_down",
+        "adversaries", "published",
     }  # fmt: skip
+    assert set(silo["adversaries"].values()) == {silo["epsilon"]}
+    assert len(silo["published"]) == 3
     assert silo["bytes_up"] == 2 * 650 * 4
     assert silo["steps"] == 2 * round(silo["examples"] / 32)
     assert silo["epsilon"] <= 1
     code, out, _ = call(monkeypatch, capsys, "plan", config)
     assert "Nothing was trained" in out
+    assert "mr-mtl: epsilon holds against the server" in out
     assert not Path("runs").exists()
 
 

@@ -8,6 +8,7 @@ expected number). Logarithms are natural unless said otherwise.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ class Published:
     epsilon: float
 
 
+@functools.lru_cache(maxsize=4096)
 def published_for(
     noise: float, rate: float, steps: int, delta: float, quick: bool = False
 ) -> tuple[Published, ...]:
