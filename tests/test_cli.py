@@ -126,9 +126,7 @@ def test_set_changes_keys(config, monkeypatch, capsys):
 
 
 def test_plan_trains_nothing_and_shows_all(config, monkeypatch, capsys):
-    from coterie import simulate
-
-    monkeypatch.setattr(simulate, "simulate", None)
+    monkeypatch.setattr("coterie.experiment.simulate", None)
     code, out, _ = call(monkeypatch, capsys, "plan", config, "--json")
     assert code == 0
     plan = json.loads(out)["plans"][1]

@@ -21,7 +21,7 @@ from .events import Event, check_adjacency, check_delta, joined
 
 ADJACENCY = "zero-out"
 POINTS = 5_000
-TIGHT_POINTS = 60_000
+TIGHT_POINTS = 40_000
 MOST_POINTS = 200_000
 LONGEST = 2_000_000
 LEAST_NOISE = 1e-6
