@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
+import itertools
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -108,17 +110,23 @@ def run_plans(label: str, plan: Plan, k: int) -> list[RunPlan]:
     found = []
     for run in plan.silos:
         silo = run[k]
-        stages: list[tuple[int, tuple[Event, ...]]] = []
-        for calls in plan.counts.calls:
-            steps = silo.work.steps * sum(door == "descend" for door in calls)
-            events = (Event("gaussian", silo.noise, silo.work.rate, steps),) if steps else ()
-            if stages and stages[-1][1] == events:
-                stages[-1] = stages[-1][0] + 1, events
-            else:
-                stages.append((1, events))
-        sends = silo.bytes_up > 0
-        found.append(RunPlan(label, "example", silo.delta, silo.epsilon, tuple(stages), seen_by(sends)))
+        stages = tuple(
+            (
+                rounds,
+                (Event("gaussian", silo.noise, silo.work.rate, silo.work.steps * count),) if count else (),
+            )
+            for rounds, count in _descents(plan.counts.calls)
+        )
+        seen = seen_by(silo.bytes_up > 0)
+        found.append(RunPlan(label, "example", silo.delta, silo.epsilon, stages, seen))
     return found
+
+
+@functools.lru_cache(maxsize=64)
+def _descents(calls: tuple[tuple[str, ...], ...]) -> tuple[tuple[int, int], ...]:
+    """Give (rounds, trainings in each) of a plan, one after the other."""
+    counts = (sum(door == "descend" for door in made) for made in calls)
+    return tuple((len(list(same)), count) for count, same in itertools.groupby(counts))
 
 
 @dataclass

@@ -235,6 +235,7 @@ class State:
     runs: dict[int, dict[str, Any]]
     reservations: dict[int, dict[str, Any]]
     committed: frozenset[int]
+    _plans: dict[int, RunPlan] = field(default_factory=dict)
 
     @classmethod
     def of(cls, entries: Sequence[Entry]) -> State:
@@ -262,7 +263,9 @@ class State:
         """Give a run's plan."""
         if run not in self.runs:
             raise Problem(f"the ledger has no run {run}")
-        return RunPlan.from_json(self.runs[run])
+        if run not in self._plans:
+            self._plans[run] = RunPlan.from_json(self.runs[run])
+        return self._plans[run]
 
     def reserved(self, run: int) -> list[tuple[int, int]]:
         """List the rounds a run reserved; those reserved twice are there twice."""
