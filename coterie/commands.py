@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -164,9 +165,10 @@ def run_config(
     folder = Folder(out or next_free(name))
     with progress_bar(errors) as bars:
         plans = make_plans(made, bars)
-        meters = [meter_for(config, experiment) for experiment in made]
         kept = folder.open(config)
+        meters: list[Meter | None] = []
         try:
+            meters = meters_for(config, made)
             for number, (experiment, plan, meter) in enumerate(zip(made, plans, meters, strict=True)):
                 if folder.has(experiment, plan, kept, metered=meter is not None):
                     result.runs += [run for run in kept if run.label in experiment.labels]
@@ -212,13 +214,16 @@ def run_config(
     tell(shown, f"Saved in {folder.path}: result.json, plot.png, statements/, models/, config.toml")
 
 
-def meter_for(config: Config, experiment: Experiment) -> Meter | None:
-    """Open the ledgers that a configuration asks for; new ones get the budgets of this training."""
+def meters_for(config: Config, made: Sequence[Experiment]) -> list[Meter | None]:
+    """Open the ledgers that a configuration asks for; new ones get the budgets of a run that is alone."""
     if config.privacy.ledger is None:
-        return None
-    budgets = list(zip(experiment.epsilon[0].tolist(), experiment.delta[0].tolist(), strict=True))
-    federation = experiment.federation
-    return make_meter(Path(config.privacy.ledger), federation, source_of(config, federation), budgets)
+        return [None] * len(made)
+    first, federation = made[0], made[0].federation
+    budgets: Sequence[tuple[float, float] | None] = [None] * len(federation)
+    if sum(len(experiment.keys) for experiment in made) == 1:
+        budgets = list(zip(first.epsilon[0].tolist(), first.delta[0].tolist(), strict=True))
+    source = source_of(config, federation)
+    return [make_meter(Path(config.privacy.ledger), federation, source, budgets) for _ in made]
 
 
 def source_of(config: Config, federation: Federation) -> str:

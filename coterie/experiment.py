@@ -273,15 +273,13 @@ class Experiment:
     ) -> Result:
         runs = []
         for r, (seed, variant) in enumerate(self.keys):
-            silos = {
-                silo.name: SiloRecord(
-                    float(scores[r, k]),
-                    silo.epsilon if meter is None else meter.account(k, r)[1],
-                    silo.delta,
-                    silo.noise,
-                )
-                for k, silo in enumerate(plan.silos[r])
-            }
+            silos = {}
+            for k, silo in enumerate(plan.silos[r]):
+                spent = silo.epsilon, silo.delta
+                if meter is not None:
+                    account = meter.account(k, r)
+                    spent = account.epsilon, account.delta
+                silos[silo.name] = SiloRecord(float(scores[r, k]), *spent, silo.noise)
             runs.append(
                 RunRecord(
                     method=self.method.name,

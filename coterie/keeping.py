@@ -43,7 +43,7 @@ class Keeper:
         point = load(self.path, self.key) if self.path is not None else None
         if self.meter is not None:
             if point is not None:
-                self.meter.go_on(point.claims)
+                self.meter.go_on(label, plan, point.claims)
             else:
                 self.meter.claim(label, plan)
             self._claims = self.meter.claims

@@ -11,14 +11,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from .errors import Problem
 from .federation import Federation
 from .plan import Plan
 from .privacy.adversaries import ADVERSARIES, seen_by
 from .privacy.events import Event
-from .privacy.filters import charge, released
+from .privacy.filters import Spent, charge, released
 from .privacy.ledger import Identity, Ledger, open_ledger
 from .privacy.runplan import RunPlan
 from .streams import Pair, Refilled
@@ -36,19 +36,21 @@ class EntropyStreams:
 
     secrets: dict[str, bytes]
     _salts: dict[str, bytes] = field(default_factory=dict)
-    _given: set[tuple[int, str, int, int]] = field(default_factory=set)
+    _given: dict[str, set[tuple[int, int, int]]] = field(default_factory=dict)
     _generators: Refilled = field(default_factory=Refilled)
 
     def begin(self, silo: str, row: str) -> None:
         """Begin a reservation, whose row has this hash."""
         self._salts[silo] = row.encode() + os.urandom(32)
-        self._given = {given for given in self._given if given[1] != silo}
+        self._given[silo] = set()
 
     def generators(self, run: int, silo: str, round_: int, call: int) -> Pair:
         """Give the generators of one call of a door, once."""
-        if (run, silo, round_, call) in self._given:
+        if silo not in self._salts:
+            raise Problem(f"round {round_} of '{silo}' was not reserved: it is not answered")
+        if (run, round_, call) in self._given[silo]:
             raise Problem(f"round {round_} of '{silo}' was answered before: it is never answered twice")
-        self._given.add((run, silo, round_, call))
+        self._given[silo].add((run, round_, call))
         key = f"{run}\0{round_}\0{call}\0{silo}\0".encode() + self._salts[silo]
         digest = hashlib.blake2b(key, key=self.secrets[silo], digest_size=48).digest()
         return self._generators.fill((run, silo), digest)
@@ -82,16 +84,16 @@ def open_ledgers(
     folder: Path,
     federation: Federation,
     source: str,
-    budgets: Sequence[tuple[float, float]],
+    budgets: Sequence[tuple[float, float] | None],
     filter: str = "basic",
 ) -> list[Ledger]:
-    """Open the ledgers of all silos of a federation, making those that are not there yet."""
+    """Open the ledgers of all silos of a federation, making those that are not there and have a budget."""
     pairs = list(zip(identities(federation, source), budgets, strict=True))
     return _side_by_side(lambda pair: open_ledger(folder, pair[0], pair[1], filter=filter), pairs)
 
 
 def make_meter(
-    folder: Path, federation: Federation, source: str, budgets: Sequence[tuple[float, float]]
+    folder: Path, federation: Federation, source: str, budgets: Sequence[tuple[float, float] | None]
 ) -> Meter:
     """Make the meter of a training; a ledger that is not there yet gets the silo's budget of it."""
     ledgers = open_ledgers(folder, federation, source, budgets)
@@ -129,6 +131,16 @@ def _descents(calls: tuple[tuple[str, ...], ...]) -> tuple[tuple[int, int], ...]
     return tuple((len(list(same)), count) for count, same in itertools.groupby(counts))
 
 
+class Account(NamedTuple):
+    """What a run released and was charged, the budget that paid for it, and facts of the ledger, if any."""
+
+    events: tuple[Event, ...]
+    epsilon: float
+    delta: float
+    budget: float
+    facts: dict[str, Any] | None
+
+
 @dataclass
 class Meter:
     """The ledgers of a training's silos: claims of its runs, `claims[k][run]`, and what each may do."""
@@ -164,13 +176,23 @@ class Meter:
             raise
         self.claims = [runs for _, runs in made]
 
-    def go_on(self, claims: list[list[int]]) -> None:
-        """Take up the claims of a training that was interrupted."""
+    def go_on(self, label: str, plan: Plan, claims: list[list[int]]) -> None:
+        """Take up the claims of a training that was interrupted; they must be those of this plan."""
         self.claims = claims
-        self.rounds = [
-            min(int(ledger.state().runs[run]["allowed"]) for run in runs)
-            for ledger, runs in zip(self.ledgers, claims, strict=True)
-        ]
+        for k, (ledger, runs) in enumerate(zip(self.ledgers, claims, strict=True)):
+            state = ledger.state()
+            for run, asked in zip(runs, run_plans(label, plan, k), strict=True):
+                kept = state.plan_of(run) if run in state.runs else None
+                if kept is None or (kept.label, kept.delta, kept.stages) != (
+                    label,
+                    asked.delta,
+                    asked.stages,
+                ):
+                    raise Problem(
+                        f"silo '{self.names[k]}': its ledger does not have the run that the checkpoint goes"
+                        " on with: restore the ledger, or begin anew in another folder"
+                    )
+            self.rounds.append(min(int(state.runs[run]["allowed"]) for run in runs))
 
     def present(self, number: int) -> list[int]:
         """Give the places of the silos that may take part in a round."""
@@ -185,8 +207,8 @@ class Meter:
                 return []
             try:
                 rows = self.ledgers[k].reserve_all([(run, first, end) for run in self.claims[k]])
-            except Problem as problem:
-                self.rounds[k] = min(self.rounds[k], first)
+            except Spent as problem:
+                self.rounds[k] = first
                 self.left[self.names[k]] = str(problem)
                 return []
             self.streams.begin(self.names[k], rows[-1].hash)
@@ -199,7 +221,7 @@ class Meter:
         _side_by_side(lambda k: self.ledgers[k].commit_all(self._open[k], digest), range(len(self.ledgers)))
         self._open = []
 
-    def account(self, k: int, run: int) -> tuple[tuple[Event, ...], float, dict[str, Any]]:
+    def account(self, k: int, run: int) -> Account:
         """Give what a run may have released of silo k, what was charged, and where its ledger stands."""
         ledger, row = self.ledgers[k], self.claims[k][run]
         state = ledger.state()
@@ -211,7 +233,7 @@ class Meter:
             "rounds": int(state.runs[row]["allowed"]),
             "total": {name: {"epsilon": e, "delta": d} for name, (e, d) in totals.items()},
         }
-        return released(state, row), charge(state, row)[0], facts
+        return Account(released(state, row), *charge(state, row), state.budgets["example"][0], facts)
 
     def close(self) -> None:
         """Close the files."""

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from coterie.errors import Problem
 from coterie.privacy.accountant import epsilon_of
+from coterie.privacy.audit import check_ledger
 from coterie.privacy.events import Event
-from coterie.privacy.filters import Spent
+from coterie.privacy.filters import Spent, best_order, repeated
 from coterie.privacy.ledger import Identity, open_ledger, read_ledger
 from coterie.privacy.runplan import RunPlan
 
@@ -101,25 +102,56 @@ def test_as_many_rounds_as_fit(tmp_path):
         book.reserve(claim.run, claim.rounds, claim.rounds + 1)
 
 
-def test_repeated_rounds_are_charged_twice(tmp_path):
-    """After a crash rounds are drawn anew: what was reserved before still counts."""
+def test_repeated_rounds_are_charged_as_a_release_of_their_own(tmp_path):
+    """After a crash rounds are drawn anew, and whether to go on may depend on what came out."""
     asked = plan()
     book = ledger(tmp_path)
     claim = book.claim(asked)
     book.reserve(claim.run, 0, 5)
     book.reserve(claim.run, 2, 10)
-    twice = epsilon_of((*asked.events(0, 5), *asked.events(2, 10)), DELTA)
-    assert spent(book)[0] == twice > asked.epsilon
+    again = epsilon_of(asked.events(2, 5), DELTA)
+    assert spent(book) == (pytest.approx(asked.epsilon + again, rel=1e-12), 2 * DELTA)
+    together = (*asked.events(0, 5), *asked.events(2, 10))
+    assert spent(book)[0] >= epsilon_of(together, 2 * DELTA)
+    book.reserve(claim.run, 2, 5)
+    assert spent(book) == (pytest.approx(asked.epsilon + 2 * again, rel=1e-12), pytest.approx(3 * DELTA))
 
 
-def test_repeated_rounds_must_fit(tmp_path):
+def test_what_is_repeated():
+    assert repeated([]) == repeated([(0, 3), (3, 7)]) == []
+    assert repeated([(0, 5), (0, 5), (4, 9)]) == [(0, 5), (4, 5)]
+
+
+@pytest.mark.parametrize(("times", "delta"), [(1.01, 2 * DELTA), (2.5, 1.5 * DELTA)])
+def test_repeated_rounds_must_fit(tmp_path, times, delta):
     asked = plan()
-    book = ledger(tmp_path, epsilon=asked.epsilon * 1.01)
+    book = ledger(tmp_path, epsilon=asked.epsilon * times, delta=delta)
     claim = book.claim(asked)
     book.reserve(claim.run, 0, 5)
-    with pytest.raises(Spent, match="does not pay for them twice"):
+    with pytest.raises(Spent, match="would be repeated, which is charged anew, and the budget"):
         book.reserve(claim.run, 0, 10)
     book.reserve(claim.run, 5, 10)
+
+
+def test_a_budget_lowered_during_a_run_ends_it(tmp_path):
+    """What is charged stays charged, the rest of the run is refused, and the ledger is still sound."""
+    asked = plan()
+    book = ledger(tmp_path)
+    claim = book.claim(asked)
+    book.reserve(claim.run, 0, 5)
+    book.set_budget("example", asked.epsilon / 2, 1e-3)
+    with pytest.raises(Spent, match=r"rounds 5 to 10 remain, and the budget \(epsilon"):
+        book.reserve(claim.run, 5, 10)
+    assert check_ledger(book.path).totals["example"]["server"][0] == asked.epsilon
+
+
+def test_the_order_of_the_renyi_filter_is_fixed_when_the_ledger_is_made(tmp_path):
+    """An order chosen later, with what was spent in view, would not be valid for chosen runs."""
+    book = ledger(tmp_path, epsilon=6.0, filter="rdp")
+    first = book.state().order
+    assert first == book.entries()[0].body["order"] == best_order(6.0, 1e-3)
+    book.set_budget("example", 0.1, 1e-9)
+    assert book.state().order == first != best_order(0.1, 1e-9)
 
 
 def test_a_run_that_released_nothing_can_be_taken_back(tmp_path):

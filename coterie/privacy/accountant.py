@@ -193,7 +193,7 @@ def _quiet() -> Iterator[None]:
 
 
 # Whole numbers: fractions are slow, do not always converge, and matter for very large epsilons only.
-ORDERS = (*range(2, 33), *range(36, 65, 4), *range(80, 257, 16), 384, 512, 768, 1024)
+ORDERS: tuple[int, ...] = (*range(2, 33), *range(36, 65, 4), *range(80, 257, 16), 384, 512, 768, 1024)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -8,7 +8,8 @@ from pathlib import Path
 from ..errors import Problem
 from .accountant import epsilon_of
 from .adversaries import ADVERSARIES
-from .ledger import Identity, State, read_ledger
+from .ledger import Identity, read_ledger
+from .rows import State
 from .runplan import RunPlan
 
 ROUNDING = 1e-6

@@ -5,14 +5,16 @@ chosen one after the other, so across runs only bounds for adaptively chosen eve
 
 - *basic*: certified runs add up, epsilon and delta (Rogers, Roth, Ullman, Vadhan 2016: basic
   composition holds however runs are chosen). A run is charged as planned when it begins, also
-  if it stops early: it may have stopped because of what came out.
-- *rdp*: Renyi divergences of reserved rounds add up at one order, fixed by the budget (Feldman
+  if it stops early: it may have stopped because of what came out. Rounds that are repeated
+  after a crash are charged as releases of their own.
+- *rdp*: Renyi divergences of reserved rounds add up at one order, fixed when the ledger is made (Feldman
   and Zrnic 2021, theorem 4.3). Only what was reserved is charged: better for many short runs.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -21,7 +23,7 @@ from .accountant import ORDERS, epsilon_of, renyi_curve
 from .events import Event
 
 if TYPE_CHECKING:
-    from .ledger import State
+    from .rows import State
     from .runplan import RunPlan
 
 # What a sum of certified numbers may exceed a budget by, for the rounding of the sum itself.
@@ -43,13 +45,46 @@ class Filter(Protocol):
         """Give how many rounds of a run the budget pays for: all, none or, with `partial`, some."""
         ...
 
-    def certified(self, plan: RunPlan, first: int, last: int) -> float:
-        """Give the epsilon of some rounds of a run."""
-        ...
-
-    def check_reserve(self, state: State, run: int, plan: RunPlan, first: int, last: int) -> None:
+    def check_reserve(self, state: State, run: int, first: int, last: int) -> None:
         """Refuse rounds that the budget does not pay for."""
         ...
+
+
+def charge(state: State, run: int, more: tuple[tuple[int, int], ...] = ()) -> tuple[float, float]:
+    """Charge a run as planned, and each repetition of rounds as one more certified release.
+
+    When and how often people go on after a crash may depend on what came out, so repetitions are
+    not part of the plan's own certificate. `more` are rounds that would be reserved next.
+    """
+    plan = state.plan_of(run)
+    extra = [epsilon_of(plan.events(*span), plan.delta) for span in repeated([*state.reserved(run), *more])]
+    return plan.epsilon + math.fsum(extra), plan.delta * (1 + len(extra))
+
+
+def repeated(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """List the parts of reserved rounds, in their order, that had been reserved before.
+
+    >>> repeated([(0, 5), (3, 9), (9, 12), (0, 2)])
+    [(3, 5), (0, 2)]
+    """
+    done, found = 0, []
+    for first, last in spans:
+        if first < done:
+            found.append((first, min(last, done)))
+        done = max(done, last)
+    return found
+
+
+def released(state: State, run: int) -> tuple[Event, ...]:
+    """Give what a run may release in all: what it reserved, and the rest of what it may do."""
+    plan, spans = state.plan_of(run), state.reserved(run)
+    done = max((last for _, last in spans), default=0)
+    return (*_reserved(state, run), *plan.events(done, int(state.runs[run]["allowed"])))
+
+
+def _reserved(state: State, run: int) -> tuple[Event, ...]:
+    plan = state.plan_of(run)
+    return tuple(event for span in state.reserved(run) for event in plan.events(*span))
 
 
 def _budget(state: State, unit: str) -> tuple[float, float]:
@@ -58,26 +93,15 @@ def _budget(state: State, unit: str) -> tuple[float, float]:
     return state.budgets[unit]
 
 
-def _most(plan: RunPlan, fits_within: float) -> int:
-    """Give the largest number of rounds whose epsilon is at most a number, by halves."""
-    low, high = 0, plan.rounds
+def _most(rounds: int, fits: Callable[[int], bool], partial: bool) -> int:
+    """Give all rounds if they fit, else none or, with `partial`, the most that do, by halves."""
+    if fits(rounds):
+        return rounds
+    low, high = 0, rounds - 1 if partial else 0
     while low < high:
         middle = (low + high + 1) // 2
-        if epsilon_of(plan.events(0, middle), plan.delta) <= fits_within:
-            low = middle
-        else:
-            high = middle - 1
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
     return low
-
-
-def _all_reserved(state: State, run: int, plan: RunPlan) -> tuple[Event, ...]:
-    return tuple(e for first, last in state.reserved(run) for e in plan.events(first, last))
-
-
-def _repeats(spans: list[tuple[int, int]]) -> bool:
-    """Whether some round was reserved twice."""
-    ends = sorted(spans)
-    return any(later[0] < earlier[1] for earlier, later in zip(ends, ends[1:], strict=False))
 
 
 @dataclass(frozen=True)
@@ -86,8 +110,7 @@ class Basic:
 
     def total(self, state: State, unit: str, adversary: str) -> tuple[float, float]:
         """Add up epsilon and delta of the runs that the adversary sees."""
-        charged = [charge(state, run) for run, body in state.runs.items()
-                   if body["unit"] == unit and adversary in body["seen"]]  # fmt: skip
+        charged = [charge(state, run) for run in state.seen(unit, adversary)]
         return math.fsum(e for e, _ in charged), math.fsum(d for _, d in charged)
 
     def affordable(self, state: State, plan: RunPlan, partial: bool) -> int:
@@ -97,116 +120,76 @@ class Basic:
         left = epsilon * (1 + ROUNDING) - max(e for e, _ in spent)
         if max(d for _, d in spent) + plan.delta > delta * (1 + ROUNDING):
             return 0
-        if plan.epsilon <= left:
-            return plan.rounds
-        return _most(plan, left) if partial else 0
 
-    def certified(self, plan: RunPlan, first: int, last: int) -> float:
-        """Give the epsilon of some rounds by their privacy-loss distribution."""
-        return epsilon_of(plan.events(first, last), plan.delta)
+        def fits(rounds: int) -> bool:
+            whole = rounds == plan.rounds
+            return (plan.epsilon if whole else epsilon_of(plan.events(0, rounds), plan.delta)) <= left
 
-    def check_reserve(self, state: State, run: int, plan: RunPlan, first: int, last: int) -> None:
-        """Rounds of the plan are paid for; repeated ones must fit into what is left."""
-        spans = [*state.reserved(run), (first, last)]
-        if not _repeats(spans):
-            return
-        epsilon, _ = _budget(state, plan.unit)
-        more = epsilon_of((*_with_plan(state, run, plan), *plan.events(first, last)), plan.delta)
+        return _most(plan.rounds, fits, partial)
+
+    def check_reserve(self, state: State, run: int, first: int, last: int) -> None:
+        """Rounds of the plan are paid for unless the budget was lowered; repetitions must fit beside them."""
+        plan = state.plan_of(run)
+        epsilon, delta = _budget(state, plan.unit)
+        before, after = charge(state, run), charge(state, run, ((first, last),))
         for adversary in plan.seen:
-            total = self.total(state, plan.unit, adversary)[0]
-            if total - charge(state, run)[0] + more > epsilon * (1 + ROUNDING):
+            spent = self.total(state, plan.unit, adversary)
+            total = spent[0] - before[0] + after[0], spent[1] - before[1] + after[1]
+            if total[0] > epsilon * (1 + ROUNDING) or total[1] > delta * (1 + ROUNDING):
+                why = "would be repeated, which is charged anew" if after != before else "remain"
                 raise Spent(
-                    f"rounds {first} to {last} must be repeated, and the budget (epsilon {epsilon:g}) does"
-                    " not pay for them twice"
+                    f"rounds {first} to {last} {why}, and the budget (epsilon {epsilon:g}, delta {delta:g})"
+                    f" does not pay for ({total[0]:.4g}, {total[1]:.3g})"
                 )
-
-
-def charge(state: State, run: int) -> tuple[float, float]:
-    """Charge a run as planned; more if rounds had to be repeated."""
-    plan, spans = state.plan_of(run), state.reserved(run)
-    if not _repeats(spans):
-        return plan.epsilon, plan.delta
-    return max(plan.epsilon, epsilon_of(_with_plan(state, run, plan), plan.delta)), plan.delta
-
-
-def released(state: State, run: int) -> tuple[Event, ...]:
-    """Give what a run may release in all: what it reserved, and the rest of what it may do."""
-    return _with_plan(state, run, state.plan_of(run))
-
-
-def _with_plan(state: State, run: int, plan: RunPlan) -> tuple[Event, ...]:
-    """Give all that a run with repeated rounds may release: what it reserved, and the rest of its plan."""
-    spans = state.reserved(run)
-    done = max((last for _, last in spans), default=0)
-    allowed = int(state.runs[run]["allowed"])
-    return (*_all_reserved(state, run, plan), *plan.events(done, allowed))
 
 
 @dataclass(frozen=True)
 class Renyi:
-    """Renyi divergences of reserved rounds add up at one order."""
-
-    def order(self, epsilon: float, delta: float) -> int:
-        """Choose the place in `ORDERS` at which a Gaussian would spend the budget best, a whole number."""
-        tail = math.sqrt(math.log(1 / delta))
-        wanted = 1 + tail / (math.sqrt(tail**2 + epsilon) - tail)
-        whole = [k for k, order in enumerate(ORDERS) if order == int(order)]
-        return min(whole, key=lambda k: abs(math.log((ORDERS[k] - 1) / (wanted - 1))))
-
-    def _rate(self, order: float, delta: float) -> float:
-        """Give what turning it to (epsilon, delta) adds (Canonne, Kamath, Steinke 2020, proposition 12)."""
-        return math.log1p(-1 / order) - math.log(delta * order) / (order - 1)
+    """Renyi divergences of reserved rounds add up at one order, which is fixed when a ledger is made."""
 
     def total(self, state: State, unit: str, adversary: str) -> tuple[float, float]:
-        """Add up the divergences that the adversary sees, and convert."""
-        epsilon, delta = _budget(state, unit)
-        place = self.order(epsilon, delta)
-        spent = self._spent(state, unit, adversary, place)
-        return (max(0.0, spent + self._rate(ORDERS[place], delta)) if spent else 0.0), (
-            delta if spent else 0.0
-        )
+        """Add up the divergences that the adversary sees, and turn them to (epsilon, delta)."""
+        _, delta = _budget(state, unit)
+        spent = self._spent(state, unit, adversary)
+        if not spent:
+            return 0.0, 0.0
+        return max(0.0, spent + _turned(state.order, delta)), delta
 
-    def _spent(self, state: State, unit: str, adversary: str, place: int) -> float:
-        parts = []
-        for run, body in state.runs.items():
-            if body["unit"] == unit and adversary in body["seen"]:
-                plan = state.plan_of(run)
-                parts.append(renyi_curve(_all_reserved(state, run, plan))[place])
-        return math.fsum(parts)
+    def _spent(self, state: State, unit: str, adversary: str) -> float:
+        return math.fsum(_divergence(_reserved(state, run), state) for run in state.seen(unit, adversary))
 
-    def _left(self, state: State, plan: RunPlan) -> tuple[float, int]:
+    def _left(self, state: State, plan: RunPlan) -> float:
         epsilon, delta = _budget(state, plan.unit)
-        place = self.order(epsilon, delta)
-        most = epsilon - self._rate(ORDERS[place], delta)
-        return most - max(self._spent(state, plan.unit, a, place) for a in plan.seen), place
+        most = epsilon - _turned(state.order, delta)
+        return most - max(self._spent(state, plan.unit, adversary) for adversary in plan.seen)
 
     def affordable(self, state: State, plan: RunPlan, partial: bool) -> int:
         """Compare what is left of the divergence with that of the rounds."""
-        left, place = self._left(state, plan)
-        whole = renyi_curve(plan.events(0, plan.rounds))[place]
-        if whole <= left:
-            return plan.rounds
-        if not partial:
-            return 0
-        low, high = 0, plan.rounds
-        while low < high:
-            middle = (low + high + 1) // 2
-            if renyi_curve(plan.events(0, middle))[place] <= left:
-                low = middle
-            else:
-                high = middle - 1
-        return low
+        left = self._left(state, plan)
+        return _most(plan.rounds, lambda n: _divergence(plan.events(0, n), state) <= left, partial)
 
-    def certified(self, plan: RunPlan, first: int, last: int) -> float:
-        """Give the epsilon of some rounds by their privacy-loss distribution."""
-        return epsilon_of(plan.events(first, last), plan.delta)
-
-    def check_reserve(self, state: State, run: int, plan: RunPlan, first: int, last: int) -> None:
+    def check_reserve(self, state: State, run: int, first: int, last: int) -> None:
         """Every reservation must fit into what is left."""
-        left, place = self._left(state, plan)
-        if renyi_curve(plan.events(first, last))[place] > left + ROUNDING:
+        plan = state.plan_of(run)
+        if _divergence(plan.events(first, last), state) > self._left(state, plan) + ROUNDING:
             epsilon, _ = _budget(state, plan.unit)
             raise Spent(f"the budget (epsilon {epsilon:g}) does not pay for rounds {first} to {last}")
+
+
+def best_order(epsilon: float, delta: float) -> int:
+    """Choose the order at which a Gaussian would spend a budget best."""
+    tail = math.sqrt(math.log(1 / delta))
+    wanted = tail / (math.sqrt(tail**2 + epsilon) - tail)
+    return min(ORDERS, key=lambda order: abs(math.log((order - 1) / wanted)))
+
+
+def _divergence(events: tuple[Event, ...], state: State) -> float:
+    return renyi_curve(events)[ORDERS.index(state.order)]
+
+
+def _turned(order: int, delta: float) -> float:
+    """Give what turning a divergence to (epsilon, delta) adds (Canonne, Kamath, Steinke 2020, 12)."""
+    return math.log1p(-1 / order) - math.log(delta * order) / (order - 1)
 
 
 FILTERS: dict[str, Filter] = {"basic": Basic(), "rdp": Renyi()}

@@ -18,15 +18,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from ..errors import Problem
-from .adversaries import ADVERSARIES
-from .filters import FILTERS, Filter, Spent, filter_for
+from .accountant import epsilon_of
+from .filters import FILTERS, Spent, best_order
+from .rows import FIRST, Changes, Entry, State, hash_of, parse, text_of
 from .runplan import RunPlan
 
 SCHEMA = "coterie-ledger/1"
-FIRST = "0" * 64
 TABLE = """
 create table if not exists entries (
   seq integer primary key, kind text not null, body text not null, previous text not null, hash text not null
@@ -52,17 +51,6 @@ class Identity:
         return hashlib.sha256(json.dumps([self.source, self.silo, self.size]).encode()).hexdigest()[:24]
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One row of a ledger."""
-
-    seq: int
-    kind: str
-    body: dict[str, Any]
-    previous: str
-    hash: str
-
-
 @dataclass
 class Ledger:
     """An open ledger. Two processes may hold one: each change is one exclusive transaction."""
@@ -78,12 +66,12 @@ class Ledger:
                 "select seq, kind, body, previous, hash from entries where seq > ? order by seq",
                 (len(self._known),),
             )
-            found = [Entry(seq, kind, _parse(body), previous, own) for seq, kind, body, previous, own in rows]
+            found = [Entry(seq, kind, parse(body), previous, own) for seq, kind, body, previous, own in rows]
         except sqlite3.Error as error:
             raise Problem(f"ledger '{self.path}' cannot be read: {error}: restore a copy") from error
         previous = self._known[-1].hash if self._known else FIRST
         for number, entry in enumerate(found, len(self._known) + 1):
-            if entry.seq != number or entry.previous != previous or entry.hash != _hash(entry):
+            if entry.seq != number or entry.previous != previous or entry.hash != hash_of(entry):
                 raise Problem(f"ledger '{self.path}': row {entry.seq} was changed or lost: restore a copy")
             previous = entry.hash
         self._known += found
@@ -115,7 +103,7 @@ class Ledger:
             yield changes
             self.connection.executemany(
                 "insert into entries values (?, ?, ?, ?, ?)",
-                [(e.seq, e.kind, _text(e.body), e.previous, e.hash) for e in changes.added],
+                [(e.seq, e.kind, text_of(e.body), e.previous, e.hash) for e in changes.added],
             )
             self.connection.execute("commit")
         except sqlite3.Error as error:
@@ -203,89 +191,6 @@ class Claim:
     rounds: int
 
 
-class Changes:
-    """Rows that a transaction adds."""
-
-    def __init__(self, known: list[Entry]) -> None:
-        self.known = known
-        self.added: list[Entry] = []
-
-    @property
-    def state(self) -> State:
-        """What all rows say, the added ones too."""
-        return State.of([*self.known, *self.added])
-
-    def add(self, kind: str, body: dict[str, Any]) -> Entry:
-        """Add a row."""
-        rows = self.known + self.added
-        seq, previous = (rows[-1].seq + 1, rows[-1].hash) if rows else (1, FIRST)
-        body = {**body, "time": round(time.time(), 3)}
-        entry = Entry(seq, kind, body, previous, "")
-        entry = Entry(seq, kind, body, previous, _hash(entry))
-        self.added.append(entry)
-        return entry
-
-
-@dataclass(frozen=True)
-class State:
-    """What the rows of a ledger say: budgets, runs, reservations."""
-
-    filter: Filter
-    budgets: dict[str, tuple[float, float]]
-    runs: dict[int, dict[str, Any]]
-    reservations: dict[int, dict[str, Any]]
-    committed: frozenset[int]
-    _plans: dict[int, RunPlan] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, entries: Sequence[Entry]) -> State:
-        """Read the rows in order."""
-        budgets: dict[str, tuple[float, float]] = {}
-        runs: dict[int, dict[str, Any]] = {}
-        reservations: dict[int, dict[str, Any]] = {}
-        committed = set()
-        for entry in entries:
-            body = entry.body
-            if entry.kind == "budget":
-                budgets[body["unit"]] = body["epsilon"], body["delta"]
-            elif entry.kind == "run":
-                runs[entry.seq] = body
-            elif entry.kind == "reserve":
-                reservations[entry.seq] = body
-            elif entry.kind == "commit":
-                committed.add(body["reservation"])
-            elif entry.kind == "cancel":
-                del runs[body["run"]]
-        kind = entries[0].body["filter"] if entries else "basic"
-        return cls(filter_for(kind), budgets, runs, reservations, frozenset(committed))
-
-    def plan_of(self, run: int) -> RunPlan:
-        """Give a run's plan."""
-        if run not in self.runs:
-            raise Problem(f"the ledger has no run {run}")
-        if run not in self._plans:
-            self._plans[run] = RunPlan.from_json(self.runs[run])
-        return self._plans[run]
-
-    def reserved(self, run: int) -> list[tuple[int, int]]:
-        """List the rounds a run reserved; those reserved twice are there twice."""
-        return [(r["first"], r["last"]) for r in self.reservations.values() if r["run"] == run]
-
-    def total(self, unit: str, adversary: str) -> tuple[float, float]:
-        """Give the (epsilon, delta) spent in a unit against an adversary, over all runs."""
-        return self.filter.total(self, unit, adversary)
-
-    def refusal(self, plan: RunPlan) -> str:
-        """Say why a run does not fit."""
-        spent = max(self.total(plan.unit, adversary) for adversary in ADVERSARIES)
-        epsilon, delta = self.budgets.get(plan.unit, (0.0, 0.0))
-        return (
-            f"the budget of this data set is (epsilon {epsilon:g}, delta {delta:g}) in the unit"
-            f" '{plan.unit}', ({spent[0]:.4g}, {spent[1]:.3g}) of it is spent: a run of"
-            f" ({plan.epsilon:.4g}, {plan.delta:.3g}) does not fit"
-        )
-
-
 def _claim(rows: Changes, plan: RunPlan, partial: bool) -> Claim:
     state = rows.state
     rounds = state.filter.affordable(state, plan, partial)
@@ -293,18 +198,18 @@ def _claim(rows: Changes, plan: RunPlan, partial: bool) -> Claim:
         raise Spent(state.refusal(plan))
     body = {**plan.to_json(), "allowed": rounds}
     if rounds < plan.rounds:
-        body["epsilon"] = state.filter.certified(plan, 0, rounds)
+        body["epsilon"] = epsilon_of(plan.events(0, rounds), plan.delta)
     entry = rows.add("run", body)
     return Claim(entry.seq, entry.hash, rounds)
 
 
 def _reserve(rows: Changes, run: int, first: int, last: int) -> Entry:
     state = rows.state
-    plan = state.plan_of(run)
+    state.plan_of(run)  # refuses a run that is not there
     allowed = state.runs[run]["allowed"]
     if not 0 <= first < last <= allowed:
         raise Spent(f"run {run} may do {allowed} rounds: rounds {first} to {last} are refused")
-    state.filter.check_reserve(state, run, plan, first, last)
+    state.filter.check_reserve(state, run, first, last)
     return rows.add("reserve", {"run": run, "first": first, "last": last})
 
 
@@ -320,7 +225,8 @@ def open_ledger(
     if not path.exists():
         if budget is None:
             raise Problem(
-                f"there is no ledger of '{identity.silo}' in '{folder}': make it with a budget first"
+                f"there is no ledger of '{identity.silo}' in '{folder}': make it with a budget for all runs"
+                " (coterie ledger open)"
             )
         _check_budget(*budget)
         if filter not in FILTERS:
@@ -346,7 +252,8 @@ def _make(path: Path, identity: Identity, budget: tuple[float, float], unit: str
     ledger = Ledger(beside, _connect(beside, create=True))
     try:
         with ledger.change() as rows:
-            rows.add("open", {"schema": SCHEMA, "identity": asdict(identity), "filter": filter})
+            opened = {"filter": filter, "order": best_order(*budget)}
+            rows.add("open", {"schema": SCHEMA, "identity": asdict(identity), **opened})
             first = {"epsilon": budget[0], "delta": budget[1], "raised": False, "reason": "first"}
             rows.add("budget", {"unit": unit, **first})
         ledger.close()
@@ -403,20 +310,3 @@ def _check_budget(epsilon: float, delta: float) -> None:
         raise Problem(f"epsilon of a ledger must be a finite number > 0, got {epsilon:g}")
     if not 0 < delta < 1:
         raise Problem(f"delta must be a number in (0, 1), got {delta:g}")
-
-
-def _text(body: dict[str, Any]) -> str:
-    return json.dumps(body, sort_keys=True)
-
-
-def _parse(text: Any) -> dict[str, Any]:
-    try:
-        body = json.loads(text)
-    except (ValueError, TypeError):
-        return {"unreadable": repr(text)}
-    return body if isinstance(body, dict) else {"unreadable": repr(text)}
-
-
-def _hash(entry: Entry) -> str:
-    content = json.dumps([entry.seq, entry.kind, _text(entry.body), entry.previous])
-    return hashlib.sha256(content.encode()).hexdigest()

@@ -78,7 +78,7 @@ def statement(
     budget: float,
     delta: float,
     not_covered: Sequence[str],
-    charged: float | None = None,
+    charged: float = 0.0,
     ledger: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Give the statement of one silo as plain data.
@@ -88,7 +88,7 @@ def statement(
     whole = joined(events)
     found = numbers(whole, delta)
     private = math.isfinite(found["epsilon"])
-    certified = max(found["epsilon"], charged or 0.0)
+    certified = max(found["epsilon"], charged)
     uncovered = [*not_covered, *ALWAYS_UNCOVERED, WITHOUT_LEDGER if ledger is None else LEAVING]
     content = {
         "schema": SCHEMA,
@@ -181,7 +181,7 @@ def _recompute(content: dict[str, Any]) -> None:
             raise Problem(
                 f"statement: guarantee.{key}: {said[key]:.6g} is stated, the events give {true:.6g}"
             )
-    if said["epsilon"] > said["budget"] * (1 + 1e-9):
+    if content["ledger"] is None and said["epsilon"] > said["budget"] * (1 + 1e-9):
         raise Problem(f"statement: guarantee.budget: {said['epsilon']:.6g} is spent of {said['budget']:.6g}")
     for name, entry in content["adversaries"].items():
         if entry["epsilon"] is not None and entry["epsilon"] not in (0.0, said["epsilon"]):

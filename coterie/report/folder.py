@@ -17,7 +17,7 @@ from ..config import Config
 from ..errors import Problem
 from ..experiment import Experiment
 from ..jsonable import finite
-from ..metering import Meter, run_plans
+from ..metering import Account, Meter, run_plans
 from ..plan import Plan
 from ..privacy.statement import Door, statement, text_of
 from ..result import Result, RunRecord, SiloRecord, file_names, save_vector
@@ -143,10 +143,10 @@ def statement_of(
     variant = experiment.variants[experiment.keys[run][1]]
     asked = run_plans(experiment.method.name, plan, k)[run]
     calls = sum(door == "descend" for made in plan.counts.calls for door in made)
-    events, charged, ledger = asked.events(0, asked.rounds), None, None
+    account = Account(asked.events(0, asked.rounds), silo.epsilon, silo.delta, silo.budget, None)
     if meter is not None:
-        events, charged, ledger = meter.account(k, run)
-        calls = sum(event.count for event in events) // silo.work.steps
+        account = meter.account(k, run)
+        calls = sum(event.count for event in account.events) // silo.work.steps
     door = Door(
         "descend", calls, silo.work.steps, "poisson", silo.work.rate, silo.work.expected,
         float(experiment.clip[run, k]),
@@ -157,13 +157,13 @@ def statement_of(
         settings=variant.shown,
         size=silo.work.size,
         doors=[door] if calls else [],
-        events=events,
+        events=account.events,
         seen=asked.seen,
-        budget=silo.budget if charged is None else max(silo.budget, charged),
-        delta=silo.delta,
+        budget=account.budget,
+        delta=account.delta,
         not_covered=experiment.federation.not_covered,
-        charged=charged,
-        ledger=ledger,
+        charged=account.epsilon,
+        ledger=account.facts,
     )
 
 
