@@ -18,6 +18,22 @@ settings.register_profile(
 )
 settings.load_profile("coterie")
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+SMALL = """
+[data]
+silos = 3
+[train]
+rounds = 2
+seeds = 2
+lr = 0.5
+[privacy]
+epsilon = { each = [1, 4] }
+delta = 1e-3
+[[method]]
+name = "fedavg"
+[[method]]
+name = "mr-mtl"
+lam = [0.1, 1.0]
+"""
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -56,3 +72,12 @@ def classes() -> Federation:
     y = generator.integers(0, 3, size=80)
     x = (generator.random((80, 6, 6)) + y[:, None, None] / 3).astype(np.float32)
     return from_table(Table("images", x, y, np.repeat(["a", "b", "c", "d"], 20)))
+
+
+@pytest.fixture
+def config(tmp_path, monkeypatch) -> Path:
+    """A small configuration, in a working folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "small.toml"
+    path.write_text(SMALL)
+    return path

@@ -1,17 +1,28 @@
-"""Short ways to make experiments in tests."""
+"""Short ways to make experiments and tables, to call the command, and to expect refusals, in tests."""
 
 from __future__ import annotations
 
+import re
+import sys
+
+import numpy as np
+import pytest
 import torch
 
+from coterie import cli
+from coterie.errors import Problem
 from coterie.experiment import Experiment, Training
 from coterie.federation import Federation
 from coterie.method import Method
 from coterie.privacy.budget import Privacy
 from coterie.reference import Terms, run_reference
 from coterie.simulate import personal_vectors, simulate
+from coterie.sources.table import Table
 from coterie.streams import SeededStreams
 from coterie.task import Task, make_task
+
+ROWS = 200
+LABELS = np.random.default_rng(0).permutation(np.arange(ROWS) % 10)
 
 
 def task_for(federation: Federation, model: str = "linear", **options) -> Task:
@@ -68,3 +79,34 @@ def reference_vectors(made: Experiment, run: int) -> torch.Tensor:
         SeededStreams(made.keys),
         run,
     )
+
+
+def images(kind=np.uint8) -> np.ndarray:
+    """Different images of 6 x 6 pixels, none of them white anywhere."""
+    pixels = np.random.default_rng(1).integers(0, 250, size=(ROWS, 6, 6))
+    return pixels.astype(np.uint8) if kind == np.uint8 else (pixels / 256).astype(np.float32)
+
+
+def numbered(sizes=(20, 7, 2, 50)) -> Table:
+    """Rows that carry their own number, two classes."""
+    rows = sum(sizes)
+    x = np.stack([np.arange(rows), np.zeros(rows)], 1)
+    return Table("made", x, np.arange(rows) % 2, np.repeat(list("abcdefg"[: len(sizes)]), sizes))
+
+
+def refused(match: str):
+    """Expect one sentence that contains the words given."""
+    return pytest.raises(Problem, match=r"\A[^\n]*" + re.escape(match) + r"[^\n]*\Z")
+
+
+def call(monkeypatch, capsys, *arguments) -> tuple[int, str, str]:
+    """Run a command in this process: exit code, standard output, standard error."""
+    monkeypatch.setattr(sys, "argv", ["coterie", *map(str, arguments)])
+    monkeypatch.setenv("COLUMNS", "120")
+    code = 0
+    try:
+        cli.main()
+    except SystemExit as stop:
+        code = stop.code or 0
+    said = capsys.readouterr()
+    return code, said.out, said.err

@@ -1,0 +1,78 @@
+"""The command line: bad settings and bad tables are one sentence, and nothing is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.helpers import call
+
+
+def csv(tmp_path, rows) -> str:
+    path = tmp_path / "t.csv"
+    path.write_text("silo,x,y\n" + "\n".join(rows) + "\n")
+    return f'data.source="{path}"'
+
+
+COLUMNS = ('data.silo_column="silo"', 'data.target_column="y"')
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (['data.source="nowhere.csv"'], "'nowhere.csv' does not exist"),
+        (['data.source="mnst"'], "is not built in"),
+        (["privacy.epsilon=0"], "privacy.epsilon: expected a number > 0"),
+        (["privacy.epsilon=1e-9", "privacy.delta=1e-12"], "cannot be reached with noise up to 1e+06"),
+        (["privacy.clip=0"], "privacy.clip: expected a finite number > 0, got 0"),
+        (["privacy.unit=silo"], "'silo' cannot be trained by this version"),
+        (["privacy.epsilon={a=1}"], "there is no silo 'a'"),
+        (["model.name=lin"], "unknown model 'lin'; did you mean 'linear'?"),
+        (["model.name=nowhere:net"], "cannot import 'nowhere:net'"),
+        (["model.hidden=3"], "'linear' has no such setting; it has: bias"),
+        (["model.loss=hinge"], "needs two classes, the data has 10"),
+        (["model.loss=squared", "data.target_range=[0,9]", "model.bias=1", "data.silos=1800"], "1800 silos"),
+        (["train.memory=1000"], "train.memory: a row"),
+        (["train.device=cuda"], "train.device: 'cuda' cannot be used here"),
+        (["data.test=official"], "no official split"),
+        (["method.lam=[0.1, 0.1]"], "'mr-mtl lam=0.1' is asked for twice"),
+        (["method.lam=-1"], "method[1].lam: expected a number >= 0, got -1"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_nothing_is_written(config, monkeypatch, capsys, changes, said):
+    arguments = [part for change in changes for part in ("--set", change)]
+    before = set(Path().iterdir())
+    code, out, err = call(monkeypatch, capsys, "run", config, *arguments)
+    assert code == 2
+    assert said in err
+    assert out == ""
+    assert "Traceback" not in err
+    assert set(Path().iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (["a,1,1", "a,2,0", "b,1,"], "column 'y' of 't.csv' has 1 missing value(s), the first in row 3"),
+        (["a,1,1", "a,2,0", "b,1,1"], "silo 'b' has 1 example(s), it needs at least 2"),
+        (["a,1,1", "a,2,0", "b,,1", "b,2,0"], "missing (NaN)"),
+        (["a,1,1", "a,2,0", "b,inf,1", "b,2,0"], "infinite"),
+        (["a,1,no", "a,2,no", "b,1,no", "b,2,maybe"] + ["a,1,no"] * 3, "which no silo has in training"),
+    ],
+)
+def test_bad_tables(config, tmp_path, monkeypatch, capsys, rows, said):
+    if "which no silo" in said:
+        monkeypatch.setattr("coterie.federation._held_out", _last_is_test)
+    source = csv(tmp_path, rows)
+    arguments = [part for change in (source, *COLUMNS) for part in ("--set", change)]
+    code, _, err = call(monkeypatch, capsys, "run", config, *arguments, "--set", "data.silos=2")
+    assert code == 2
+    assert said in err
+    assert not Path("runs").exists()
+
+
+def _last_is_test(name, rows, split, test, seed):
+    import numpy as np
+
+    return np.arange(len(rows)) == len(rows) - 1
