@@ -95,6 +95,26 @@ def run(
 
 
 @app.command()
+def sweep(
+    config: ConfigPath,
+    changes: Changes = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the results (else runs/NAME-sweep-N).")] = None,
+    as_json: AsJson = False,
+    data_dir: DataDir = None,
+    device: Device = None,
+    ledger: LedgerFolder = None,
+) -> None:
+    """Choose among the lists of CONFIG by a random number of trials, and bill the choosing.
+
+    The table [tuning] says how many trials (trials, mean, shape, most) and by what score.
+    """
+    from .sweep_command import sweep_config
+
+    made = _config(config, changes, device, ledger)
+    sweep_config(made, out, config.stem, data_dir, as_json)
+
+
+@app.command()
 def plan(
     config: ConfigPath,
     changes: Changes = None,

@@ -34,7 +34,7 @@ from .privacy.adversaries import ADVERSARIES, seen_by, table
 from .privacy.published import published_for
 from .report.folder import Folder, next_free
 from .report.tables import plan_tables, silo_table, summary_table
-from .result import SIMULATED, Result
+from .result import SIMULATED, UNACCOUNTED, Result
 
 
 def progress_bar(console: Console) -> Progress:
@@ -155,6 +155,8 @@ def run_config(
     """Train, save after each method, show."""
     errors = Console(stderr=True)
     shown = errors if as_json else Console()
+    if config.tuning is not None and config.tuning.trials != "all":
+        raise Problem("the configuration has a [tuning] table: use `coterie sweep`, or remove it")
     made = make_experiments(config, data_dir)
     if introduction:
         tell(shown, introduction)
@@ -168,7 +170,7 @@ def run_config(
         kept = folder.open(config)
         meters: list[Meter | None] = []
         try:
-            meters = meters_for(config, made)
+            meters = meters_for(config, made, alone=sum(len(each.keys) for each in made) == 1)
             for number, (experiment, plan, meter) in enumerate(zip(made, plans, meters, strict=True)):
                 if folder.has(experiment, plan, kept, metered=meter is not None):
                     result.runs += [run for run in kept if run.label in experiment.labels]
@@ -179,13 +181,13 @@ def run_config(
                     meter,
                     config.train.checkpoint,
                 )
-                found = _train(experiment, plan, bars, keeper)
-                with _undisturbed():
+                found = train_one(experiment, plan, bars, keeper)
+                with undisturbed():
                     folder.save_experiment(experiment, plan, found, meter)
                     result.add(found)
                     folder.save(result, complete=False)
                     keeper.finish()
-            with _undisturbed():
+            with undisturbed():
                 folder.save(result, complete=True)
         except Problem:
             folder.discard()
@@ -210,17 +212,19 @@ def run_config(
     for meter in filter(None, meters):
         for silo, why in meter.left.items():
             tell(shown, f"'{silo}' left early: {why}", "yellow")
+    if len(result.summary) > 1:
+        tell(shown, UNACCOUNTED, "dim")
     tell(shown, SIMULATED, "dim")
     tell(shown, f"Saved in {folder.path}: result.json, plot.png, statements/, models/, config.toml")
 
 
-def meters_for(config: Config, made: Sequence[Experiment]) -> list[Meter | None]:
-    """Open the ledgers that a configuration asks for; new ones get the budgets of a run that is alone."""
+def meters_for(config: Config, made: Sequence[Experiment], alone: bool) -> list[Meter | None]:
+    """Open the ledgers that a configuration asks for; new ones get the budgets of a run if it is alone."""
     if config.privacy.ledger is None:
         return [None] * len(made)
     first, federation = made[0], made[0].federation
     budgets: Sequence[tuple[float, float] | None] = [None] * len(federation)
-    if sum(len(experiment.keys) for experiment in made) == 1:
+    if alone:
         budgets = list(zip(first.epsilon[0].tolist(), first.delta[0].tolist(), strict=True))
     source = source_of(config, federation)
     return [make_meter(Path(config.privacy.ledger), federation, source, budgets) for _ in made]
@@ -235,7 +239,7 @@ def source_of(config: Config, federation: Federation) -> str:
     return f"{federation.name} cut by {json.dumps(cut)}"
 
 
-def _train(experiment: Experiment, plan: Plan, bars: Progress, keeper: Keeper) -> Result:
+def train_one(experiment: Experiment, plan: Plan, bars: Progress, keeper: Keeper) -> Result:
     """Train one experiment with a bar."""
     runs = len(experiment.keys)
     title = experiment.method.name + (f" ({runs} runs)" if runs > 1 else "")
@@ -249,7 +253,7 @@ def _train(experiment: Experiment, plan: Plan, bars: Progress, keeper: Keeper) -
     return experiment.train(plan, hear, keeper)
 
 
-class _undisturbed:  # noqa: N801
+class undisturbed:  # noqa: N801
     """Holds Ctrl-C back while files are written."""
 
     def __enter__(self) -> None:

@@ -175,6 +175,16 @@ class PrivacyTable(Section):
     ledger: str | None = None
 
 
+class Tuning(Section):
+    """How many settings `coterie sweep` tries, and by what it chooses."""
+
+    trials: Literal["geometric", "poisson", "negative-binomial", "all"] = "geometric"
+    mean: Annotated[float, Field(ge=1)] | None = None
+    shape: Annotated[float, Field(gt=-1)] | None = None
+    most: Annotated[int, Field(ge=1)] | None = None
+    score: Literal["noised", "public"] = "noised"
+
+
 class Config(Section):
     """A whole file."""
 
@@ -182,6 +192,7 @@ class Config(Section):
     model: Model = Model()
     train: Train = Train(epochs=1.0)
     privacy: PrivacyTable
+    tuning: Tuning | None = None
     method: list[dict[str, Any]]
 
     def to_toml(self) -> str:
@@ -343,7 +354,12 @@ def _sentence(error: dict[str, Any]) -> str:
     key = ".".join(parts)
     kind, message, given = error["type"], str(error["msg"]), error.get("input")
     if kind == "extra_forbidden":
-        tables: dict[str, type[BaseModel]] = {"data": Data, "train": Train, "privacy": PrivacyTable}
+        tables: dict[str, type[BaseModel]] = {
+            "data": Data,
+            "train": Train,
+            "privacy": PrivacyTable,
+            "tuning": Tuning,
+        }
         table = tables.get(parts[0], Config) if len(parts) > 1 else Config
         return f"{key}: unknown key; {nearest(parts[-1], table.model_fields)}"
     if kind == "missing":

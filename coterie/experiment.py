@@ -22,7 +22,6 @@ from .cohort.score import score
 from .errors import Problem
 from .federation import Federation
 from .keeping import Keeper
-from .metering import Meter
 from .method import Method, for_runs, settings_of
 from .plan import Plan, make_plan
 from .privacy.budget import PerSilo, Privacy, Swept, check_budgets, loose_deltas, spread, sweep
@@ -85,7 +84,7 @@ class Variant:
 
 @dataclass(frozen=True, eq=False)
 class Experiment:
-    """Runs of one method that train together: every variant with every seed."""
+    """Runs of one method that train together: every variant with every seed, or those picked."""
 
     federation: Federation
     task: Task
@@ -93,6 +92,7 @@ class Experiment:
     privacy: Privacy
     training: Training
     notes: list[str] = field(default_factory=list)
+    picked: tuple[tuple[int, int], ...] | None = None
 
     @cached_property
     def variants(self) -> list[Variant]:
@@ -116,7 +116,9 @@ class Experiment:
 
     @cached_property
     def keys(self) -> tuple[tuple[int, int], ...]:
-        """Name each run: its seed and the number of its variant."""
+        """Name each run: its seed and the number of its variant; all of them, or those `picked`."""
+        if self.picked is not None:
+            return self.picked
         return tuple((seed, v) for v in range(len(self.variants)) for seed in self.training.seeds)
 
     @cached_property
@@ -260,7 +262,7 @@ class Experiment:
                 f"{self.method.name}: {broken} of {vectors[..., 0].numel()} models diverged (numbers that are"
                 " not finite): lower train.lr"
             )
-        return self._result(plan, scores, vectors.cpu(), history, seconds, meter)
+        return self._result(plan, scores, vectors.cpu(), history, seconds, keeper)
 
     def _result(
         self,
@@ -269,16 +271,13 @@ class Experiment:
         vectors: Tensor,
         history: History,
         seconds: float,
-        meter: Meter | None,
+        keeper: Keeper,
     ) -> Result:
         runs = []
         for r, (seed, variant) in enumerate(self.keys):
             silos = {}
             for k, silo in enumerate(plan.silos[r]):
-                spent = silo.epsilon, silo.delta
-                if meter is not None:
-                    account = meter.account(k, r)
-                    spent = account.epsilon, account.delta
+                spent = keeper.spent(k, r) or (silo.epsilon, silo.delta)
                 silos[silo.name] = SiloRecord(float(scores[r, k]), *spent, silo.noise)
             runs.append(
                 RunRecord(

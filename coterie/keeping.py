@@ -8,12 +8,14 @@ instant, a training goes on from its checkpoint; what was reserved stays charged
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from .checkpoint import Checkpoint, History, digest_of, load, save
-from .metering import Meter
+from .metering import Meter, run_plans
 from .plan import Plan
+from .privacy.runplan import RunPlan
 from .simulate import State
 
 SECONDS = 30.0
@@ -23,13 +25,15 @@ SECONDS = 30.0
 class Keeper:
     """Keeps a training; without a path there is no checkpoint, without a meter no ledger.
 
-    `every` is the number of rounds in a block; None lets a block take about half a minute.
+    `every` is the number of rounds in a block; None lets a block take about half a minute. `asks` says
+    what a training asks of a silo's data set.
     """
 
     path: Path | None = None
     key: str = ""
     meter: Meter | None = None
     every: int | None = None
+    asks: Callable[[str, Plan, int], list[RunPlan]] = run_plans
     _total: int = 0
     _silos: int = 0
     _until: int = 0
@@ -42,10 +46,11 @@ class Keeper:
         self._total, self._silos = len(plan.counts.calls), silos
         point = load(self.path, self.key) if self.path is not None else None
         if self.meter is not None:
+            asked = [self.asks(label, plan, k) for k in range(silos)]
             if point is not None:
-                self.meter.go_on(label, plan, point.claims)
+                self.meter.go_on(asked, point.claims)
             else:
-                self.meter.claim(label, plan)
+                self.meter.claim(asked, partial=len(asked[0]) == 1)
             self._claims = self.meter.claims
         self._until = point.state.round if point is not None else 0
         self._block = self._until, time.perf_counter()
@@ -71,6 +76,13 @@ class Keeper:
             save(self.path, self.key, Checkpoint(state, history, self._claims))
         if self.meter is not None and state.round > began:
             self.meter.commit(digest_of(state))
+
+    def spent(self, k: int, run: int) -> tuple[float, float] | None:
+        """Give what silo k's ledger charged for a run; for all of them where they are charged as one."""
+        if self.meter is None:
+            return None
+        account = self.meter.account(k, run if self.asks is run_plans else 0)
+        return account.epsilon, account.delta
 
     def _length(self) -> int:
         if self.every is not None:

@@ -9,9 +9,11 @@ import itertools
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
 
 from .errors import Problem
 from .federation import Federation
@@ -54,6 +56,11 @@ class EntropyStreams:
         key = f"{run}\0{round_}\0{call}\0{silo}\0".encode() + self._salts[silo]
         digest = hashlib.blake2b(key, key=self.secrets[silo], digest_size=48).digest()
         return self._generators.fill((run, silo), digest)
+
+    def kept(self, silo: str, what: str) -> np.random.Generator:
+        """Give noise for one answer: the same whenever it is repeated, another for any other question."""
+        digest = hashlib.blake2b(what.encode(), key=self.secrets[silo], digest_size=32).digest()
+        return np.random.Generator(np.random.SFC64(int.from_bytes(digest)))
 
 
 def secret_of(folder: Path, identity: Identity) -> bytes:
@@ -153,19 +160,21 @@ class Meter:
     left: dict[str, str] = field(default_factory=dict)
     _open: list[list[int]] = field(default_factory=list)
 
-    def claim(self, label: str, plan: Plan) -> None:
-        """Charge every run to every silo, or none to any."""
-        alone = len(plan.silos) == 1
+    def claim(self, asked: Sequence[Sequence[RunPlan]], partial: bool) -> None:
+        """Charge every run `asked[k]` to every silo k, or none to any.
+
+        With `partial` a silo that cannot pay for all rounds takes part in as many as it can.
+        """
         made: list[tuple[Ledger, list[int]]] = []
         try:
             for k, ledger in enumerate(self.ledgers):
                 try:
-                    got = ledger.claim_all(run_plans(label, plan, k), partial=alone)
+                    got = ledger.claim_all(asked[k], partial)
                 except Problem as problem:
                     raise type(problem)(f"silo '{self.names[k]}': {problem}") from None
                 made.append((ledger, [claim.run for claim in got]))
                 self.rounds.append(min(claim.rounds for claim in got))
-                planned = len(plan.counts.calls)
+                planned = asked[k][0].rounds
                 if self.rounds[k] < planned:
                     pays = f"its budget pays for {self.rounds[k]} of {planned} rounds"
                     self.left[self.names[k]] = pays
@@ -176,18 +185,14 @@ class Meter:
             raise
         self.claims = [runs for _, runs in made]
 
-    def go_on(self, label: str, plan: Plan, claims: list[list[int]]) -> None:
-        """Take up the claims of a training that was interrupted; they must be those of this plan."""
+    def go_on(self, asked: Sequence[Sequence[RunPlan]], claims: list[list[int]]) -> None:
+        """Take up the claims of a training that was interrupted; they must be of what is asked."""
         self.claims = claims
         for k, (ledger, runs) in enumerate(zip(self.ledgers, claims, strict=True)):
             state = ledger.state()
-            for run, asked in zip(runs, run_plans(label, plan, k), strict=True):
+            for run, plan in zip(runs, asked[k], strict=True):
                 kept = state.plan_of(run) if run in state.runs else None
-                if kept is None or (kept.label, kept.delta, kept.stages) != (
-                    label,
-                    asked.delta,
-                    asked.stages,
-                ):
+                if kept is None or replace(kept, epsilon=plan.epsilon) != plan:
                     raise Problem(
                         f"silo '{self.names[k]}': its ledger does not have the run that the checkpoint goes"
                         " on with: restore the ledger, or begin anew in another folder"

@@ -19,6 +19,10 @@ SIMULATED = (
     " setting by them is tuning, which is not accounted here."
 )
 
+UNACCOUNTED = (
+    "tuning not accounted: who keeps the best of these rows by their scores spends more than they say"
+)
+
 
 @dataclass(frozen=True)
 class SiloRecord:
@@ -66,6 +70,7 @@ class Result:
     runs: list[RunRecord] = field(default_factory=list)
     vectors: dict[int, Tensor] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    tuning: dict[str, Any] | None = None
 
     def add(self, other: Result) -> None:
         """Take in the runs of another result."""
@@ -110,6 +115,7 @@ class Result:
                 "simulation": SIMULATED,
                 "metric": self.task.metric,
                 "higher_is_better": self.task.higher_is_better,
+                "tuning": self.tuning or (UNACCOUNTED if len(self.summary) > 1 else None),
                 "notes": self.notes,
                 "summary": self.summary,
                 "runs": [asdict(run) for run in self.runs],

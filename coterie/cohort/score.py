@@ -22,20 +22,27 @@ def _score_function(task: Task):  # type: ignore[no-untyped-def]
     return vmap(task.scores)
 
 
-def score(task: Task, examples: Examples, vectors: Tensor, memory: int = 2**30) -> Tensor:
-    """Give the mean score of `vectors` `[runs, silos, P]` on each silo's examples: `[runs, silos]`."""
+def score(
+    task: Task, examples: Examples, vectors: Tensor, memory: int = 2**30, bounded: bool = False
+) -> Tensor:
+    """Give the mean score of `vectors` `[runs, silos, P]` on each silo's examples: `[runs, silos]`.
+
+    If `bounded`, each example's score is taken into [0, 1], also one that is no number.
+    """
     runs, silos, size = vectors.shape
     sizes = np.array(examples.sizes)
     pair = np.repeat(np.arange(runs * silos), np.tile(sizes, runs))
     example = np.concatenate([np.arange(n) for n in np.tile(sizes, runs)])
     rows = rows_of(pair, pair, pair % silos, example, WIDEST)[0].to(str(examples.x.device))
     flat = vectors.reshape(runs * silos, size)
-    total = torch.zeros(runs * silos, device=vectors.device)
+    total = torch.zeros(runs * silos, dtype=torch.float64, device=vectors.device)
     chunk = max(1, rows_within(task, memory) * WIDE // WIDEST)
     with torch.no_grad():
         for start in range(0, len(rows), chunk):
             part = rows.part(start, start + chunk)
             x, y = examples.gather(part.silo[:, None], part.example)
             points = _score_function(task)(task.layout.unflatten(flat[part.pair]), x, y)
-            total.index_add_(0, part.pair, (points * part.real).sum(1))
+            if bounded:
+                points = points.nan_to_num(nan=1.0).clamp(0, 1)
+            total.index_add_(0, part.pair, (points * part.real).double().sum(1))
     return total.reshape(runs, silos) / torch.tensor(sizes, device=vectors.device)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import Problem
-from .accountant import epsilon_of
 from .adversaries import ADVERSARIES
 from .ledger import Identity, read_ledger
 from .rows import State
@@ -58,7 +57,7 @@ def check_ledger(path: Path) -> Report:
 
 def _check_run(path: Path, row: int, plan: RunPlan, allowed: int) -> None:
     """A run's epsilon is at least what its events cost."""
-    true = epsilon_of(plan.events(0, allowed), plan.delta)
+    true = plan.certified(0, allowed)
     if plan.epsilon < true * (1 - ROUNDING):
         raise Problem(
             f"ledger '{path}': row {row} states epsilon {plan.epsilon:.6g}, its events give {true:.6g}"

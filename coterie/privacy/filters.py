@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from ..errors import Problem
-from .accountant import ORDERS, epsilon_of, renyi_curve
+from .accountant import ORDERS
 from .events import Event
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def charge(state: State, run: int, more: tuple[tuple[int, int], ...] = ()) -> tu
     not part of the plan's own certificate. `more` are rounds that would be reserved next.
     """
     plan = state.plan_of(run)
-    extra = [epsilon_of(plan.events(*span), plan.delta) for span in repeated([*state.reserved(run), *more])]
+    extra = [plan.certified(*span) for span in repeated([*state.reserved(run), *more])]
     return plan.epsilon + math.fsum(extra), plan.delta * (1 + len(extra))
 
 
@@ -122,8 +122,7 @@ class Basic:
             return 0
 
         def fits(rounds: int) -> bool:
-            whole = rounds == plan.rounds
-            return (plan.epsilon if whole else epsilon_of(plan.events(0, rounds), plan.delta)) <= left
+            return (plan.epsilon if rounds == plan.rounds else plan.certified(0, rounds)) <= left
 
         return _most(plan.rounds, fits, partial)
 
@@ -156,7 +155,11 @@ class Renyi:
         return max(0.0, spent + _turned(state.order, delta)), delta
 
     def _spent(self, state: State, unit: str, adversary: str) -> float:
-        return math.fsum(_divergence(_reserved(state, run), state) for run in state.seen(unit, adversary))
+        return math.fsum(
+            state.plan_of(run).divergence(*span, state.order)
+            for run in state.seen(unit, adversary)
+            for span in _charged(state.plan_of(run), state.reserved(run))
+        )
 
     def _left(self, state: State, plan: RunPlan) -> float:
         epsilon, delta = _budget(state, plan.unit)
@@ -166,12 +169,13 @@ class Renyi:
     def affordable(self, state: State, plan: RunPlan, partial: bool) -> int:
         """Compare what is left of the divergence with that of the rounds."""
         left = self._left(state, plan)
-        return _most(plan.rounds, lambda n: _divergence(plan.events(0, n), state) <= left, partial)
+        return _most(plan.rounds, lambda n: plan.divergence(0, n, state.order) <= left, partial)
 
     def check_reserve(self, state: State, run: int, first: int, last: int) -> None:
         """Every reservation must fit into what is left."""
-        plan = state.plan_of(run)
-        if _divergence(plan.events(first, last), state) > self._left(state, plan) + ROUNDING:
+        plan, before = state.plan_of(run), state.reserved(run)
+        more = _charged(plan, [*before, (first, last)])[len(_charged(plan, before)) :]
+        if sum(plan.divergence(*span, state.order) for span in more) > self._left(state, plan) + ROUNDING:
             epsilon, _ = _budget(state, plan.unit)
             raise Spent(f"the budget (epsilon {epsilon:g}) does not pay for rounds {first} to {last}")
 
@@ -183,8 +187,9 @@ def best_order(epsilon: float, delta: float) -> int:
     return min(ORDERS, key=lambda order: abs(math.log((order - 1) / wanted)))
 
 
-def _divergence(events: tuple[Event, ...], state: State) -> float:
-    return renyi_curve(events)[ORDERS.index(state.order)]
+def _charged(plan: RunPlan, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """List the rounds whose divergences count: all reserved ones; of a best trial once, and repetitions."""
+    return spans if plan.trials is None else [*spans[:1], *repeated(spans)]
 
 
 def _turned(order: int, delta: float) -> float:

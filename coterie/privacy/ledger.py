@@ -20,7 +20,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from ..errors import Problem
-from .accountant import epsilon_of
 from .filters import FILTERS, Spent, best_order
 from .rows import FIRST, Changes, Entry, State, hash_of, parse, text_of
 from .runplan import RunPlan
@@ -198,7 +197,7 @@ def _claim(rows: Changes, plan: RunPlan, partial: bool) -> Claim:
         raise Spent(state.refusal(plan))
     body = {**plan.to_json(), "allowed": rounds}
     if rounds < plan.rounds:
-        body["epsilon"] = epsilon_of(plan.events(0, rounds), plan.delta)
+        body["epsilon"] = plan.certified(0, rounds)
     entry = rows.add("run", body)
     return Claim(entry.seq, entry.hash, rounds)
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from .accountant import ORDERS, epsilon_of, renyi_curve
 from .adversaries import ADVERSARIES
-from .events import Event
+from .events import Event, joined
+from .tuning import Trials, chosen_epsilon, selected_curve
 
 
 @dataclass(frozen=True)
@@ -14,7 +16,7 @@ class RunPlan:
     """What a run asks of a data set: `stages` are (rounds, events of each round), one after the other.
 
     `epsilon` is certified for all of it at `delta`; `seen` names the adversaries who see what it
-    releases.
+    releases. With `trials` it is one of a random number of trials, of which only the best is seen.
     """
 
     label: str
@@ -23,6 +25,7 @@ class RunPlan:
     epsilon: float
     stages: tuple[tuple[int, tuple[Event, ...]], ...]
     seen: tuple[str, ...] = tuple(ADVERSARIES)
+    trials: Trials | None = None
 
     @property
     def rounds(self) -> int:
@@ -40,6 +43,20 @@ class RunPlan:
             start += rounds
         return tuple(found)
 
+    def certified(self, first: int, last: int) -> float:
+        """Bound from above the epsilon of the rounds from `first` to `last`, at the plan's delta."""
+        events = self.events(first, last)
+        if self.trials is None:
+            return epsilon_of(events, self.delta)
+        return chosen_epsilon(joined(events), self.trials, self.delta)
+
+    def divergence(self, first: int, last: int, order: int) -> float:
+        """Bound from above the Renyi divergence of rounds; that of a best trial is never split."""
+        if self.trials is None:
+            return renyi_curve(self.events(first, last))[ORDERS.index(order)]
+        curve = renyi_curve(joined(self.events(0, self.rounds)))
+        return selected_curve(curve, self.trials)[ORDERS.index(order)]
+
     def to_json(self) -> dict[str, Any]:
         """Give the plan as plain data."""
         stages = [{"rounds": r, "events": [asdict(e) for e in events]} for r, events in self.stages]
@@ -49,4 +66,7 @@ class RunPlan:
     def from_json(cls, body: dict[str, Any]) -> RunPlan:
         """Read a plan back."""
         stages = tuple((s["rounds"], tuple(Event(**e) for e in s["events"])) for s in body["stages"])
-        return cls(body["label"], body["unit"], body["delta"], body["epsilon"], stages, tuple(body["seen"]))
+        trials = Trials(**body["trials"]) if body.get("trials") else None
+        return cls(
+            body["label"], body["unit"], body["delta"], body["epsilon"], stages, tuple(body["seen"]), trials
+        )  # fmt: skip

@@ -17,8 +17,10 @@ from .accountant import ADJACENCY, epsilon_of, quick_lower
 from .adversaries import ADVERSARIES, table
 from .events import Event, joined
 from .published import Published, published_for, warning
+from .tuning import COVERED, Trials, chosen_epsilon, server_epsilon
 
 SCHEMA = "coterie-statement/2"
+CHOSEN = ("shared", "personal")  # who sees only the chosen one of a sweep's trials
 ALWAYS_UNCOVERED = (
     "scores on test examples, if they are shared; choosing a setting by them is tuning",
     "the number of examples of the silo, the classes and the shape of the data, taken as public",
@@ -80,16 +82,23 @@ def statement(
     not_covered: Sequence[str],
     charged: float = 0.0,
     ledger: dict[str, Any] | None = None,
+    tuning: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Give the statement of one silo as plain data.
 
-    `charged` is what the ledger charged, where that is more than what was released.
+    `charged` is what the ledger charged, where that is more than what was released. `tuning` tells of
+    a sweep, of which `events` are all trials: how their number was drawn, and what one trial releases.
     """
     whole = joined(events)
     found = numbers(whole, delta)
     private = math.isfinite(found["epsilon"])
     certified = max(found["epsilon"], charged)
     uncovered = [*not_covered, *ALWAYS_UNCOVERED, WITHOUT_LEDGER if ledger is None else LEAVING]
+    against = table(certified, seen)
+    if tuning is not None:
+        best = best_trial(tuning, delta)
+        against |= {name: best if math.isfinite(best) else None for name in CHOSEN}
+        tuning = {**tuning, "epsilon": best, "notes": list(COVERED)}
     content = {
         "schema": SCHEMA,
         "silo": silo,
@@ -107,12 +116,11 @@ def statement(
             "holds_for": "everything that leaves the silo: uploads, shared and personal models",
         },
         "adversaries": {
-            name: {"who": ADVERSARIES[name], "epsilon": value}
-            for name, value in table(certified, seen).items()
+            name: {"who": ADVERSARIES[name], "epsilon": value} for name, value in against.items()
         },
         "published": found["published"],
         "warnings": found["warnings"],
-        "tuning": UNTUNED,
+        "tuning": UNTUNED if tuning is None else tuning,
         "declared_size": size,
         "doors": [asdict(door) for door in doors],
         "events": [asdict(event) for event in whole],
@@ -123,6 +131,12 @@ def statement(
     }
     plain: dict[str, Any] = json.loads(json.dumps(finite(content)))
     return {**plain, "checksum": checksum(plain)}
+
+
+def best_trial(tuning: dict[str, Any], delta: float) -> float:
+    """Give the epsilon against whoever sees the chosen one of a sweep's trials only."""
+    trials = Trials(tuning["distribution"], tuning["mean"], tuning["shape"], tuning["most"])
+    return chosen_epsilon(joined(Event(**event) for event in tuning["trial"]), trials, delta)
 
 
 def checksum(content: dict[str, Any]) -> str:
@@ -181,10 +195,15 @@ def _recompute(content: dict[str, Any]) -> None:
             raise Problem(
                 f"statement: guarantee.{key}: {said[key]:.6g} is stated, the events give {true:.6g}"
             )
-    if content["ledger"] is None and said["epsilon"] > said["budget"] * (1 + 1e-9):
-        raise Problem(f"statement: guarantee.budget: {said['epsilon']:.6g} is spent of {said['budget']:.6g}")
+    true, tuning = dict.fromkeys(ADVERSARIES, said["epsilon"]), content["tuning"]
+    if isinstance(tuning, dict):
+        _check_trials(said, tuning)
+        true |= dict.fromkeys(CHOSEN, best_trial(tuning, said["delta"]))
+    spent = true["personal"]
+    if content["ledger"] is None and spent > said["budget"] * (1 + 1e-9):
+        raise Problem(f"statement: guarantee.budget: {spent:.6g} is spent of {said['budget']:.6g}")
     for name, entry in content["adversaries"].items():
-        if entry["epsilon"] is not None and entry["epsilon"] not in (0.0, said["epsilon"]):
+        if entry["epsilon"] is not None and entry["epsilon"] not in (0.0, true[name]):
             raise Problem(
                 f"statement: adversaries.{name}: {entry['epsilon']:.6g} is not what the events give"
             )
@@ -192,3 +211,12 @@ def _recompute(content: dict[str, Any]) -> None:
     expected = json.loads(json.dumps(finite([(p["paper"], p["epsilon"]) for p in found["published"]])))
     if [list(pair) for pair in stated] != expected:
         raise Problem("statement: published: not what the formulas give for these events")
+
+
+def _check_trials(said: dict[str, Any], tuning: dict[str, Any]) -> None:
+    """What is stated is at least what the trials that ran spend together."""
+    true = server_epsilon(joined(Event(**event) for event in tuning["trial"]), tuning["ran"], said["delta"])
+    if said["epsilon"] < true * (1 - 1e-9):
+        raise Problem(
+            f"statement: tuning.ran: {tuning['ran']} trials spend {true:.6g}, not {said['epsilon']:.6g}"
+        )

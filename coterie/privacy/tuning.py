@@ -50,7 +50,8 @@ class Trials:
     definition 1): their eta is `shape`, any number above -1, and their gamma is found from the
     mean. Shape 0 is the logarithmic distribution, 1 the geometric one, which has a name of its
     own and takes no shape. A smaller shape costs less and draws far from its mean more often.
-    "poisson" stays near its mean and costs most; it may give no trial at all.
+    "poisson" stays near its mean and costs most; it may give no trial at all. With `most`, nothing
+    is run and nothing chosen when more than that are drawn, which costs some of delta.
 
     >>> Trials("geometric", mean=10.0).gamma
     0.1
@@ -59,8 +60,11 @@ class Trials:
     distribution: str
     mean: float
     shape: float | None = None
+    most: int | None = None
 
     def __post_init__(self) -> None:
+        if self.most is not None:
+            _check_count(self.most, least=1)
         if self.distribution not in DISTRIBUTIONS:
             raise Problem(
                 f"distribution: unknown distribution '{self.distribution}';"
@@ -196,7 +200,8 @@ def chosen_epsilon(
     """Bound from above the epsilon against whoever sees the chosen model only.
 
     `events` are those of one trial, its score included, fixed beforehand and the same for every
-    setting that may be drawn. Infinite where no bound is known.
+    setting that may be drawn. Infinite where no bound is known. Where more than `trials.most` are
+    refused, half of delta pays for that: (1 + e^epsilon) times its chance must be within it.
 
     >>> one = (Event("gaussian", 5.0, 0.3, 603),)
     >>> round(chosen_epsilon(one, Trials("geometric", 10.0), 1e-3), 1)
@@ -204,6 +209,10 @@ def chosen_epsilon(
     """
     check_delta(delta)
     check_adjacency(adjacency)
+    if trials.most is not None:
+        found = chosen_epsilon(events, replace(trials, most=None), delta / 2, adjacency)
+        lost = (1 + math.exp(min(found, 700))) * chance_above(trials, trials.most)
+        return found if lost <= delta / 2 else math.inf
     curve = renyi_curve(events, adjacency)
     delta_at = _profile(events, curve, delta, adjacency)
     one = epsilon_of(events, delta / trials.mean, adjacency)
@@ -336,8 +345,12 @@ def spent_by_tuning(
     )
 
 
-def noise_for_tuning(epsilon: float, delta: float, rate: float, steps: int, trials: Trials) -> Calibrated:
+def noise_for_tuning(
+    epsilon: float, delta: float, rate: float, steps: int, trials: Trials, beside: tuple[Event, ...] = ()
+) -> Calibrated:
     """Find the noise of each trial, `steps` Poisson-sampled sums, with which the chosen model is in budget.
+
+    `beside` is what else a trial releases, as its score.
 
     Formal guarantee: the epsilon returned is `chosen_epsilon` of the noise returned, and at most
     `epsilon`. It is more than 0.99 of it, save for a tiny epsilon where the bound falls to 0 at once.
@@ -350,7 +363,7 @@ def noise_for_tuning(epsilon: float, delta: float, rate: float, steps: int, tria
     known: list[tuple[float, float]] = []
     while high - low > 1e-5:
         noise = math.exp(at)
-        found = chosen_epsilon((Event("gaussian", noise, rate, steps),), trials, delta)
+        found = chosen_epsilon((Event("gaussian", noise, rate, steps), *beside), trials, delta)
         if found <= epsilon:
             high, kept = at, Calibrated(noise, found)
         else:

@@ -9,9 +9,11 @@ import json
 import os
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from ..config import Config
 from ..errors import Problem
@@ -19,6 +21,7 @@ from ..experiment import Experiment
 from ..jsonable import finite
 from ..metering import Account, Meter, run_plans
 from ..plan import Plan
+from ..privacy.events import Event
 from ..privacy.statement import Door, statement, text_of
 from ..result import Result, RunRecord, SiloRecord, file_names, save_vector
 from .statement_page import page
@@ -104,7 +107,7 @@ class Folder:
 
     def discard(self) -> None:
         """Remove a folder in which nothing was trained yet."""
-        if {entry.name for entry in self.path.iterdir()} == {"config.toml"}:
+        if self.path.is_dir() and {entry.name for entry in self.path.iterdir()} == {"config.toml"}:
             (self.path / "config.toml").unlink()
             self.path.rmdir()
 
@@ -120,19 +123,24 @@ class Folder:
     ) -> None:
         """Write the statements of every variant, and the models of its first seed."""
         seeds = len(experiment.training.seeds)
-        files, labels = file_names(experiment.federation.names), file_names(experiment.labels)
+        labels = file_names(experiment.labels)
         for number in range(len(experiment.variants)):
             run = number * seeds
-            label = labels[number]
-            for k in range(len(plan.silos[run])):
-                content = statement_of(experiment, plan, run, k, meter)
-                place = self.path / "statements" / label / f"{files[k]}.json"
-                text = text_of(content)
-                write(place, lambda at, text=text: _put(at, text))  # type: ignore[misc]
-                write(place.with_suffix(".html"), lambda at, page=page(content): _put(at, page))  # type: ignore[misc]
-                vector = result.vectors[run][k]
-                place = self.path / "models" / label / f"{files[k]}.safetensors"
-                write(place, lambda at, vector=vector: save_vector(experiment.task, vector, at))  # type: ignore[misc]
+            contents = [statement_of(experiment, plan, run, k, meter) for k in range(len(plan.silos[run]))]
+            self.save_run(experiment, labels[number], contents, result.vectors[run])
+
+    def save_run(
+        self, experiment: Experiment, label: str, statements: list[dict[str, Any]], vectors: Tensor
+    ) -> None:
+        """Write the statement and the model of every silo of a run."""
+        names = file_names(experiment.federation.names)
+        for name, content, vector in zip(names, statements, vectors, strict=True):
+            text, shown = text_of(content), page(content)
+            place = self.path / "statements" / label / f"{name}.json"
+            write(place, lambda at, text=text: _put(at, text))  # type: ignore[misc]
+            write(place.with_suffix(".html"), lambda at, text=shown: _put(at, text))  # type: ignore[misc]
+            place = self.path / "models" / label / f"{name}.safetensors"
+            write(place, lambda at, vector=vector: save_vector(experiment.task, vector, at))  # type: ignore[misc]
 
 
 def statement_of(
@@ -140,30 +148,47 @@ def statement_of(
 ) -> dict[str, Any]:
     """Give the statement of one silo in one run."""
     silo = plan.silos[run][k]
-    variant = experiment.variants[experiment.keys[run][1]]
     asked = run_plans(experiment.method.name, plan, k)[run]
-    calls = sum(door == "descend" for made in plan.counts.calls for door in made)
     account = Account(asked.events(0, asked.rounds), silo.epsilon, silo.delta, silo.budget, None)
     if meter is not None:
         account = meter.account(k, run)
-        calls = sum(event.count for event in account.events) // silo.work.steps
-    door = Door(
-        "descend", calls, silo.work.steps, "poisson", silo.work.rate, silo.work.expected,
-        float(experiment.clip[run, k]),
-    )  # fmt: skip
+    return statement_for(experiment, plan, run, k, account, asked.seen)
+
+
+def statement_for(
+    experiment: Experiment,
+    plan: Plan,
+    run: int,
+    k: int,
+    account: Account,
+    seen: tuple[str, ...],
+    tuning: dict[str, Any] | None = None,
+    score: Event | None = None,
+) -> dict[str, Any]:
+    """Give the statement of one silo from its account; `score` is how it releases scores, if it does."""
+    silo = plan.silos[run][k]
+    scored = sum(event.count for event in account.events if replace(event, count=1) == score)
+    calls = (sum(event.count for event in account.events) - scored) // silo.work.steps
+    tests = len(experiment.federation.silos[k].test_y)
+    doors = [
+        Door("descend", calls, silo.work.steps, "poisson", silo.work.rate, silo.work.expected,
+             float(experiment.clip[run, k])),
+        Door("score", scored, 1, "all test examples", 1.0, tests, 1.0),
+    ]  # fmt: skip
     return statement(
         silo=silo.name,
         method=experiment.method.name,
-        settings=variant.shown,
+        settings=experiment.variants[experiment.keys[run][1]].shown,
         size=silo.work.size,
-        doors=[door] if calls else [],
+        doors=[door for door in doors if door.calls],
         events=account.events,
-        seen=asked.seen,
+        seen=seen,
         budget=account.budget,
         delta=account.delta,
         not_covered=experiment.federation.not_covered,
         charged=account.epsilon,
         ledger=account.facts,
+        tuning=tuning,
     )
 
 

@@ -46,7 +46,7 @@ def page(content: dict[str, Any]) -> str:
         *(f"<p class='warning'>{escape(line)}</p>" for line in content["warnings"]),
         "<h2>Not covered</h2>",
         "<ul>" + "".join(f"<li>{escape(line)}</li>" for line in content["not_covered"]) + "</ul>",
-        f"<p>Tuning: {escape(content['tuning'])}.<br>Randomness: {escape(content['randomness'])}.</p>",
+        f"<p>Tuning: {_tuning(content['tuning'])}<br>Randomness: {escape(content['randomness'])}.</p>",
         *_ledger(content["ledger"]),
         "<h2>Software</h2>",
         f"<p class='small'>{escape(', '.join(f'{k} {v}' for k, v in content['software'].items()))}<br>"
@@ -89,6 +89,19 @@ def _door(door: dict[str, Any]) -> tuple[str, str]:
         door["door"],
         f"{door['calls']} calls of {door['steps']} noisy steps; {door['sampler']} samples at rate"
         f" {door['rate']:.4g} (expected batch {door['expected_batch']:g}); {clip}",
+    )
+
+
+def _tuning(tuning: str | dict[str, Any]) -> str:
+    if isinstance(tuning, str):
+        return f"{escape(tuning)}."
+    shape = "" if tuning["shape"] is None else f" of shape {tuning['shape']:g}"
+    lines = "".join(f"<li>{escape(line)}</li>" for line in tuning["notes"])
+    return (
+        f"the best of {tuning['ran']} trials, their number drawn from a {escape(tuning['distribution'])}"
+        f" distribution{shape} with mean {tuning['mean']:g}, chosen by scores that are"
+        f" {escape(tuning['score'])}: epsilon at most {shown(tuning['epsilon'])} for the chosen model."
+        f"<ul>{lines}</ul>"
     )
 
 
