@@ -230,6 +230,37 @@ def data_show(
     Console().print(federation_table(federation))
 
 
+figure_app = typer.Typer(no_args_is_help=True, help="Pictures of what privacy means and costs.")
+app.add_typer(figure_app, name="figure")
+Picture = Annotated[Path, typer.Option(help="The PNG file to write.")]
+
+
+@figure_app.command("tradeoff")
+def figure_tradeoff(
+    noise: Annotated[list[float], typer.Option(help="A noise multiplier; give it several times.")],
+    rate: Rate,
+    steps: Steps,
+    out: Picture = Path("tradeoff.png"),
+    unit: Annotated[str, typer.Option(help="Whose data is protected, in words.")] = "one person",
+) -> None:
+    """Draw how well an attacker could tell whether somebody's data was used."""
+    from .privacy_commands import draw_tradeoff_figure
+
+    draw_tradeoff_figure(noise, rate, steps, out, unit)
+
+
+@figure_app.command("tuning")
+def figure_tuning(
+    epsilon: Annotated[float, typer.Option(help="The budget.")] = 0.25,
+    mean: Annotated[float, typer.Option(help="Trials on average.")] = 10.0,
+    out: Picture = Path("tuning.png"),
+) -> None:
+    """Draw what choosing lam by trials brings and costs, in the model of mean estimation."""
+    from .privacy_commands import draw_tuning_figure
+
+    draw_tuning_figure(epsilon, mean, out)
+
+
 ledger_app = typer.Typer(no_args_is_help=True, help="What was spent of each silo's data set.")
 statement_app = typer.Typer(no_args_is_help=True, help="Statements of what a silo spent.")
 app.add_typer(ledger_app, name="ledger")

@@ -20,7 +20,7 @@ from .federation import Federation
 from .plan import Plan
 from .privacy.adversaries import ADVERSARIES, seen_by
 from .privacy.events import Event
-from .privacy.filters import Spent, charge, released
+from .privacy.filters import Spent, charge, may_do
 from .privacy.ledger import Identity, Ledger, open_ledger
 from .privacy.runplan import RunPlan
 from .streams import Pair, Refilled
@@ -139,12 +139,16 @@ def _descents(calls: tuple[tuple[str, ...], ...]) -> tuple[tuple[int, int], ...]
 
 
 class Account(NamedTuple):
-    """What a run released and was charged, the budget that paid for it, and facts of the ledger, if any."""
+    """What a run released and was charged, the budget that paid for it, and facts of the ledger, if any.
+
+    `rounds` lists the rounds it did or may do, those repeated twice.
+    """
 
     events: tuple[Event, ...]
     epsilon: float
     delta: float
     budget: float
+    rounds: tuple[tuple[int, int], ...]
     facts: dict[str, Any] | None
 
 
@@ -238,7 +242,9 @@ class Meter:
             "rounds": int(state.runs[row]["allowed"]),
             "total": {name: {"epsilon": e, "delta": d} for name, (e, d) in totals.items()},
         }
-        return Account(released(state, row), *charge(state, row), state.budgets["example"][0], facts)
+        plan, rounds = state.plan_of(row), may_do(state, row)
+        events = tuple(event for span in rounds for event in plan.events(*span))
+        return Account(events, *charge(state, row), state.budgets["example"][0], rounds, facts)
 
     def close(self) -> None:
         """Close the files."""

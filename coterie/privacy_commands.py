@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,33 @@ def _sentence(both: Bounds) -> str:
         f"{_words(both.upper)} at most, {least:.4f} at least"
         f" (by {source.get(both.by, 'nothing')}; Renyi privacy alone: {_words(both.rdp)})"
     )
+
+
+def draw_tradeoff_figure(noises: list[float], rate: float, steps: int, out: Path, unit: str) -> None:
+    """Draw trade-off curves of sampled Gaussian steps, which no attacker beats."""
+    from .report.tradeoff_plot import draw_tradeoff, noise_panel
+
+    title = f"{steps:,} steps, each with a chance of {rate:.3g}"
+    _drawn(out, lambda: draw_tradeoff({title: noise_panel(noises, rate, steps)}, out, unit))
+
+
+def draw_tuning_figure(epsilon: float, mean: float, out: Path) -> None:
+    """Draw the cost of tuning in the model of mean estimation; print whether it pays."""
+    from .report.tuning_plot import draw_tuning, tuning_figures
+
+    made = tuning_figures(epsilon, mean)
+    _drawn(out, lambda: draw_tuning(made, epsilon, mean, out))
+    for name, figure in made.items():
+        words = ", ".join(f"{label} {gain:+.3g}" for label, gain in figure.gains.items())
+        print(f"  {name} heterogeneity, gain of tuning over the better of Local and FedAvg: {words}")
+
+
+def _drawn(out: Path, draw: Callable[[], None]) -> None:
+    try:
+        draw()
+    except OSError as error:
+        raise Problem(f"--out: cannot write '{out}': {error.strerror or error}") from error
+    print(f"drawn: {out}")
 
 
 def ledger_files(place: Path) -> list[Path]:
@@ -175,3 +203,6 @@ def _find_in_ledger(content: dict[str, Any], folder: Path) -> None:
     charged = charge(state, named["run"])[0]
     if content["guarantee"]["epsilon"] < charged * (1 - 1e-9):
         raise Problem(f"statement: guarantee.epsilon is below the {charged:.6g} that the ledger charged")
+    for name in state.plan_of(named["run"]).seen:
+        if content["adversaries"][name]["epsilon"] == 0:
+            raise Problem(f"statement: adversaries.{name}: 0 is stated, the ledger says that it saw the run")

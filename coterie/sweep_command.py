@@ -172,11 +172,20 @@ def _statement(
 ) -> dict[str, Any]:
     silo = plan.silos[run][k]
     trials = sweep.asks(experiment.method.name, plan, k)[0]
-    account = Account(trials.events(0, trials.rounds), silo.epsilon, silo.delta, silo.budget, None)
+    account = Account(
+        trials.events(0, trials.rounds), silo.epsilon, silo.delta, silo.budget, ((0, trials.rounds),), None
+    )
     if meter is not None:
         account = meter.account(k, 0)
     return statement_for(
-        experiment, plan, run, k, account, tuple(ADVERSARIES), sweep.facts(plan, k), sweep.scores[k]
+        experiment,
+        plan,
+        run,
+        k,
+        account,
+        tuple(ADVERSARIES),
+        sweep.facts(plan, k),
+        sweep.scores[k] is not None,
     )
 
 

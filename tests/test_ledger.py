@@ -8,6 +8,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,14 @@ def test_a_run_that_does_not_fit_is_refused_and_leaves_no_row(tmp_path):
     with pytest.raises(Spent, match=r"the budget of this data set is \(epsilon .* does not fit"):
         book.claim(asked)
     assert book.head == before
+
+
+def test_a_plan_that_states_less_than_its_events_is_refused(tmp_path):
+    asked = plan()
+    book = ledger(tmp_path)
+    with pytest.raises(Problem, match=r"the plan states epsilon .*, its events give .*: refused"):
+        book.claim(replace(asked, epsilon=0.99 * asked.epsilon))
+    assert book.state().runs == {}
 
 
 def test_deltas_add_up_too(tmp_path):

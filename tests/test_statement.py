@@ -13,7 +13,7 @@ import pytest
 from coterie.errors import Problem
 from coterie.privacy.accountant import epsilon_of
 from coterie.privacy.events import Event
-from coterie.privacy.statement import Door, checksum, statement, text_of, verify
+from coterie.privacy.statement import Door, checksum, kept_numbers, statement, text_of, verify
 from coterie.report.statement_page import page
 
 ALL = ("server", "silos", "shared", "personal")
@@ -83,6 +83,16 @@ def test_epsilon_against_each_adversary():
         (lambda c: c["published"][0].update(epsilon=5.9), "published"),
         (lambda c: c.pop("guarantee"), "a field is missing"),
         (lambda c: c.update(schema="coterie-statement/1"), "schema 'coterie-statement/1' is not"),
+        (
+            lambda c: c["doors"][0].update(calls=50),
+            "doors: 5000 noisy sums at rate 0.01, the events have 500",
+        ),
+        (lambda c: c["doors"][0].update(rate=0.5), "doors"),
+        (lambda c: c["doors"][0].update(sampler="shuffled"), "nothing is accounted for the sampler"),
+        (lambda c: c["doors"].clear(), "doors"),
+        (lambda c: c["adversaries"]["server"].update(epsilon=0.0), "adversaries.server"),
+        (lambda c: c["adversaries"]["personal"].update(epsilon=0.0), "adversaries.personal"),
+        (lambda c: c["adversaries"]["silos"].update(epsilon=None), "adversaries.silos"),
     ],
 )
 def test_a_forged_statement_is_refused_and_the_field_named(change, said):
@@ -122,7 +132,7 @@ def test_the_page_shows_bounds_rounded_the_safe_way():
 
 
 def test_statements_of_a_metered_run_are_found_in_their_ledger(tmp_path, monkeypatch, capsys):
-    from tests.test_cli import call
+    from tests.helpers import call
 
     monkeypatch.chdir(tmp_path)
     Path("c.toml").write_text(
@@ -168,7 +178,7 @@ def test_statements_of_a_metered_run_are_found_in_their_ledger(tmp_path, monkeyp
 
 
 def test_ledgers_made_beforehand_have_the_budget_that_was_given(tmp_path, monkeypatch, capsys):
-    from tests.test_cli import call
+    from tests.helpers import call
 
     monkeypatch.chdir(tmp_path)
     Path("c.toml").write_text(
@@ -187,3 +197,23 @@ def test_ledgers_made_beforehand_have_the_budget_that_was_given(tmp_path, monkey
         "totals"
     ]
     assert 3.9 < totals["example"]["personal"]["epsilon"] <= 4.0
+
+
+def test_numbers_are_kept_and_a_forged_store_is_found(monkeypatch, tmp_path):
+    monkeypatch.setenv("COTERIE_CACHE", str(tmp_path))
+    kept = kept_numbers()
+    first = make(kept=kept)
+    kept.save()
+    assert make(kept=kept_numbers()) == first == make()
+    forged = kept_numbers()
+    (question,) = forged.entries
+    forged.put(question, {**forged.get(question), "epsilon": 0.5})
+    with pytest.raises(Problem, match=r"guarantee\.epsilon"):
+        verify(text_of(make(kept=forged)))
+
+
+def test_a_statement_without_privacy_is_kept_too(monkeypatch, tmp_path):
+    monkeypatch.setenv("COTERIE_CACHE", str(tmp_path))
+    bare = {"events": (Event("gaussian", 0.0, 0.01, 500),), "budget": math.inf}
+    kept = kept_numbers()
+    assert make(**bare, kept=kept) == make(**bare, kept=kept) == make(**bare)

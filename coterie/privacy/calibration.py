@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
-import os
-import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from importlib.metadata import version
-from pathlib import Path
+from typing import Any
 
 from ..errors import Problem
-from .accountant import ADJACENCY, epsilon
+from .accountant import ADJACENCY, epsilon, epsilon_of
 from .events import Event, check_delta
 from .gaussian import estimate_noise
+from .kept import Kept
 
 MOST_NOISE = 1e6
 LEAST_NOISE = 1e-3
@@ -113,15 +109,14 @@ def calibrate(
 ) -> dict[Target, Calibrated]:
     """Calibrate many budgets; equal ones share one search, near ones start from each other.
 
-    Results are kept in a cache file (`COTERIE_CACHE`, else `~/.cache/coterie`).
+    Results are kept on disk (see `kept`).
     """
     wanted = sorted(set(targets))
-    cache = _Cache()
+    cache = Kept("calibration", f"{ADJACENCY}/poisson/pld/3")
     found: dict[Target, Calibrated] = {}
     ratio = 1.0
-    searched = 0
     for done, target in enumerate(wanted):
-        kept = cache.get(target)
+        kept = _kept(cache.get(repr(target)), target)
         if kept is None:
             estimate = math.nan
             if target.epsilon > 0 and not math.isinf(target.epsilon):
@@ -129,58 +124,37 @@ def calibrate(
             kept = noise_for(target, None if math.isnan(estimate) else estimate * ratio)
             if estimate > 0:
                 ratio = min(max(kept.noise / estimate, 0.2), 5.0)
-            cache.put(target, kept)
-            searched += 1
+            if kept.noise > 0:
+                cache.put(repr(target), [kept.noise, kept.epsilon])
         found[target] = kept
+        _remember(target, kept)
         if on_progress is not None:
             on_progress(done + 1, len(wanted))
-    if searched:
-        cache.save()
+    cache.save()
     return found
 
 
-class _Cache:
-    """Calibrations that were found before, on disk; a file that cannot be read is as good as none."""
-
-    def __init__(self) -> None:
-        folder = os.environ.get("COTERIE_CACHE") or Path.home() / ".cache" / "coterie"
-        self.path = Path(folder) / "calibration.json"
-        self.stamp = f"{ADJACENCY}/poisson/pld/dp-accounting {version('dp-accounting')}/2"
-        self.entries: dict[str, list[float]] = {}
-        try:
-            content = json.loads(self.path.read_text())
-            if content.get("stamp") == self.stamp and content.get("sum") == _checksum(content["entries"]):
-                self.entries = dict(content["entries"])
-        except (OSError, ValueError, AttributeError, KeyError, TypeError):
-            pass
-
-    def get(self, target: Target) -> Calibrated | None:
-        """Give a kept result if it is one for this target."""
-        try:
-            noise, found = map(float, self.entries[repr(target)])
-        except (KeyError, TypeError, ValueError):
-            return None
-        if not (noise > 0 and target.epsilon * (1 - SLACK) < found <= target.epsilon):
-            return None
-        return Calibrated(noise, found)
-
-    def put(self, target: Target, calibrated: Calibrated) -> None:
-        """Keep a result."""
-        if calibrated.noise > 0:
-            self.entries[repr(target)] = [calibrated.noise, calibrated.epsilon]
-
-    def save(self) -> None:
-        """Write the cache in one move; without a writable folder there is simply none."""
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile("w", dir=self.path.parent, suffix=".tmp", delete=False) as file:
-                content = {"stamp": self.stamp, "sum": _checksum(self.entries), "entries": self.entries}
-                json.dump(content, file)
-            Path(file.name).replace(self.path)
-        except OSError:
-            pass
+def _kept(content: Any, target: Target) -> Calibrated | None:
+    """Give a kept result if it is one for this target."""
+    try:
+        noise, found = map(float, content)
+    except (TypeError, ValueError):
+        return None
+    if not (noise > 0 and target.epsilon * (1 - SLACK) < found <= target.epsilon):
+        return None
+    return Calibrated(noise, found)
 
 
-def _checksum(entries: dict[str, list[float]]) -> str:
-    """Sum up the entries, so that a damaged file is not used."""
-    return hashlib.blake2b(json.dumps(entries, sort_keys=True).encode(), digest_size=16).hexdigest()
+def certified(events: tuple[Event, ...], delta: float) -> float:
+    """Give the certified epsilon of events; those that were calibrated here are not certified again."""
+    known = _CERTIFIED.get((events[0], delta)) if len(events) == 1 else None
+    return epsilon_of(events, delta) if known is None else known
+
+
+_CERTIFIED: dict[tuple[Event, float], float] = {}
+
+
+def _remember(target: Target, found: Calibrated) -> None:
+    if found.noise > 0:
+        event = Event("gaussian", found.noise, target.rate, target.steps)
+        _CERTIFIED[event, target.delta] = found.epsilon

@@ -59,21 +59,32 @@ def check_adjacency(adjacency: str) -> None:
         raise Problem(f"adjacency: unknown adjacency '{adjacency}'; {nearest(adjacency, ADJACENCIES)}")
 
 
+def grouped(events: Iterable[Event]) -> tuple[Event, ...]:
+    """Add up the counts of equal events.
+
+    >>> [event.count for event in grouped([Event("gaussian", 2.0), Event("gaussian", 2.0, count=3)])]
+    [4]
+    """
+    counts: dict[Event, int] = {}
+    for event in events:
+        one = replace(event, count=1)
+        counts[one] = counts.get(one, 0) + event.count
+    return tuple(sorted(replace(event, count=count) for event, count in counts.items()))
+
+
 def joined(events: Iterable[Event]) -> tuple[Event, ...]:
     """Join equal events to one; Gaussians on all units compose to one Gaussian exactly.
 
     >>> joined([Event("gaussian", 2.0), Event("gaussian", 2.0, count=3)])
     (Event(mechanism='gaussian', noise=1.0, rate=1.0, count=1, sampler='poisson'),)
     """
-    counts: dict[Event, int] = {}
+    found = []
     precision = 0.0
-    for event in events:
+    for event in grouped(events):
         if event.mechanism == "gaussian" and event.rate == 1:
             precision += math.inf if event.noise < 1e-150 else event.count / event.noise**2
         else:
-            one = replace(event, count=1)
-            counts[one] = counts.get(one, 0) + event.count
-    found = [replace(event, count=count) for event, count in counts.items()]
+            found.append(event)
     if precision > 0:
         found.append(Event("gaussian", 1 / math.sqrt(precision)))
     return tuple(sorted(found))

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from ..errors import Problem
 from .accountant import ORDERS
-from .events import Event
 
 if TYPE_CHECKING:
     from .rows import State
@@ -75,16 +74,11 @@ def repeated(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     return found
 
 
-def released(state: State, run: int) -> tuple[Event, ...]:
-    """Give what a run may release in all: what it reserved, and the rest of what it may do."""
-    plan, spans = state.plan_of(run), state.reserved(run)
+def may_do(state: State, run: int) -> tuple[tuple[int, int], ...]:
+    """List the rounds of a run: those it reserved, and the rest of what it may do."""
+    spans, allowed = state.reserved(run), int(state.runs[run]["allowed"])
     done = max((last for _, last in spans), default=0)
-    return (*_reserved(state, run), *plan.events(done, int(state.runs[run]["allowed"])))
-
-
-def _reserved(state: State, run: int) -> tuple[Event, ...]:
-    plan = state.plan_of(run)
-    return tuple(event for span in state.reserved(run) for event in plan.events(*span))
+    return (*spans, (done, allowed)) if done < allowed else tuple(spans)
 
 
 def _budget(state: State, unit: str) -> tuple[float, float]:

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from ..errors import Problem
-from .filters import FILTERS, Spent, best_order
+from .filters import FILTERS, ROUNDING, Spent, best_order
 from .rows import FIRST, Changes, Entry, State, hash_of, parse, text_of
 from .runplan import RunPlan
 
@@ -195,9 +195,13 @@ def _claim(rows: Changes, plan: RunPlan, partial: bool) -> Claim:
     rounds = state.filter.affordable(state, plan, partial)
     if rounds < 1:
         raise Spent(state.refusal(plan))
-    body = {**plan.to_json(), "allowed": rounds}
-    if rounds < plan.rounds:
-        body["epsilon"] = plan.certified(0, rounds)
+    body = {**plan.to_json(), "allowed": rounds, "epsilon": plan.certified(0, rounds)}
+    if rounds == plan.rounds:
+        if plan.epsilon < body["epsilon"] * (1 - ROUNDING):
+            raise Problem(
+                f"the plan states epsilon {plan.epsilon:.6g}, its events give {body['epsilon']:.6g}: refused"
+            )
+        body["epsilon"] = plan.epsilon
     entry = rows.add("run", body)
     return Claim(entry.seq, entry.hash, rounds)
 

@@ -12,6 +12,7 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import gammaln, logsumexp, ndtr
@@ -278,43 +279,37 @@ def pmtl_epsilon(deviation: float, rounds: float, delta: float, clip: float, sil
 # Dual coordinates: Hu, Guo, Li, Pei, Gong 2020
 
 
-def dual_noise(
-    epsilon: float,
-    rounds: float,
-    delta: float,
-    *,
-    live: float,
-    rate: float,
-    ratio: float,
-    constant: float = DUAL_CONSTANT,
-) -> tuple[float, float]:
+class Dual(NamedTuple):
+    """A setting of dual learning.
+
+    Chance `live` p of a device to take part, `rate` q of examples touched
+    in a round, `ratio` r of the budgets of upload and dual, and the constant c2.
+    """
+
+    live: float
+    rate: float
+    ratio: float
+    constant: float = DUAL_CONSTANT
+
+
+def dual_noise(epsilon: float, rounds: float, delta: float, setting: Dual) -> tuple[float, float]:
     """Give sigma1 = c2 p sqrt((q^2 + r^2) K log(1/delta)) / epsilon on duals, sigma2 = sigma1 / r on uploads.
 
-    Hu, Guo, Li, Pei, Gong 2020, theorem 5, for `rounds` K, chance `live` p of a device to take part,
-    `rate` q of examples touched in a round, `ratio` r of the budgets of upload and dual; for
-    epsilon < c1 p^2 K. c1 and c2 are not given. c2 = sqrt(2) is assumed here: it is what their
+    Hu, Guo, Li, Pei, Gong 2020, theorem 5, for `rounds` K and epsilon < c1 p^2 K. c1
+    and c2 are not given. c2 = sqrt(2) is assumed here: it is what their
     lemma 4 gives, log(1.25/delta) taken as log(1/delta); their proof's own inequality wants c2 >= 2.
     Counted are the K inner rounds of one outer round. The bound takes a factor p, not sqrt(p), for
     devices that drop, which does not hold against a server that sees who is live; and the
     sensitivity of uploads, 2 xi |a|, is itself private.
     """
     _check_positive(epsilon=epsilon)
-    first = _dual(rounds, delta, live, rate, ratio, constant) / epsilon
-    return first, first / ratio
+    first = _dual(rounds, delta, setting) / epsilon
+    return first, first / setting.ratio
 
 
-def dual_epsilon(
-    noise: float,
-    rounds: float,
-    delta: float,
-    *,
-    live: float,
-    rate: float,
-    ratio: float,
-    constant: float = DUAL_CONSTANT,
-) -> float:
+def dual_epsilon(noise: float, rounds: float, delta: float, setting: Dual) -> float:
     """Give the epsilon at which the first of `dual_noise` is `noise`."""
-    return _over(_dual(rounds, delta, live, rate, ratio, constant), noise)
+    return _over(_dual(rounds, delta, setting), noise)
 
 
 def _classic(delta: float) -> float:
@@ -339,7 +334,8 @@ def _pmtl(rounds: float, delta: float, clip: float, silos: int) -> float:
     return 4 * clip * math.sqrt(rounds * math.log(1 / delta)) / silos
 
 
-def _dual(rounds: float, delta: float, live: float, rate: float, ratio: float, constant: float) -> float:
+def _dual(rounds: float, delta: float, setting: Dual) -> float:
+    live, rate, ratio, constant = setting
     _check_positive(rounds=rounds, ratio=ratio, constant=constant)
     _check_share(live=live, rate=rate)
     check_delta(delta)

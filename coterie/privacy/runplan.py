@@ -7,7 +7,8 @@ from typing import Any
 
 from .accountant import ORDERS, epsilon_of, renyi_curve
 from .adversaries import ADVERSARIES
-from .events import Event, joined
+from .calibration import certified
+from .events import Event, grouped, joined
 from .tuning import Trials, chosen_epsilon, selected_curve
 
 
@@ -43,11 +44,14 @@ class RunPlan:
             start += rounds
         return tuple(found)
 
-    def certified(self, first: int, last: int) -> float:
-        """Bound from above the epsilon of the rounds from `first` to `last`, at the plan's delta."""
-        events = self.events(first, last)
+    def certified(self, first: int, last: int, anew: bool = False) -> float:
+        """Bound from above the epsilon of the rounds from `first` to `last`, at the plan's delta.
+
+        `anew` does not believe what calibration found for the same events.
+        """
+        events = grouped(self.events(first, last))
         if self.trials is None:
-            return epsilon_of(events, self.delta)
+            return epsilon_of(events, self.delta) if anew else certified(events, self.delta)
         return chosen_epsilon(joined(events), self.trials, self.delta)
 
     def divergence(self, first: int, last: int, order: int) -> float:

@@ -6,6 +6,7 @@ import functools
 import hashlib
 import json
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -15,17 +16,20 @@ from ..errors import Problem
 from ..jsonable import finite
 from .accountant import ADJACENCY, epsilon_of, quick_lower
 from .adversaries import ADVERSARIES, table
-from .events import Event, joined
+from .events import Event, grouped, joined
+from .kept import Kept
 from .published import Published, published_for, warning
 from .tuning import COVERED, Trials, chosen_epsilon, server_epsilon
 
 SCHEMA = "coterie-statement/2"
+SEES_UPLOADS = ("server", "silos", "shared")
 CHOSEN = ("shared", "personal")  # who sees only the chosen one of a sweep's trials
 ALWAYS_UNCOVERED = (
     "scores on test examples, if they are shared; choosing a setting by them is tuning",
     "the number of examples of the silo, the classes and the shape of the data, taken as public",
     "rounding of floating-point noise",
 )
+SAMPLES = ("poisson", "all test examples")
 WITHOUT_LEDGER = "other runs on the same data: budgets of several runs add up; a ledger would add them"
 LEAVING = "that a silo left early, which shows what else was spent of its data set"
 SIMULATED = "simulated: whoever knows the seed knows the noise; not for release"
@@ -49,9 +53,14 @@ class Door:
     clip: float
 
 
+def kept_numbers() -> Kept:
+    """Open the numbers of earlier statements."""
+    return Kept("statements", f"{ADJACENCY}/{SCHEMA}")
+
+
 @functools.lru_cache(maxsize=4096)
 def numbers(events: tuple[Event, ...], delta: float) -> dict[str, Any]:
-    """Give all numbers that follow from the events: bounds, replace-one, what papers would report."""
+    """Find all numbers that follow from events: bounds, replace-one, what papers would report."""
     upper = epsilon_of(events, delta)
     lower = min(quick_lower(events, delta), upper)
     beside: tuple[Published, ...] = ()
@@ -83,14 +92,16 @@ def statement(
     charged: float = 0.0,
     ledger: dict[str, Any] | None = None,
     tuning: dict[str, Any] | None = None,
+    kept: Kept | None = None,
 ) -> dict[str, Any]:
     """Give the statement of one silo as plain data.
 
     `charged` is what the ledger charged, where that is more than what was released. `tuning` tells of
     a sweep, of which `events` are all trials: how their number was drawn, and what one trial releases.
+    `kept` are numbers of earlier statements, not found again.
     """
-    whole = joined(events)
-    found = numbers(whole, delta)
+    whole = grouped(events)
+    found = _found(whole, delta, kept)
     private = math.isfinite(found["epsilon"])
     certified = max(found["epsilon"], charged)
     uncovered = [*not_covered, *ALWAYS_UNCOVERED, WITHOUT_LEDGER if ledger is None else LEAVING]
@@ -131,6 +142,17 @@ def statement(
     }
     plain: dict[str, Any] = json.loads(json.dumps(finite(content)))
     return {**plain, "checksum": checksum(plain)}
+
+
+def _found(events: tuple[Event, ...], delta: float, kept: Kept | None) -> dict[str, Any]:
+    if kept is None:
+        return numbers(events, delta)
+    question = repr((events, delta))
+    found = kept.get(question)
+    if found is None:
+        found = finite(numbers(events, delta))
+        kept.put(question, found)
+    return {key: math.inf if value is None else value for key, value in found.items()}
 
 
 def best_trial(tuning: dict[str, Any], delta: float) -> float:
@@ -202,15 +224,31 @@ def _recompute(content: dict[str, Any]) -> None:
     spent = true["personal"]
     if content["ledger"] is None and spent > said["budget"] * (1 + 1e-9):
         raise Problem(f"statement: guarantee.budget: {spent:.6g} is spent of {said['budget']:.6g}")
-    for name, entry in content["adversaries"].items():
-        if entry["epsilon"] is not None and entry["epsilon"] not in (0.0, true[name]):
-            raise Problem(
-                f"statement: adversaries.{name}: {entry['epsilon']:.6g} is not what the events give"
-            )
-    stated = [(p["paper"], p["epsilon"]) for p in content["published"]]
+    stated = {name: entry["epsilon"] for name, entry in content["adversaries"].items()}
+    nothing_sent = all(stated[name] == 0 for name in SEES_UPLOADS)
+    for name, epsilon in true.items():
+        if stated[name] != epsilon and not (nothing_sent and name in SEES_UPLOADS):
+            raise Problem(f"statement: adversaries.{name}: {stated[name]} is not what the events give")
+    _check_doors(content["doors"], events)
+    beside = [(p["paper"], p["epsilon"]) for p in content["published"]]
     expected = json.loads(json.dumps(finite([(p["paper"], p["epsilon"]) for p in found["published"]])))
-    if [list(pair) for pair in stated] != expected:
+    if [list(pair) for pair in beside] != expected:
         raise Problem("statement: published: not what the formulas give for these events")
+
+
+def _check_doors(doors: list[dict[str, Any]], events: tuple[Event, ...]) -> None:
+    """As many noisy sums as doors were asked for are accounted for, at the rates of their samples."""
+    opened, charged = Counter[float](), Counter[float]()
+    for door in doors:
+        if door["sampler"] not in SAMPLES:
+            raise Problem(f"statement: doors: nothing is accounted for the sampler '{door['sampler']}'")
+        opened[door["rate"]] += door["calls"] * door["steps"]
+    for event in events:
+        charged[event.rate] += event.count
+    for rate in sorted({*opened, *charged}):
+        if opened[rate] != charged[rate]:
+            made, paid = opened[rate], charged[rate]
+            raise Problem(f"statement: doors: {made} noisy sums at rate {rate:g}, the events have {paid}")
 
 
 def _check_trials(said: dict[str, Any], tuning: dict[str, Any]) -> None:

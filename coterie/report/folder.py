@@ -9,7 +9,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,8 @@ from ..experiment import Experiment
 from ..jsonable import finite
 from ..metering import Account, Meter, run_plans
 from ..plan import Plan
-from ..privacy.events import Event
-from ..privacy.statement import Door, statement, text_of
+from ..privacy.kept import Kept
+from ..privacy.statement import Door, kept_numbers, statement, text_of
 from ..result import Result, RunRecord, SiloRecord, file_names, save_vector
 from .statement_page import page
 
@@ -124,10 +124,13 @@ class Folder:
         """Write the statements of every variant, and the models of its first seed."""
         seeds = len(experiment.training.seeds)
         labels = file_names(experiment.labels)
+        kept = kept_numbers()
         for number in range(len(experiment.variants)):
             run = number * seeds
-            contents = [statement_of(experiment, plan, run, k, meter) for k in range(len(plan.silos[run]))]
+            silos = range(len(plan.silos[run]))
+            contents = [statement_of(experiment, plan, run, k, meter, kept) for k in silos]
             self.save_run(experiment, labels[number], contents, result.vectors[run])
+        kept.save()
 
     def save_run(
         self, experiment: Experiment, label: str, statements: list[dict[str, Any]], vectors: Tensor
@@ -144,15 +147,22 @@ class Folder:
 
 
 def statement_of(
-    experiment: Experiment, plan: Plan, run: int, k: int, meter: Meter | None = None
+    experiment: Experiment,
+    plan: Plan,
+    run: int,
+    k: int,
+    meter: Meter | None = None,
+    kept: Kept | None = None,
 ) -> dict[str, Any]:
     """Give the statement of one silo in one run."""
     silo = plan.silos[run][k]
     asked = run_plans(experiment.method.name, plan, k)[run]
-    account = Account(asked.events(0, asked.rounds), silo.epsilon, silo.delta, silo.budget, None)
+    account = Account(
+        asked.events(0, asked.rounds), silo.epsilon, silo.delta, silo.budget, ((0, asked.rounds),), None
+    )
     if meter is not None:
         account = meter.account(k, run)
-    return statement_for(experiment, plan, run, k, account, asked.seen)
+    return statement_for(experiment, plan, run, k, account, asked.seen, kept=kept)
 
 
 def statement_for(
@@ -163,17 +173,23 @@ def statement_for(
     account: Account,
     seen: tuple[str, ...],
     tuning: dict[str, Any] | None = None,
-    score: Event | None = None,
+    scored: bool = False,
+    kept: Kept | None = None,
 ) -> dict[str, Any]:
-    """Give the statement of one silo from its account; `score` is how it releases scores, if it does."""
+    """Give the statement of one silo from its account; `scored` if it releases scores.
+
+    How often doors were opened is counted from the dry run, not from the events.
+    """
     silo = plan.silos[run][k]
-    scored = sum(event.count for event in account.events if replace(event, count=1) == score)
-    calls = (sum(event.count for event in account.events) - scored) // silo.work.steps
+    trials = 1 if tuning is None else tuning["ran"]
+    rounds = [number for first, last in account.rounds for number in range(first, last)]
+    calls = trials * sum(plan.counts.calls[number].count("descend") for number in rounds)
+    scores = trials * rounds.count(len(plan.counts.calls) - 1) if scored else 0
     tests = len(experiment.federation.silos[k].test_y)
     doors = [
         Door("descend", calls, silo.work.steps, "poisson", silo.work.rate, silo.work.expected,
              float(experiment.clip[run, k])),
-        Door("score", scored, 1, "all test examples", 1.0, tests, 1.0),
+        Door("score", scores, 1, "all test examples", 1.0, tests, 1.0),
     ]  # fmt: skip
     return statement(
         silo=silo.name,
@@ -189,6 +205,7 @@ def statement_for(
         charged=account.epsilon,
         ledger=account.facts,
         tuning=tuning,
+        kept=kept,
     )
 
 
