@@ -274,11 +274,12 @@ class Experiment:
         keeper: Keeper,
     ) -> Result:
         runs = []
+        spent = keeper.spent(len(self.keys))
         for r, (seed, variant) in enumerate(self.keys):
             silos = {}
             for k, silo in enumerate(plan.silos[r]):
-                spent = keeper.spent(k, r) or (silo.epsilon, silo.delta)
-                silos[silo.name] = SiloRecord(float(scores[r, k]), *spent, silo.noise)
+                charged = (silo.epsilon, silo.delta) if spent is None else spent[k][r]
+                silos[silo.name] = SiloRecord(float(scores[r, k]), *charged, silo.noise)
             runs.append(
                 RunRecord(
                     method=self.method.name,

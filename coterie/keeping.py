@@ -77,12 +77,12 @@ class Keeper:
         if self.meter is not None and state.round > began:
             self.meter.commit(digest_of(state))
 
-    def spent(self, k: int, run: int) -> tuple[float, float] | None:
-        """Give what silo k's ledger charged for a run; for all of them where they are charged as one."""
+    def spent(self, runs: int) -> list[list[tuple[float, float]]] | None:
+        """Give what each silo's ledger charged for each run; the same where all are charged as one."""
         if self.meter is None:
             return None
-        account = self.meter.account(k, run if self.asks is run_plans else 0)
-        return account.epsilon, account.delta
+        charged = [self.meter.charged(k) for k in range(self._silos)]
+        return charged if self.asks is run_plans else [found[:1] * runs for found in charged]
 
     def _length(self) -> int:
         if self.every is not None:

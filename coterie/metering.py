@@ -7,11 +7,10 @@ import functools
 import hashlib
 import itertools
 import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,8 +23,6 @@ from .privacy.filters import Spent, charge, may_do
 from .privacy.ledger import Identity, Ledger, open_ledger
 from .privacy.runplan import RunPlan
 from .streams import Pair, Refilled
-
-T = TypeVar("T")
 
 
 @dataclass
@@ -95,8 +92,8 @@ def open_ledgers(
     filter: str = "basic",
 ) -> list[Ledger]:
     """Open the ledgers of all silos of a federation, making those that are not there and have a budget."""
-    pairs = list(zip(identities(federation, source), budgets, strict=True))
-    return _side_by_side(lambda pair: open_ledger(folder, pair[0], pair[1], filter=filter), pairs)
+    pairs = zip(identities(federation, source), budgets, strict=True)
+    return [open_ledger(folder, who, budget, filter=filter) for who, budget in pairs]
 
 
 def make_meter(
@@ -106,12 +103,6 @@ def make_meter(
     ledgers = open_ledgers(folder, federation, source, budgets)
     secrets = {who.silo: secret_of(folder, who) for who in identities(federation, source)}
     return Meter(federation.names, ledgers, EntropyStreams(secrets))
-
-
-def _side_by_side(work: Callable[[Any], T], items: Sequence[Any]) -> list[T]:
-    """Do the same with every ledger; waiting for the disk is shared."""
-    with ThreadPoolExecutor(8) as pool:
-        return list(pool.map(work, items))
 
 
 def run_plans(label: str, plan: Plan, k: int) -> list[RunPlan]:
@@ -223,12 +214,18 @@ class Meter:
             self.streams.begin(self.names[k], rows[-1].hash)
             return [row.seq for row in rows]
 
-        self._open = _side_by_side(one, range(len(self.ledgers)))
+        self._open = [one(k) for k in range(len(self.ledgers))]
 
     def commit(self, digest: str) -> None:
         """Record that the reserved rounds happened."""
-        _side_by_side(lambda k: self.ledgers[k].commit_all(self._open[k], digest), range(len(self.ledgers)))
+        for ledger, rows in zip(self.ledgers, self._open, strict=True):
+            ledger.commit_all(rows, digest)
         self._open = []
+
+    def charged(self, k: int) -> list[tuple[float, float]]:
+        """Give the (epsilon, delta) that silo k's ledger charged for each claim."""
+        state = self.ledgers[k].state()
+        return [charge(state, run) for run in self.claims[k]]
 
     def account(self, k: int, run: int) -> Account:
         """Give what a run may have released of silo k, what was charged, and where its ledger stands."""

@@ -182,7 +182,7 @@ def test_rows_that_are_written_and_not_counted_at_the_next_start(monkeypatch, fe
     with pytest.raises(Spent, match="does not fit"):
         metered(made, folder)
     with monkeypatch.context() as planted:
-        planted.setattr(State, "seen", lambda self, unit, adversary: [])
+        planted.setattr(State, "seen", lambda self, unit, adversary: ())
         paths, _ = metered(made, folder)
     for path in paths:
         with pytest.raises(Problem, match="passes the budget"):

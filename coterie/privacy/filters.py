@@ -55,9 +55,16 @@ def charge(state: State, run: int, more: tuple[tuple[int, int], ...] = ()) -> tu
     When and how often people go on after a crash may depend on what came out, so repetitions are
     not part of the plan's own certificate. `more` are rounds that would be reserved next.
     """
-    plan = state.plan_of(run)
-    extra = [plan.certified(*span) for span in repeated([*state.reserved(run), *more])]
-    return plan.epsilon + math.fsum(extra), plan.delta * (1 + len(extra))
+    spans = (*state.reserved(run), *more)
+    key = run, len(spans)
+    if more or key not in state.charges:
+        plan = state.plan_of(run)
+        extra = [plan.certified(*span) for span in repeated(spans)]
+        found = plan.epsilon + math.fsum(extra), plan.delta * (1 + len(extra))
+        if more:
+            return found
+        state.charges[key] = found
+    return state.charges[key]
 
 
 def repeated(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -104,13 +111,21 @@ class Basic:
 
     def total(self, state: State, unit: str, adversary: str) -> tuple[float, float]:
         """Add up epsilon and delta of the runs that the adversary sees."""
-        charged = [charge(state, run) for run in state.seen(unit, adversary)]
+        return self._sum(state, state.seen(unit, adversary))
+
+    def _sum(self, state: State, runs: tuple[int, ...]) -> tuple[float, float]:
+        charged = [charge(state, run) for run in runs]
         return math.fsum(e for e, _ in charged), math.fsum(d for _, d in charged)
+
+    def _spent(self, state: State, plan: RunPlan) -> list[tuple[float, float]]:
+        """List what was spent against those who see a run; adversaries who saw the same count once."""
+        groups = {state.seen(plan.unit, adversary) for adversary in plan.seen}
+        return [self._sum(state, runs) for runs in groups]
 
     def affordable(self, state: State, plan: RunPlan, partial: bool) -> int:
         """Compare what is left with what is planned."""
         epsilon, delta = _budget(state, plan.unit)
-        spent = [self.total(state, plan.unit, adversary) for adversary in plan.seen]
+        spent = self._spent(state, plan)
         left = epsilon * (1 + ROUNDING) - max(e for e, _ in spent)
         if max(d for _, d in spent) + plan.delta > delta * (1 + ROUNDING):
             return 0
@@ -125,8 +140,7 @@ class Basic:
         plan = state.plan_of(run)
         epsilon, delta = _budget(state, plan.unit)
         before, after = charge(state, run), charge(state, run, ((first, last),))
-        for adversary in plan.seen:
-            spent = self.total(state, plan.unit, adversary)
+        for spent in self._spent(state, plan):
             total = spent[0] - before[0] + after[0], spent[1] - before[1] + after[1]
             if total[0] > epsilon * (1 + ROUNDING) or total[1] > delta * (1 + ROUNDING):
                 why = "would be repeated, which is charged anew" if after != before else "remain"
@@ -181,7 +195,7 @@ def best_order(epsilon: float, delta: float) -> int:
     return min(ORDERS, key=lambda order: abs(math.log((order - 1) / wanted)))
 
 
-def _charged(plan: RunPlan, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def _charged(plan: RunPlan, spans: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
     """List the rounds whose divergences count: all reserved ones; of a best trial once, and repetitions."""
     return spans if plan.trials is None else [*spans[:1], *repeated(spans)]
 

@@ -57,6 +57,7 @@ class Ledger:
     path: Path
     connection: sqlite3.Connection
     _known: list[Entry] = field(default_factory=list)
+    _state: State = field(default_factory=State)
 
     def entries(self) -> list[Entry]:
         """Read the rows (those known already are not read again); refuse a broken chain, naming the row."""
@@ -73,7 +74,13 @@ class Ledger:
             if entry.seq != number or entry.previous != previous or entry.hash != hash_of(entry):
                 raise Problem(f"ledger '{self.path}': row {entry.seq} was changed or lost: restore a copy")
             previous = entry.hash
-        self._known += found
+            try:
+                self._state.add(entry)
+            except (KeyError, TypeError, AttributeError) as error:
+                raise Problem(
+                    f"ledger '{self.path}': row {number} lacks what it must say: {error!r}"
+                ) from error
+            self._known.append(entry)
         return list(self._known)
 
     @property
@@ -88,7 +95,8 @@ class Ledger:
 
     def state(self) -> State:
         """Give what all rows together say."""
-        return State.of(self.entries())
+        self.entries()
+        return self._state
 
     @contextmanager
     def change(self) -> Iterator[Changes]:
@@ -98,13 +106,16 @@ class Ledger:
         except sqlite3.Error as error:
             raise Problem(_cannot_write(self.path, error)) from error
         try:
-            changes = Changes(self.entries())
+            known = self.entries()
+            changes = Changes(known[-1] if known else None, self._state)
             yield changes
             self.connection.executemany(
                 "insert into entries values (?, ?, ?, ?, ?)",
                 [(e.seq, e.kind, text_of(e.body), e.previous, e.hash) for e in changes.added],
             )
             self.connection.execute("commit")
+            self._known += changes.added
+            self._state = changes.state
         except sqlite3.Error as error:
             self._give_up()
             raise Problem(_cannot_write(self.path, error)) from error

@@ -28,40 +28,51 @@ class Entry:
     hash: str
 
 
-@dataclass(frozen=True)
+@dataclass
 class State:
-    """What the rows of a ledger say: budgets, runs, reservations."""
+    """What the rows of a ledger say: budgets, runs, reservations. Rows are only ever added."""
 
-    filter: Filter
-    order: int
-    budgets: dict[str, tuple[float, float]]
-    runs: dict[int, dict[str, Any]]
-    reservations: dict[int, dict[str, Any]]
-    committed: frozenset[int]
+    filter: Filter = field(default_factory=lambda: filter_for("basic"))
+    order: int = 2
+    budgets: dict[str, tuple[float, float]] = field(default_factory=dict)
+    runs: dict[int, dict[str, Any]] = field(default_factory=dict)
+    reservations: dict[int, dict[str, Any]] = field(default_factory=dict)
+    committed: set[int] = field(default_factory=set)
+    charges: dict[tuple[int, int], tuple[float, float]] = field(default_factory=dict)
+    _spans: dict[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
     _plans: dict[int, RunPlan] = field(default_factory=dict)
 
     @classmethod
     def of(cls, entries: Sequence[Entry]) -> State:
         """Read the rows in order."""
-        budgets: dict[str, tuple[float, float]] = {}
-        runs: dict[int, dict[str, Any]] = {}
-        reservations: dict[int, dict[str, Any]] = {}
-        committed = set()
+        state = cls()
         for entry in entries:
-            body = entry.body
-            if entry.kind == "budget":
-                budgets[body["unit"]] = body["epsilon"], body["delta"]
-            elif entry.kind == "run":
-                runs[entry.seq] = body
-            elif entry.kind == "reserve":
-                reservations[entry.seq] = body
-            elif entry.kind == "commit":
-                committed.add(body["reservation"])
-            elif entry.kind == "cancel":
-                del runs[body["run"]]
-        opened: dict[str, Any] = entries[0].body if entries else {"filter": "basic", "order": 2}
-        kind = filter_for(opened["filter"])
-        return cls(kind, opened["order"], budgets, runs, reservations, frozenset(committed))
+            state.add(entry)
+        return state
+
+    def copy(self) -> State:
+        """Give a copy, to which rows can be added that may be taken back."""
+        return State(
+            self.filter, self.order, dict(self.budgets), dict(self.runs), dict(self.reservations),
+            set(self.committed), dict(self.charges), dict(self._spans), dict(self._plans),
+        )  # fmt: skip
+
+    def add(self, entry: Entry) -> None:
+        """Read one more row."""
+        body = entry.body
+        if entry.kind == "open":
+            self.filter, self.order = filter_for(body["filter"]), body["order"]
+        elif entry.kind == "budget":
+            self.budgets[body["unit"]] = body["epsilon"], body["delta"]
+        elif entry.kind == "run":
+            self.runs[entry.seq] = body
+        elif entry.kind == "reserve":
+            self.reservations[entry.seq] = body
+            self._spans[body["run"]] = (*self.reserved(body["run"]), (body["first"], body["last"]))
+        elif entry.kind == "commit":
+            self.committed.add(body["reservation"])
+        elif entry.kind == "cancel":
+            del self.runs[body["run"]]
 
     def plan_of(self, run: int) -> RunPlan:
         """Give a run's plan."""
@@ -71,13 +82,14 @@ class State:
             self._plans[run] = RunPlan.from_json(self.runs[run])
         return self._plans[run]
 
-    def reserved(self, run: int) -> list[tuple[int, int]]:
+    def reserved(self, run: int) -> tuple[tuple[int, int], ...]:
         """List the rounds a run reserved; those reserved twice are there twice."""
-        return [(r["first"], r["last"]) for r in self.reservations.values() if r["run"] == run]
+        return self._spans.get(run, ())
 
-    def seen(self, unit: str, adversary: str) -> list[int]:
+    def seen(self, unit: str, adversary: str) -> tuple[int, ...]:
         """List the runs of a unit of which an adversary sees something."""
-        return [run for run, body in self.runs.items() if body["unit"] == unit and adversary in body["seen"]]
+        runs = self.runs.items()
+        return tuple(run for run, body in runs if body["unit"] == unit and adversary in body["seen"])
 
     def total(self, unit: str, adversary: str) -> tuple[float, float]:
         """Give the (epsilon, delta) spent in a unit against an adversary, over all runs."""
@@ -95,25 +107,22 @@ class State:
 
 
 class Changes:
-    """Rows that a transaction adds."""
+    """Rows that a transaction adds, and what all rows say with them."""
 
-    def __init__(self, known: list[Entry]) -> None:
-        self.known = known
+    def __init__(self, last: Entry | None, state: State) -> None:
+        self.last = last
+        self.state = state.copy()
         self.added: list[Entry] = []
-
-    @property
-    def state(self) -> State:
-        """What all rows say, the added ones too."""
-        return State.of([*self.known, *self.added])
 
     def add(self, kind: str, body: dict[str, Any]) -> Entry:
         """Add a row."""
-        rows = self.known + self.added
-        seq, previous = (rows[-1].seq + 1, rows[-1].hash) if rows else (1, FIRST)
+        seq, previous = (self.last.seq + 1, self.last.hash) if self.last is not None else (1, FIRST)
         body = {**body, "time": round(time.time(), 3)}
         entry = Entry(seq, kind, body, previous, "")
         entry = Entry(seq, kind, body, previous, hash_of(entry))
         self.added.append(entry)
+        self.state.add(entry)
+        self.last = entry
         return entry
 
 

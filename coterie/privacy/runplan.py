@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from .accountant import ORDERS, epsilon_of, renyi_curve
@@ -63,8 +63,9 @@ class RunPlan:
 
     def to_json(self) -> dict[str, Any]:
         """Give the plan as plain data."""
-        stages = [{"rounds": r, "events": [asdict(e) for e in events]} for r, events in self.stages]
-        return {**asdict(self), "stages": stages, "seen": list(self.seen)}
+        stages = [{"rounds": r, "events": [dict(vars(e)) for e in events]} for r, events in self.stages]
+        trials = None if self.trials is None else dict(vars(self.trials))
+        return {**vars(self), "stages": stages, "seen": list(self.seen), "trials": trials}
 
     @classmethod
     def from_json(cls, body: dict[str, Any]) -> RunPlan:
