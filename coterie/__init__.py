@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .experiment import Training as Training
     from .federation import Federation as Federation
     from .federation import load as load
+    from .metering import open_ledgers as open_ledgers
     from .method import Method as Method
     from .methods import MRMTL as MRMTL
     from .methods import FedAvg as FedAvg
@@ -34,6 +35,7 @@ _HOME = {
     "Training": "experiment",
     "Federation": "federation",
     "load": "federation",
+    "open_ledgers": "metering",
     "Method": "method",
     "MRMTL": "methods",
     "FedAvg": "methods",

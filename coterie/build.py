@@ -10,6 +10,8 @@ from .config import Config
 from .errors import Problem
 from .experiment import Experiment, Training, experiments
 from .federation import Federation, load
+from .keeping import Keeper
+from .metering import make_meter
 from .method import Method, settings_of
 from .methods import METHODS
 from .partition import Partition
@@ -94,11 +96,14 @@ def run(
     loss: str = "auto",
     model_options: dict[str, Any] | None = None,
     on_round: Callable[[str, int, float | None], None] | None = None,
+    ledger: str | Path | None = None,
     **training: Any,
 ) -> Result:
     """Train methods on a federation; further keywords are those of `Training`.
 
-    `model` is a built-in name, "package.module:function", or a `Task`.
+    `model` is a built-in name, "package.module:function", or a `Task`. `ledger` is a folder of ledgers,
+    made before with `open_ledgers(folder, federation, federation.name, budgets)`: every run is charged
+    to them before it happens, and its noise comes from the system's entropy.
     """
     if isinstance(methods, Method):
         methods = [methods]
@@ -116,5 +121,12 @@ def run(
     for experiment in experiments(federation, task, methods, privacy, Training(**training)):
         name = experiment.method.name
         heard = None if on_round is None else (lambda n, s, name=name: on_round(name, n, s))
-        result.add(experiment.train(on_round=heard))
+        if ledger is None:
+            result.add(experiment.train(on_round=heard))
+            continue
+        meter = make_meter(Path(ledger), federation, federation.name, [None] * len(federation))
+        try:
+            result.add(experiment.train(on_round=heard, keeper=Keeper(meter=meter)))
+        finally:
+            meter.close()
     return result

@@ -335,6 +335,14 @@ def statement_verify(
     verify_statement(file, ledger, as_json)
 
 
+@statement_app.command("schema")
+def statement_schema() -> None:
+    """Print the JSON schema of statements."""
+    from .privacy.schema import json_schema
+
+    typer.echo(json.dumps(json_schema(), indent=2))
+
+
 def main() -> None:
     """Run the command line; what a user can mend ends in one sentence and exit code 2."""
     from .errors import Problem

@@ -71,11 +71,13 @@ class Result:
     vectors: dict[int, Tensor] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     tuning: dict[str, Any] | None = None
+    published: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def add(self, other: Result) -> None:
         """Take in the runs of another result."""
         self.vectors |= {len(self.runs) + r: v for r, v in other.vectors.items()}
         self.runs += other.runs
+        self.published |= other.published
         self.notes += [note for note in other.notes if note not in self.notes]
 
     @property
@@ -119,6 +121,7 @@ class Result:
                 "notes": self.notes,
                 "summary": self.summary,
                 "runs": [asdict(run) for run in self.runs],
+                "published": self.published,
             }
         )
         return content

@@ -25,7 +25,7 @@ from .plan import Plan
 from .privacy.accountant import shown
 from .privacy.adversaries import ADVERSARIES
 from .privacy.tuning import Trials
-from .report.folder import Folder, next_free, statement_for, write_json
+from .report.folder import Folder, next_free, published_facts, statement_for, write_json
 from .report.tables import summary_table
 from .result import UNACCOUNTED, Result, file_names, label_of
 from .streams import seed_for
@@ -143,6 +143,7 @@ def _sweep(
         }
         name = file_names([experiment.labels[keys[chosen][1]]])[0]
         folder.save_run(experiment, name, statements, result.vectors[chosen])
+        result.published[name] = {content["silo"]: published_facts(content) for content in statements}
         folder.save(result, complete=True)
         keeper.finish()
     return result

@@ -13,6 +13,7 @@ import pytest
 import torch
 from scipy import stats
 
+import coterie
 from coterie.checkpoint import Checkpoint, load, save
 from coterie.errors import Problem
 from coterie.keeping import Keeper
@@ -209,3 +210,42 @@ def test_blocks_are_reserved_before_and_committed_after(federation, tmp_path):
     assert [committed for _, _, committed, _ in seen] == [0, 0, 0, 1, 1, 1, 2, 3]
     keeper.finish()
     assert not (tmp_path / "checkpoint").exists()
+
+
+def test_two_trainings_at_once_on_ledgers_with_room_for_one(tmp_path):
+    """One is trained, the other refused; the ledgers show one run."""
+    (tmp_path / "c.toml").write_text(
+        "[data]\nsilos = 3\n[train]\nrounds = 3\n[privacy]\nepsilon = 2.0\ndelta = 1e-4\n"
+        '[[method]]\nname = "fedavg"\n'
+    )
+    command = [sys.executable, "-m", "coterie.cli"]
+    opened = [*command, "ledger", "open", "c.toml", "--ledger", "kept", "--epsilon", "2", "--delta", "1e-4"]
+    subprocess.run(opened, cwd=tmp_path, check=True, capture_output=True)
+    both = [
+        subprocess.Popen(
+            [*command, "run", "c.toml", "--ledger", "kept", "--out", f"out-{name}"],
+            cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+        )
+        for name in "ab"
+    ]  # fmt: skip
+    errors = [child.communicate(timeout=300)[1] for child in both]
+    assert sorted(child.returncode for child in both) == [0, 2]
+    (refusal,) = [text for child, text in zip(both, errors, strict=True) if child.returncode]
+    assert "does not fit" in refusal
+    for path in (tmp_path / "kept").glob("*.sqlite"):
+        report = check_ledger(path)
+        assert report.runs == 1
+        assert report.totals["example"]["server"][0] <= 2.0
+    assert sum((tmp_path / f"out-{name}").exists() for name in "ab") == 1
+
+
+def test_ledgers_in_python(federation, tmp_path):
+    coterie.open_ledgers(tmp_path, federation, federation.name, [(2.0, 1e-3)] * len(federation))
+    ask = {"rounds": 2, "batch": 8, "ledger": tmp_path}
+    privacy = coterie.Privacy(epsilon=2.0, delta=1e-3)
+    result = coterie.run(federation, coterie.FedAvg(), privacy, **ask)
+    assert len(result.runs) == 1
+    with pytest.raises(Spent, match="does not fit"):
+        coterie.run(federation, coterie.FedAvg(), privacy, **ask)
+    with pytest.raises(Problem, match="there is no ledger of 'silo-0'"):
+        coterie.run(federation, coterie.FedAvg(), privacy, **(ask | {"ledger": tmp_path / "none"}))

@@ -13,8 +13,10 @@ import pytest
 from coterie.errors import Problem
 from coterie.privacy.accountant import epsilon_of
 from coterie.privacy.events import Event
+from coterie.privacy.schema import check_shape
 from coterie.privacy.statement import Door, checksum, kept_numbers, statement, text_of, verify
 from coterie.report.statement_page import page
+from tests.helpers import call
 
 ALL = ("server", "silos", "shared", "personal")
 EVENTS = (Event("gaussian", 0.6, 0.01, 500),)
@@ -77,11 +79,13 @@ def test_epsilon_against_each_adversary():
         (lambda c: c["events"][0].update(noise=0.5), "guarantee.epsilon"),
         (lambda c: c["events"][0].update(rate=0.02), "guarantee.epsilon"),
         (lambda c: c["events"].append(c["events"][0]), "guarantee.epsilon"),
-        (lambda c: c["events"][0].pop("noise"), "a field is missing"),
-        (lambda c: c["events"][0].update(noise=-1.0), "noise must be a number >= 0"),
+        (lambda c: c["events"][0].pop("noise"), r"statement: events\.0\.noise: field required"),
+        (lambda c: c["events"][0].update(noise=-1.0), r"events\.0\.noise: input should be greater"),
         (lambda c: c["adversaries"]["server"].update(epsilon=1.0), "adversaries.server"),
         (lambda c: c["published"][0].update(epsilon=5.9), "published"),
-        (lambda c: c.pop("guarantee"), "a field is missing"),
+        (lambda c: c.pop("guarantee"), "statement: guarantee: field required"),
+        (lambda c: c.update(extra=1), "statement: extra: extra inputs are not permitted"),
+        (lambda c: c["doors"][0].update(calls="5"), r"doors\.0\.calls"),
         (lambda c: c.update(schema="coterie-statement/1"), "schema 'coterie-statement/1' is not"),
         (
             lambda c: c["doors"][0].update(calls=50),
@@ -132,8 +136,6 @@ def test_the_page_shows_bounds_rounded_the_safe_way():
 
 
 def test_statements_of_a_metered_run_are_found_in_their_ledger(tmp_path, monkeypatch, capsys):
-    from tests.helpers import call
-
     monkeypatch.chdir(tmp_path)
     Path("c.toml").write_text(
         '[data]\nsource = "digits"\nsilos = 3\n[train]\nrounds = 3\n[privacy]\nepsilon = 2\n'
@@ -178,8 +180,6 @@ def test_statements_of_a_metered_run_are_found_in_their_ledger(tmp_path, monkeyp
 
 
 def test_ledgers_made_beforehand_have_the_budget_that_was_given(tmp_path, monkeypatch, capsys):
-    from tests.helpers import call
-
     monkeypatch.chdir(tmp_path)
     Path("c.toml").write_text(
         '[data]\nsource = "digits"\nsilos = 2\n[train]\nrounds = 2\nseeds = 2\n[privacy]\nepsilon = 2\n'
@@ -217,3 +217,13 @@ def test_a_statement_without_privacy_is_kept_too(monkeypatch, tmp_path):
     bare = {"events": (Event("gaussian", 0.0, 0.01, 500),), "budget": math.inf}
     kept = kept_numbers()
     assert make(**bare, kept=kept) == make(**bare, kept=kept) == make(**bare)
+
+
+def test_the_schema_is_what_statements_are_checked_against(monkeypatch, capsys):
+    code, out, _ = call(monkeypatch, capsys, "statement", "schema")
+    schema = json.loads(out)
+    assert code == 0
+    assert set(schema["required"]) == set(make())
+    assert schema["additionalProperties"] is False
+    check_shape(make())
+    check_shape(make(events=(Event("gaussian", 0.0, 0.01, 500),), budget=math.inf))

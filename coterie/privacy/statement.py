@@ -192,10 +192,10 @@ def verify(text: str) -> dict[str, Any]:
         raise Problem("statement: the file was changed: its text is not as it was written")
     if content.get("checksum") != checksum(content):
         raise Problem("statement: the file was changed: its checksum does not fit")
-    try:
-        _recompute(content)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise Problem(f"statement: a field is missing or of a wrong kind: {error}") from error
+    from .schema import check_shape
+
+    check_shape(content)
+    _recompute(content)
     return content
 
 

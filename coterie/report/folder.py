@@ -130,6 +130,9 @@ class Folder:
             silos = range(len(plan.silos[run]))
             contents = [statement_of(experiment, plan, run, k, meter, kept) for k in silos]
             self.save_run(experiment, labels[number], contents, result.vectors[run])
+            result.published[experiment.labels[number]] = {
+                content["silo"]: published_facts(content) for content in contents
+            }
         kept.save()
 
     def save_run(
@@ -144,6 +147,12 @@ class Folder:
             write(place.with_suffix(".html"), lambda at, text=shown: _put(at, text))  # type: ignore[misc]
             place = self.path / "models" / label / f"{name}.safetensors"
             write(place, lambda at, vector=vector: save_vector(experiment.task, vector, at))  # type: ignore[misc]
+
+
+def published_facts(statement: dict[str, Any]) -> dict[str, Any]:
+    """Give what papers' formulas say of a statement's events, and where that is too little."""
+    found = {one["paper"]: one["epsilon"] for one in statement["published"]}
+    return {"epsilon": found, "warnings": statement["warnings"]}
 
 
 def statement_of(
