@@ -24,8 +24,11 @@ from .tuning import COVERED, Trials, chosen_epsilon, server_epsilon
 SCHEMA = "coterie-statement/2"
 SEES_UPLOADS = ("server", "silos", "shared")
 CHOSEN = ("shared", "personal")  # who sees only the chosen one of a sweep's trials
+TEST_SCORES = (
+    "scores on test examples without noise, if they are shared; choosing a setting by them is tuning"
+)
 ALWAYS_UNCOVERED = (
-    "scores on test examples, if they are shared; choosing a setting by them is tuning",
+    TEST_SCORES,
     "the number of examples of the silo, the classes and the shape of the data, taken as public",
     "rounding of floating-point noise",
 )

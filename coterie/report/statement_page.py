@@ -84,6 +84,9 @@ def _epsilon(value: float | None) -> str:
 
 
 def _door(door: dict[str, Any]) -> tuple[str, str]:
+    if door["door"] == "score":
+        tests = f"{door['expected_batch']:g} test examples"
+        return "score", f"{door['calls']} noisy sums over all {tests}, each bounded to [0, 1]"
     clip = "not clipped" if door["clip"] is None else f"each example's gradient clipped to {door['clip']:g}"
     return (
         door["door"],
