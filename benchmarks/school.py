@@ -73,5 +73,5 @@ def _dry(made: Experiment) -> float:
     from coterie.plan import dry_run
 
     began = time.perf_counter()
-    dry_run(made.running, made.roster, made.task.layout.size, 200)
+    dry_run(made.running, made.roster, tuple(made.task.layout.lengths), 200)
     return time.perf_counter() - began

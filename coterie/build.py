@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ from .federation import Federation, load
 from .keeping import Keeper
 from .metering import make_meter
 from .method import Method, settings_of
-from .methods import METHODS
+from .methods import METHODS, Then
+from .participation import Participation
 from .partition import Partition
 from .privacy.budget import Privacy
 from .result import Result
@@ -47,18 +49,32 @@ def load_federation(config: Config, data_dir: str | Path | None = None) -> Feder
     )
 
 
-def make_methods(config: Config) -> list[Method]:
-    """Make the methods of a configuration."""
-    made = []
-    for table in config.method:
-        kind = METHODS[table["name"]]
-        given = {
-            key: tuple(map(float, value)) if isinstance(value, list) else value
-            for key, value in table.items()
-            if key in settings_of(kind)
-        }
-        made.append(kind(**given))
-    return made
+def make_methods(config: Config) -> list[tuple[Method, str]]:
+    """Make the methods of a configuration, each with how it takes silos' budgets.
+
+    Lists of settings that shape a method make a method for each value.
+    """
+    return [(method, table.get("budgets", "own")) for table in config.method for method in methods_of(table)]
+
+
+def methods_of(table: dict[str, Any]) -> list[Method]:
+    """Make the methods of one table."""
+    kind = METHODS[table["name"]]
+    axes: dict[str, list[Any]] = {}
+    each_run: dict[str, tuple[float, ...]] = {}
+    for key, field in settings_of(kind).items():
+        value = table.get(key)
+        if isinstance(value, list) and not field.metadata.get("fixed") and "after" not in table:
+            each_run[key] = tuple(map(float, value))
+        elif value is not None:
+            axes[key] = value if isinstance(value, list) else [value]
+    picks = [dict(zip(axes, picked, strict=True)) for picked in itertools.product(*axes.values())]
+    made = [kind(**picked, **each_run) for picked in picks]
+    if "after" not in table:
+        return made
+    first = {key: value for key, value in table["after"].items() if key != "share"}
+    (before,) = methods_of(first)
+    return [Then(first=before, second=method, share=table["after"].get("share", 0.1)) for method in made]
 
 
 def make_experiments(config: Config, data_dir: str | Path | None = None) -> list[Experiment]:
@@ -81,10 +97,17 @@ def make_experiments(config: Config, data_dir: str | Path | None = None) -> list
         batch=train.batch,
         lr=train.lr,
         seeds=tuple(train.seeds),
+        participation=_participation(train.participation),
         memory=train.memory,
         device=train.device,
     )
     return experiments(federation, task, make_methods(config), privacy, training)
+
+
+def _participation(value: Any) -> Participation | None:
+    if value is None or value == 1:
+        return None
+    return Participation(value["poisson"], "poisson") if isinstance(value, dict) else Participation(value)
 
 
 def run(
@@ -118,7 +141,8 @@ def run(
     if isinstance(training.get("seeds"), list):
         training["seeds"] = tuple(training["seeds"])
     result = Result(task, federation.names)
-    for experiment in experiments(federation, task, methods, privacy, Training(**training)):
+    pairs = [(method, "own") for method in methods]
+    for experiment in experiments(federation, task, pairs, privacy, Training(**training)):
         name = experiment.method.name
         heard = None if on_round is None else (lambda n, s, name=name: on_round(name, n, s))
         if ledger is None:

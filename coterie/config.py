@@ -108,6 +108,14 @@ def _range(value: Any) -> Any:
     raise _fail(f"expected [lowest, highest], got {value!r}")
 
 
+def _participation(value: Any) -> Any:
+    """Accept a share of silos a round, or {poisson = share}."""
+    share = value.get("poisson") if isinstance(value, Mapping) and set(value) == {"poisson"} else value
+    if value is None or (_number(share, 0, 1, True) and float(share or 0) > 0):
+        return value
+    raise _fail(f"expected a share in (0, 1] or {{ poisson = share }}, got {value!r}")
+
+
 def _ranges(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _range(pair) for name, pair in value.items()}
@@ -159,6 +167,7 @@ class Train(Section):
     batch: Annotated[int, Field(ge=1)] = 32
     lr: Positive = 0.1
     seeds: Annotated[Any, BeforeValidator(_seeds)] = [0]
+    participation: Annotated[Any, AfterValidator(_participation)] = None
     memory: Annotated[Any, BeforeValidator(_bytes)] = 2**30
     device: str = "cpu"
     checkpoint: Annotated[int, Field(ge=1)] | None = None
@@ -321,31 +330,53 @@ def check(content: dict[str, Any], where: str = "config") -> Config:
 
 
 def _method_problems(k: int, table: Any) -> list[str]:
+    return [f"method[{k}].{problem}" for problem in _problems_of(table)]
+
+
+def _problems_of(table: Any) -> list[str]:
+    """List what is wrong with the table of a method, or of the one `after` which it runs."""
+    from .experiment import BUDGETS
     from .method import check_setting, settings_of
     from .methods import METHODS
 
     if not isinstance(table, dict) or not isinstance(table.get("name"), str):
-        return [f"method[{k}].name: expected the name of a method, got {table!r}"]
+        return [f"name: expected the name of a method, got {table!r}"]
     name = table["name"]
     if name not in METHODS:
-        return [f"method[{k}].name: unknown method '{name}'; {nearest(name, METHODS)}"]
+        return [f"name: unknown method '{name}'; {nearest(name, METHODS)}"]
     settings = settings_of(METHODS[name])
     problems = []
     for key, value in table.items():
         if key == "name":
             continue
+        if key == "after":
+            problems += [f"after.{problem}" for problem in _problems_of_first(value)]
+            continue
+        if key == "budgets":
+            if value not in BUDGETS:
+                problems.append(f"budgets: expected one of {', '.join(BUDGETS)}, got {value!r}")
+            continue
         if key not in settings:
             known = ", ".join(settings) or "none"
-            problems.append(f"method[{k}].{key}: '{name}' has no such setting (it has: {known})")
+            problems.append(f"{key}: '{name}' has no such setting (it has: {known})")
             continue
         if value == []:
-            problems.append(f"method[{k}].{key}: expected at least one value, got an empty list")
+            problems.append(f"{key}: expected at least one value, got an empty list")
         for one in value if isinstance(value, list) else [value]:
             problem = check_setting(key, one, settings[key])
             if problem:
-                problems.append(f"method[{k}].{key}: {problem.removeprefix(key + ' must be ')}".replace(
-                    f"{key}: a number", f"{key}: expected a number"))  # fmt: skip
+                problems.append(f"{key}: expected {problem.removeprefix(key + ' must be ')}")
     return problems
+
+
+def _problems_of_first(table: Any) -> list[str]:
+    if not isinstance(table, dict):
+        return [f"name: expected a table of a method, as {{ name = 'ifca', share = 0.1 }}, got {table!r}"]
+    share = table.get("share", 0.1)
+    wrong = [] if _number(share, 0, 1, True) else [f"share: expected a share of rounds, got {share!r}"]
+    rest = {key: value for key, value in table.items() if key not in ("share", "after")}
+    wrong += [f"{key}: a list is not possible here" for key, value in rest.items() if isinstance(value, list)]
+    return wrong + _problems_of(rest)
 
 
 def _sentence(error: dict[str, Any]) -> str:

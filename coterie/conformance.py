@@ -48,7 +48,8 @@ def check_method(method: Method, unit: str = "example") -> None:
     except dataclasses.FrozenInstanceError:
         pass
     made = _experiment(method)
-    dry_run(made.running, made.roster, made.task.layout.size, made.training.rounds, unit)
+    layers = tuple(made.task.layout.lengths)
+    dry_run(made.running, made.roster, layers, made.training.rounds, unit)
     if unit != "example":
         return
     _check_round(made)
@@ -82,11 +83,13 @@ def _check_round(made: Experiment) -> None:
     """Run one round by hand: pure, float32, as planned."""
     plan, method = made.plan(), made.running
     cohort, streams = made.cohort(plan), SeededStreams(made.keys)
-    shared, own = method.init(SeededStart(made.task, [0]), len(made.federation))
+    shared, own = method.init(
+        SeededStart(made.task, [0], made.roster, made.training.rounds), len(made.federation)
+    )
     before = _copy((shared, own))
     answers = []
     for _ in range(2):
-        oracle = CohortOracle(cohort, streams, 0, plan.counts.calls[0])
+        oracle = CohortOracle(cohort, streams, 0, plan.counts.calls[0], made.training.rounds)
         sent = method.broadcast(shared)
         uploads, kept = method.local(sent, own, oracle)
         merged = method.merge(shared, uploads, made.roster)
@@ -124,7 +127,7 @@ def _check_order(method: Method, made: Experiment, vectors: Tensor) -> None:
 def _check_reference(made: Experiment, vectors: Tensor) -> None:
     plan = made.plan()
     terms = [
-        Terms(silo.work, float(made.lr[0, k]), float(made.clip[0, k]), silo.noise)
+        Terms(silo.work, float(made.lr[0, k]), float(made.clip[0, k]), silo.noise, silo.choice_noise)
         for k, silo in enumerate(plan.silos[0])
     ]
     roster = replace(made.roster, epsilon=made.roster.epsilon[:1])

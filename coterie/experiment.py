@@ -23,6 +23,7 @@ from .errors import Problem
 from .federation import Federation
 from .keeping import Keeper
 from .method import Method, for_runs, settings_of
+from .participation import Participation, schedule
 from .plan import Plan, make_plan
 from .privacy.budget import PerSilo, Privacy, Swept, check_budgets, loose_deltas, spread, sweep
 from .result import Result, RunRecord, SiloRecord, label_of
@@ -33,6 +34,12 @@ from .task import Task
 from .tree import map_leaves
 
 MOST = 1_000_000
+BUDGETS = {
+    "own": "every silo keeps to its own budget",
+    "minimum": "everybody keeps to the smallest budget",
+    "maximum": "everybody spends the largest budget, more than most agreed to: for comparison only",
+    "none": "no privacy: for comparison only",
+}
 
 
 @dataclass(frozen=True)
@@ -40,8 +47,8 @@ class Training:
     """How long and how fast silos train.
 
     A round is `epochs` expected passes over a silo's examples, or `steps` batches.
-    `lr` may be one number, one for each silo, or a list (one run each). `memory` bounds
-    the working memory of a step, in bytes.
+    `lr` may be one number, one for each silo, or a list (one run each). `participation` says who takes
+    part in a round; None: everybody. `memory` bounds the working memory of a step, in bytes.
     """
 
     rounds: int = 50
@@ -50,6 +57,7 @@ class Training:
     batch: int = 32
     lr: Swept = 0.1
     seeds: tuple[int, ...] = (0,)
+    participation: Participation | None = None
     memory: int = 2**30
     device: str = "cpu"
 
@@ -93,6 +101,7 @@ class Experiment:
     training: Training
     notes: list[str] = field(default_factory=list)
     picked: tuple[tuple[int, int], ...] | None = None
+    budgets: str = "own"
 
     @cached_property
     def variants(self) -> list[Variant]:
@@ -110,6 +119,8 @@ class Experiment:
         for choice in itertools.product(*axes.values()):
             picked = dict(zip(axes, choice, strict=True))
             shown = {k: v for k, v in picked.items() if k in own or len(axes[k]) > 1}
+            if self.budgets != "own":
+                shown["budgets"] = self.budgets
             settings = {k: picked[k] for k in own}
             found.append(Variant(shown, settings, picked["lr"], picked["epsilon"], picked["clip"]))
         return found
@@ -124,7 +135,7 @@ class Experiment:
     @cached_property
     def labels(self) -> list[str]:
         """Name each variant: method and settings."""
-        return [label_of(self.method.name, variant.shown) for variant in self.variants]
+        return [label_of(self.method.title, variant.shown) for variant in self.variants]
 
     def streams(self) -> SeededStreams:
         """Give the random streams of all runs; no run of any method shares its noise with another."""
@@ -137,8 +148,13 @@ class Experiment:
 
     @cached_property
     def epsilon(self) -> Tensor:
-        """Budgets `[runs, silos]`."""
-        return self._per_run(lambda v: v.epsilon, "privacy.epsilon")
+        """What silos may spend, `[runs, silos]`: their budgets, or what `budgets` makes of them."""
+        own = self._per_run(lambda v: v.epsilon, "privacy.epsilon")
+        if self.budgets == "minimum":
+            return own.amin(1, keepdim=True).expand_as(own).contiguous()
+        if self.budgets == "maximum":
+            return own.amax(1, keepdim=True).expand_as(own).contiguous()
+        return torch.full_like(own, math.inf) if self.budgets == "none" else own
 
     @cached_property
     def delta(self) -> Tensor:
@@ -166,7 +182,8 @@ class Experiment:
         """The method with one value for each run."""
         chosen = {
             name: tuple(self.variants[v].settings[name] for _, v in self.keys)
-            for name in settings_of(self.method)
+            for name, field in settings_of(self.method).items()
+            if not field.metadata.get("fixed")
         }
         return for_runs(self.method, chosen)
 
@@ -175,6 +192,15 @@ class Experiment:
         """The public facts about the silos."""
         sizes = torch.tensor(self.federation.sizes, dtype=torch.float64, device=self.training.device)
         return Roster(self.federation.names, sizes, self.epsilon.to(self.training.device))
+
+    @cached_property
+    def present(self) -> Tensor | None:
+        """Who takes part when, `[rounds, runs, silos]`; None: everybody always."""
+        how = self.training.participation
+        if how is None:
+            return None
+        silos, rounds = len(self.federation), self.training.rounds
+        return torch.stack([schedule(how, seed, silos, rounds) for seed, _ in self.keys], dim=1)
 
     def check(self) -> None:
         """Refuse impossible numbers; collect what a person should know."""
@@ -187,6 +213,8 @@ class Experiment:
             if not 0 < value < 1e38:
                 raise Problem(f"train.lr: expected a number > 0, got {value:g}")
         sizes, names = self.federation.sizes, self.federation.names
+        if self.budgets in ("maximum", "none"):
+            self.notes.append(f"{self.method.title}, budgets = {self.budgets}: {BUDGETS[self.budgets]}")
         if not torch.isinf(self.epsilon).all():
             self.notes.extend(loose_deltas(self.delta[0].tolist(), sizes, names))
         self.notes.extend(f"not covered by any budget: {what}" for what in self.federation.not_covered)
@@ -205,16 +233,18 @@ class Experiment:
 
     def plan(self, on_progress: Callable[[int, int], None] | None = None) -> Plan:
         """Give what every silo will do and spend, without training."""
-        size = self.task.layout.size
-        rounds = self.training.rounds
         roster = Roster(self.roster.names, self.roster.sizes.cpu(), self.roster.epsilon.cpu())
-        return make_plan(self.running, roster, self.work, size, rounds, self.delta, on_progress)
+        layers = tuple(self.task.layout.lengths)
+        rounds = self.training.rounds
+        return make_plan(
+            self.running, roster, self.work, layers, rounds, self.delta, self.present, on_progress
+        )
 
     def cohort(self, plan: Plan) -> Cohort:
         """Give the silos, ready to train."""
         device = self.training.device
-        noise = plan.noise()
-        settings = Settings(*(value.float().to(device) for value in (self.lr, self.clip, noise)))
+        numbers = (self.lr, self.clip, plan.noise(), plan.choice_noise())
+        settings = Settings(*(value.float().to(device) for value in numbers))
         examples = stack(self.federation, "train", device)
         return Cohort(self.task, examples, self.work, settings, self.training.memory)
 
@@ -282,15 +312,15 @@ class Experiment:
                 silos[silo.name] = SiloRecord(float(scores[r, k]), *charged, silo.noise)
             runs.append(
                 RunRecord(
-                    method=self.method.name,
+                    method=self.method.title,
                     settings=self.variants[variant].shown,
                     seed=seed,
                     metric=self.task.metric,
                     score=history[-1][1][r],
                     silos=silos,
                     seconds=seconds / len(self.keys),
-                    bytes_up=sum(plan.counts.bytes_up),
-                    bytes_down=sum(plan.counts.bytes_down),
+                    bytes_up=sum(silo.bytes_up for silo in plan.silos[r]),
+                    bytes_down=sum(silo.bytes_down for silo in plan.silos[r]),
                     history=[(number, totals[r]) for number, totals in history],
                 )
             )
@@ -307,10 +337,17 @@ def check_device(device: str) -> None:
 
 
 def experiments(
-    federation: Federation, task: Task, methods: Sequence[Method], privacy: Privacy, training: Training
+    federation: Federation,
+    task: Task,
+    methods: Sequence[tuple[Method, str]],
+    privacy: Privacy,
+    training: Training,
 ) -> list[Experiment]:
-    """Make one experiment for each method, checked."""
-    made = [Experiment(federation, task, method, privacy, training) for method in methods]
+    """Make one experiment for each method and how it takes silos' budgets, checked."""
+    made = [
+        Experiment(federation, task, method, privacy, training, budgets=budgets)
+        for method, budgets in methods
+    ]
     seen: set[str] = set()
     for experiment in made:
         for label in experiment.labels:

@@ -5,19 +5,20 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import torch
 from safetensors import deserialize
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from .tree import Tree, leaves
+from .tree import Tree, map_leaves
 
 
 def pack(tree: Tree) -> bytes:
     """Turn a tree into bytes."""
-    counter = iter(range(10**9))
-    tensors = {str(i): leaf.detach().cpu().contiguous() for i, leaf in enumerate(leaves(tree))}
-    return save_tensors(tensors, {"shape": json.dumps(_outline(tree, counter))})
+    tensors: dict[str, Tensor] = {}
+    outline = _outline(tree, tensors)
+    return save_tensors(tensors, {"shape": json.dumps(outline)})
 
 
 def unpack(data: bytes) -> Tree:
@@ -28,15 +29,55 @@ def unpack(data: bytes) -> Tree:
     return _fill(json.loads(header["__metadata__"]["shape"]), load_tensors(data))
 
 
-def _outline(tree: Tree, counter: Any) -> Any:
+def only(who: Tensor, value: Tensor) -> dict[str, Tensor]:
+    """Give a part of an upload that only some silos send; `who` is `[runs, silos, 1]`, public."""
+    shape = (*who.shape[:2], *[1] * (value.dim() - 2))
+    return {"if": who, "then": torch.where(who.reshape(shape), value, torch.zeros_like(value))}
+
+
+def is_only(tree: Tree) -> bool:
+    """Whether a tree is a part that only some silos send."""
+    return isinstance(tree, dict) and set(tree) == {"if", "then"}
+
+
+def bytes_of(tree: Tree, silos: int) -> list[int]:
+    """Count the bytes of each silo's message: `[1, silos, ...]`, or `[1, 1, ...]` for all alike.
+
+    Of a part that only some send (see `only`) the others send nothing; who sends it is public.
+    """
+    if is_only(tree):
+        sends = tree["if"][0].reshape(-1).expand(silos).tolist()
+        return [size if flag else 0 for size, flag in zip(bytes_of(tree["then"], silos), sends, strict=True)]
+    if isinstance(tree, dict):
+        tree = tuple(tree.values())
+    if isinstance(tree, tuple | list):
+        parts = [bytes_of(part, silos) for part in tree]
+        return [sum(sizes) for sizes in zip(*parts, strict=True)] if parts else [0] * silos
+    if tree is None:
+        return [0] * silos
+    return [tree[0, 0].numel() * tree.element_size()] * silos
+
+
+def addressed(sent: Tree, k: int, silos: int) -> Tree:
+    """Give what silo k gets of a message that has a part for each silo."""
+    return map_leaves(lambda leaf: leaf[:, k : k + 1] if leaf.shape[1] == silos else leaf, sent)
+
+
+def _outline(tree: Tree, tensors: dict[str, Tensor]) -> Any:
+    """Describe a tree, and put its tensors where they are numbered; a part that nobody sends is left out."""
     if tree is None:
         return None
     if isinstance(tree, Tensor):
-        return next(counter)
+        number = len(tensors)
+        tensors[str(number)] = tree.detach().cpu().contiguous().clone()
+        return number
+    if is_only(tree) and not bool(tree["if"].any()):
+        shape = list(tree["then"].shape)
+        return {"nothing": [_outline(tree["if"], tensors), shape, str(tree["then"].dtype).split(".")[-1]]}
     if isinstance(tree, dict):
-        return {"dict": {key: _outline(value, counter) for key, value in tree.items()}}
+        return {"dict": {key: _outline(value, tensors) for key, value in tree.items()}}
     kind = "tuple" if isinstance(tree, tuple) else "list"
-    return {kind: [_outline(value, counter) for value in tree]}
+    return {kind: [_outline(value, tensors) for value in tree]}
 
 
 def _fill(outline: Any, tensors: dict[str, Tensor]) -> Tree:
@@ -45,6 +86,9 @@ def _fill(outline: Any, tensors: dict[str, Tensor]) -> Tree:
     if isinstance(outline, int):
         return tensors[str(outline)]
     ((kind, content),) = outline.items()
+    if kind == "nothing":
+        mask, shape, dtype = content
+        return {"if": _fill(mask, tensors), "then": torch.zeros(shape, dtype=getattr(torch, dtype))}
     if kind == "dict":
         return {key: _fill(value, tensors) for key, value in content.items()}
     parts = [_fill(value, tensors) for value in content]

@@ -16,7 +16,7 @@ import numpy as np
 
 from .errors import Problem
 from .federation import Federation
-from .plan import Plan
+from .plan import Plan, SiloPlan
 from .privacy.adversaries import ADVERSARIES, seen_by
 from .privacy.events import Event
 from .privacy.filters import Spent, charge, may_do
@@ -108,25 +108,33 @@ def make_meter(
 def run_plans(label: str, plan: Plan, k: int) -> list[RunPlan]:
     """Give what each run of a training asks of silo k's data set."""
     found = []
-    for run in plan.silos:
+    for r, run in enumerate(plan.silos):
         silo = run[k]
-        stages = tuple(
-            (
-                rounds,
-                (Event("gaussian", silo.noise, silo.work.rate, silo.work.steps * count),) if count else (),
-            )
-            for rounds, count in _descents(plan.counts.calls)
-        )
+        here = None if plan.present is None else tuple(plan.present[:, r, k].tolist())
+        stages = tuple((rounds, _events(silo, doors)) for rounds, doors in _doors(plan.counts.calls, here))
         seen = seen_by(silo.bytes_up > 0)
         found.append(RunPlan(label, "example", silo.delta, silo.epsilon, stages, seen))
     return found
 
 
-@functools.lru_cache(maxsize=64)
-def _descents(calls: tuple[tuple[str, ...], ...]) -> tuple[tuple[int, int], ...]:
-    """Give (rounds, trainings in each) of a plan, one after the other."""
-    counts = (sum(door == "descend" for door in made) for made in calls)
-    return tuple((len(list(same)), count) for count, same in itertools.groupby(counts))
+def _events(silo: SiloPlan, doors: tuple[str, ...]) -> tuple[Event, ...]:
+    """Give what a silo releases in a round in which these doors are opened."""
+    trainings, choices = doors.count("descend"), sum(door.startswith("select") for door in doors)
+    made = []
+    if trainings:
+        made.append(Event("gaussian", silo.noise, silo.work.rate, silo.work.steps * trainings))
+    if choices:
+        made.append(Event("selection", silo.choice_noise, 1.0, choices))
+    return tuple(made)
+
+
+@functools.lru_cache(maxsize=4096)
+def _doors(
+    calls: tuple[tuple[str, ...], ...], here: tuple[bool, ...] | None
+) -> tuple[tuple[int, tuple[str, ...]], ...]:
+    """Give (rounds, doors of each) of a plan, one after the other; none where a silo takes no part."""
+    doors = calls if here is None else tuple(d if flag else () for d, flag in zip(calls, here, strict=True))
+    return tuple((len(list(same)), made) for made, same in itertools.groupby(doors))
 
 
 class Account(NamedTuple):

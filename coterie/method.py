@@ -10,7 +10,7 @@ import dataclasses
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -26,11 +26,36 @@ PerRun = float | tuple[float, ...]
 M = TypeVar("M", bound="Method")
 
 
-class Start(Protocol):
-    """Where models start from."""
+class HandOver(NamedTuple):
+    """Where the next method begins: vectors `[runs, 1 or silos, P]`, and who learns with whom, if not all."""
 
-    def initial(self, index: int = 0) -> Tensor:
-        """Give the initial vector of every run: `[runs, 1, P]`; another index, another vector."""
+    vectors: Tensor
+    groups: Tensor | None = None
+
+
+class Start(Protocol):
+    """Where a training starts from: initial vectors, and facts that are public."""
+
+    @property
+    def roster(self) -> Roster:
+        """The silos of the training."""
+        ...
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds there will be."""
+        ...
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """The sizes of the parameters."""
+        ...
+
+    def initial(self, index: int = 0, apart: bool = False) -> Tensor:
+        """Give the initial vector of every run: `[runs, 1, P]`; another index, another vector.
+
+        If `apart`, also where models start at zero: from small random numbers then.
+        """
         ...
 
 
@@ -44,10 +69,21 @@ class Method(ABC):
 
     name: ClassVar[str]
 
+    @property
+    def title(self) -> str:
+        """The name in tables."""
+        return self.name
+
+    def hand_over(self, shared: Tree) -> HandOver:
+        """Give where a method that comes after this one begins (see `Then`)."""
+        raise Problem(f"'{self.name}' cannot come before another method: use fedavg, fedprox, mr-mtl or ifca")
+
     def __post_init__(self) -> None:
         problems = []
         for name, field in settings_of(self).items():
             value = getattr(self, name)
+            if field.metadata.get("fixed") and isinstance(value, list | tuple):
+                raise Problem(f"{name} must be one value, got {value!r}: make a method for each")
             if isinstance(value, list):
                 value = tuple(value)
                 object.__setattr__(self, name, value)
@@ -79,9 +115,25 @@ class Method(ABC):
         """Give the vectors that silos predict with."""
 
 
-def setting(default: Any = dataclasses.MISSING, *, minimum: float = -math.inf, help: str = "") -> Any:
-    """Declare a number among a method's settings."""
-    return dataclasses.field(default=default, metadata={"minimum": minimum, "help": help})
+def setting(
+    default: Any = dataclasses.MISSING,
+    *,
+    minimum: float = -math.inf,
+    maximum: float = math.inf,
+    whole: bool = False,
+    choices: tuple[str, ...] = (),
+    fixed: bool = False,
+    help: str = "",
+) -> Any:
+    """Declare a number among a method's settings, or one of some words.
+
+    A `fixed` one shapes what the method does, so runs that train together share it.
+    """
+    facts = {
+        "minimum": minimum, "maximum": maximum, "whole": whole, "choices": choices, "fixed": fixed,
+        "help": help,
+    }  # fmt: skip
+    return dataclasses.field(default=default, metadata=facts)
 
 
 def per_run(values: PerRun | Tensor) -> Tensor:
@@ -92,18 +144,30 @@ def per_run(values: PerRun | Tensor) -> Tensor:
 
 
 def settings_of(method: Method | type[Method]) -> dict[str, dataclasses.Field[Any]]:
-    """Give the settings a method has."""
-    return {f.name: f for f in dataclasses.fields(method)}  # type: ignore[arg-type]
+    """Give the settings a method has; methods within it are not among them."""
+    return {f.name: f for f in dataclasses.fields(method) if not f.metadata.get("method")}  # type: ignore[arg-type]
 
 
 def check_setting(name: str, value: Any, field: dataclasses.Field[Any]) -> str | None:
     """Say what is wrong with a setting, if anything is."""
-    minimum = field.metadata.get("minimum", -math.inf)
+    facts = field.metadata
+    if facts.get("choices"):
+        allowed = ", ".join(facts["choices"])
+        return None if value in facts["choices"] else f"{name} must be one of {allowed}, got {value!r}"
+    minimum, maximum = facts.get("minimum", -math.inf), facts.get("maximum", math.inf)
     number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if number and value >= minimum:
+    if number and minimum <= value <= maximum and not (facts.get("whole") and value != int(value)):
         return None
-    wanted = "a number" if minimum == -math.inf else f"a number >= {minimum:g}"
+    kind = "a whole number" if facts.get("whole") else "a number"
+    wanted = kind if minimum == -math.inf else f"{kind} >= {minimum:g}"
+    wanted += "" if maximum == math.inf else f" and <= {maximum:g}"
     return f"{name} must be {wanted}, got {value!r}"
+
+
+def described(method: Method) -> str:
+    """Name a method with its settings: `mr-mtl lam=1`."""
+    settings = (f"{name}={getattr(method, name)}" for name in settings_of(method))
+    return " ".join((method.title, *settings))
 
 
 def for_runs(method: M, chosen: dict[str, tuple[float, ...]]) -> M:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from .cohort.descend import Cohort
 from .cohort.descend import descend as cohort_descend
+from .cohort.select import select as cohort_select
 from .errors import Refused
 from .method import PerRun, per_run
 from .streams import Streams
@@ -21,10 +22,11 @@ from .streams import Streams
 class Oracle(ABC):
     """What a method may ask of the examples of its silos in one round.
 
-    `round` is the number of the round, from 0: a public fact.
+    `round` is the number of the round, from 0, of `rounds`: public facts.
     """
 
     round: int
+    rounds: int
 
     @abstractmethod
     def descend(
@@ -41,6 +43,15 @@ class Oracle(ABC):
         `home=True` trains without noise: what comes out is raw, and must stay at home.
         """
 
+    @abstractmethod
+    def select(self, candidates: Tensor, share: float) -> Tensor:
+        """Choose for each silo the candidate `[runs, candidates, P]` that fits its examples best.
+
+        A private choice: the numbers of errors (losses above 1 count as 1) are compared with noise
+        added. `share` is what all choices of the training may take of epsilon. Gives the places of
+        the chosen ones, `[runs, silos]`.
+        """
+
 
 @dataclass
 class CohortOracle(Oracle):
@@ -50,6 +61,8 @@ class CohortOracle(Oracle):
     streams: Streams
     round: int
     planned: tuple[str, ...]
+    rounds: int = 1
+    present: Tensor | None = None
     made: list[str] = field(default_factory=list)
 
     def descend(
@@ -67,7 +80,21 @@ class CohortOracle(Oracle):
         shape = (self.cohort.runs, len(self.cohort.work), start.shape[-1])
         pull = None if toward is None else per_run(strength).to(start.device)
         return cohort_descend(
-            self.cohort, start.expand(shape), self.streams, self.round, len(self.made) - 1, toward, pull
+            self.cohort,
+            start.expand(shape),
+            self.streams,
+            self.round,
+            len(self.made) - 1,
+            toward,
+            pull,
+            self.present,
+        )
+
+    def select(self, candidates: Tensor, share: float) -> Tensor:
+        """Choose by noisy numbers of errors."""
+        self._count(f"select {share:g}")
+        return cohort_select(
+            self.cohort, candidates, self.streams, self.round, len(self.made) - 1, self.present
         )
 
     def _count(self, door: str) -> None:

@@ -6,6 +6,7 @@ carry labels (see `labels`), so a method that is not sound in a unit is not run 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,9 +16,12 @@ from torch import Tensor
 from .cohort.sampling import Work
 from .errors import Refused
 from .labels import Labelling, check_known, is_raw, label, tree_is_raw
+from .messages import bytes_of
 from .method import Method, PerRun, for_run
 from .oracle import Oracle
-from .privacy.calibration import Target, calibrate
+from .privacy.accountant import epsilon_of
+from .privacy.calibration import Calibrated, Target, calibrate
+from .privacy.events import Event
 from .roster import Roster
 from .tree import Tree, leaves, map_leaves
 
@@ -35,7 +39,11 @@ class Counts:
 
 @dataclass(frozen=True)
 class SiloPlan:
-    """What one silo will do and spend in one run."""
+    """What one silo will do and spend in one run.
+
+    `steps` are all noisy sums of its trainings, `noise` their multiplier; `selections` are private
+    choices, `choice_noise` the scale of their noise. It takes part in `rounds` rounds.
+    """
 
     name: str
     work: Work
@@ -46,63 +54,157 @@ class SiloPlan:
     epsilon: float
     bytes_up: int
     bytes_down: int
+    rounds: int = 0
+    selections: int = 0
+    choice_noise: float = 0.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Plan:
-    """What a training will do: `silos[run][k]` for every run and silo."""
+    """What a training will do: `silos[run][k]` for every run and silo.
+
+    `present` says who takes part when, `[rounds, runs, silos]`; None: everybody always.
+    """
 
     counts: Counts
     silos: tuple[tuple[SiloPlan, ...], ...]
+    present: Tensor | None = None
 
     def noise(self) -> Tensor:
         """Give the multipliers `[runs, silos]`."""
         return torch.tensor([[silo.noise for silo in run] for run in self.silos])
+
+    def choice_noise(self) -> Tensor:
+        """Give the scales of the noise of private choices `[runs, silos]`."""
+        return torch.tensor([[silo.choice_noise for silo in run] for run in self.silos])
+
+    def present_at(self, number: int, runs: int, places: Sequence[int] | None) -> Tensor | None:
+        """Say who takes part in a round `[runs, silos]`, of those whose `places` are given; None: all."""
+        silos = len(self.silos[0])
+        found = torch.ones(runs, silos, dtype=torch.bool)
+        if self.present is not None:
+            found = self.present[number]
+        if places is not None and len(places) < silos:
+            allowed = torch.zeros(silos, dtype=torch.bool)
+            allowed[list(places)] = True
+            found = found & allowed
+        return None if bool(found.all()) else found
 
 
 def make_plan(
     method: Method,
     roster: Roster,
     work: Sequence[Work],
-    size: int,
+    layers: tuple[int, ...],
     rounds: int,
     delta: Tensor,
+    present: Tensor | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Plan:
     """Count what a method asks for, and find the noise that makes every silo end at its budget.
 
-    `size` is the length of a vector; `delta` is `[runs, silos]`, as the roster's epsilon.
+    `layers` are the lengths of the parameters in a vector; `delta` is `[runs, silos]`, as the roster's
+    epsilon; `present` says who takes part when, `[rounds, runs, silos]`.
     """
-    counts = dry_run(method, roster, size, rounds)
-    each = sum(door == "descend" for calls in counts.calls for door in calls)
-    steps = [each * w.steps for w in work]
-    budgets = roster.epsilon.tolist()
-    targets = [
-        [Target(epsilon, d, w.rate, n) for epsilon, d, w, n in zip(run, deltas, work, steps, strict=True)]
-        for run, deltas in zip(budgets, delta.tolist(), strict=True)
+    runs, facts = len(delta), Facts(roster, rounds, layers)
+    counts = [dry_run(method, roster, layers, rounds, present=_mask(present, 0))]
+    if present is not None:  # who takes part differs from run to run
+        counts += [_one_pass(method, facts, present[:, run], run) for run in range(1, runs)]
+    plans = [
+        _silo_plans(roster, work, counts[run % len(counts)], delta[run], run, _mask(present, run))
+        for run in range(runs)
     ]
-    found = calibrate((t for run in targets for t in run if t.steps), on_progress)
-    silos = []
-    for run in targets:
-        plans = []
-        for k, target in enumerate(run):
-            noise, spent = (found[target].noise, found[target].epsilon) if target.steps else (0.0, 0.0)
-            plans.append(
-                SiloPlan(
-                    roster.names[k], work[k], target.epsilon, target.delta, target.steps, noise, spent,
-                    counts.bytes_up[k], counts.bytes_down[k],
-                )
-            )  # fmt: skip
-        silos.append(tuple(plans))
-    return Plan(counts, tuple(silos))
+    found = calibrate((ask.target for run in plans for _, ask in run if ask.target.steps), on_progress)
+    silos = tuple(tuple(_spend(plan, ask, found) for plan, ask in run) for run in plans)
+    return Plan(counts[0], silos, present)
 
 
-def dry_run(method: Method, roster: Roster, size: int, rounds: int, unit: str = "example") -> Counts:
-    """Run a method on labelled random vectors, on their opposites and on others: the counts must agree."""
-    single = for_run(method, 0)
-    one = replace(roster, epsilon=roster.epsilon[:1])
+def _mask(present: Tensor | None, run: int) -> Tensor | None:
+    return None if present is None else present[:, run]
+
+
+@dataclass(frozen=True)
+class _Ask:
+    target: Target
+    beside: tuple[Event, ...]
+
+
+def _silo_plans(
+    roster: Roster, work: Sequence[Work], counts: Counts, delta: Tensor, run: int, present: Tensor | None
+) -> list[tuple[SiloPlan, _Ask]]:
+    """Give what each silo does in one run, before its noise is known."""
+    made = []
+    for k, own in enumerate(work):
+        rounds = [n for n in range(len(counts.calls)) if present is None or bool(present[n, k])]
+        doors = [door for number in rounds for door in counts.calls[number]]
+        steps = own.steps * doors.count("descend")
+        selects = [door for door in doors if door.startswith("select")]
+        epsilon, own_delta = float(roster.epsilon[run, k]), float(delta[k])
+        beside: tuple[Event, ...] = ()
+        noise = 0.0
+        if selects and math.isfinite(epsilon):
+            noise = choice_noise(epsilon * share_of(selects[0]), own_delta, len(selects))
+            beside = (Event("selection", noise, 1.0, len(selects)),)
+        target = Target(epsilon, own_delta, own.rate, steps, beside)
+        plan = SiloPlan(
+            roster.names[k], own, epsilon, own_delta, steps, 0.0, 0.0, counts.bytes_up[k],
+            counts.bytes_down[k], len(rounds), len(selects), noise,
+        )  # fmt: skip
+        made.append((plan, _Ask(target, beside)))
+    return made
+
+
+def _spend(plan: SiloPlan, ask: _Ask, found: dict[Target, Calibrated]) -> SiloPlan:
+    """Fill in a silo's noise and what it spends."""
+    if ask.target.steps:
+        done = found[ask.target]
+        return replace(plan, noise=done.noise, epsilon=done.epsilon)
+    if not plan.selections:
+        return plan
+    alone = math.inf if math.isinf(plan.budget) else epsilon_of(ask.beside, plan.delta)
+    return replace(plan, epsilon=alone)
+
+
+def share_of(door: str) -> float:
+    """Read the share of a budget that a choice may take from the name of its door."""
+    return float(door.removeprefix("select "))
+
+
+def choice_noise(epsilon: float, delta: float, count: int) -> float:
+    """Choose the noise of `count` private choices that together take about `epsilon`.
+
+    By zero-concentrated privacy, of which a choice has 1 / (8 noise^2). Only the split of a budget rests
+    on it: what choices cost is certified with all that is released.
+    """
+    tail = math.log(1 / delta)
+    rho = (math.sqrt(tail + epsilon) - math.sqrt(tail)) ** 2
+    return math.sqrt(count / (8 * rho))
+
+
+@dataclass(frozen=True, eq=False)
+class Facts:
+    """What is public when a training is planned."""
+
+    roster: Roster
+    rounds: int
+    layers: tuple[int, ...]
+
+
+def dry_run(
+    method: Method,
+    roster: Roster,
+    layers: tuple[int, ...],
+    rounds: int,
+    unit: str = "example",
+    present: Tensor | None = None,
+) -> Counts:
+    """Run a method on labelled random vectors, on their opposites and on others: the counts must agree.
+
+    `present` says who takes part when, `[rounds, silos]`.
+    """
+    single, facts = for_run(method, 0), Facts(roster, rounds, layers)
     with Labelling():
-        first, *others = (_count(single, one, size, rounds, unit, scale) for scale in (1.0, -1.0, 7.0))
+        first, *others = (_count(single, facts, 0, unit, scale, present) for scale in (1.0, -1.0, 7.0))
     if any(other != first for other in others):
         raise Refused(
             f"'{method.name}' called other doors, or sent other bytes, for other vectors: which doors are"
@@ -111,25 +213,35 @@ def dry_run(method: Method, roster: Roster, size: int, rounds: int, unit: str = 
     return first
 
 
-def _count(method: Method, roster: Roster, size: int, rounds: int, unit: str, scale: float) -> Counts:
-    silos = len(roster)
-    public = CountingRoster.of(roster, unit)
-    shared, own = method.init(_RandomStart(size, scale), silos)
+def _one_pass(method: Method, facts: Facts, present: Tensor, run: int) -> Counts:
+    with Labelling():
+        return _count(for_run(method, run), facts, run, "example", 1.0, present)
+
+
+def _count(method: Method, facts: Facts, run: int, unit: str, scale: float, present: Tensor | None) -> Counts:
+    silos, size, rounds = len(facts.roster), sum(facts.layers), facts.rounds
+    public = CountingRoster.of(facts.roster, unit, run)
+    shared, own = method.init(_RandomStart(scale, public, facts.rounds, facts.layers), silos)
     check_known((shared, own))
     calls, up, down = [], [0] * silos, [0] * silos
     for number in range(rounds):
+        here = None if present is None else label(present, raw=False)[number].unsqueeze(0)
         sent = method.broadcast(shared)
         check_known(sent)
         _refuse(tree_is_raw(sent), "broadcast sends a raw value to the silos")
-        _add_bytes(down, sent)
+        _add_bytes(down, sent, here)
         if silos > 1 and (number == 0 or unit == "silo"):
-            _check_apart(method, sent, own, number, silos, unit, scale)
-        oracle = CountingOracle(number, silos, unit, scale)
-        uploads, own = method.local(sent, own, oracle)
-        check_known((uploads, own))
-        _check_home(uploads, own, silos, unit)
-        _add_bytes(up, uploads)
-        shared = method.merge(shared, uploads, public)
+            _check_apart(method, sent, own, (number, rounds, silos, unit, scale))
+        oracle = CountingOracle(number, rounds, silos, unit, scale)
+        uploads, new = method.local(sent, own, oracle)
+        check_known((uploads, new))
+        _check_home(uploads, new, silos, unit)
+        _add_bytes(up, uploads, here)
+        if here is not None:
+            uploads = map_leaves(lambda leaf, who=here: _where(who, leaf, torch.zeros_like(leaf)), uploads)
+            new = map_leaves(lambda old, own, who=here: _where(who, own, old), own, new)
+        own = new
+        shared = method.merge(shared, uploads, public.at(here))
         check_known(shared)
         _refuse(
             tree_is_raw(shared),
@@ -142,6 +254,10 @@ def _count(method: Method, roster: Roster, size: int, rounds: int, unit: str, sc
         raise Refused(f"personal must give [runs, silos, {size}], got {list(personal.shape)}")
     _refuse(unit == "example" and is_raw(personal), "a personal model is raw: it must be released")
     return Counts(tuple(calls), tuple(up), tuple(down))
+
+
+def _where(present: Tensor, new: Tensor, old: Tensor) -> Tensor:
+    return torch.where(present.reshape(*present.shape, *[1] * (new.dim() - 2)), new, old)
 
 
 def _refuse(condition: bool, why: str) -> None:
@@ -165,17 +281,16 @@ def _check_home(uploads: Tree, own: Tree, silos: int, unit: str) -> None:
         )
 
 
-def _check_apart(
-    method: Method, sent: Tree, own: Tree, number: int, silos: int, unit: str, scale: float
-) -> None:
+def _check_apart(method: Method, sent: Tree, own: Tree, asked: tuple[int, int, int, str, float]) -> None:
     """Refuse a `local` that is not pure, or in which one silo's state changes what another does."""
 
     def nudge(leaf: Tensor) -> Tensor:
         first = torch.arange(silos).reshape(1, -1, *[1] * (leaf.dim() - 2)) == 0
         return leaf + first.to(leaf.dtype) if leaf.is_floating_point() else leaf
 
-    plain, again = (method.local(sent, own, CountingOracle(number, silos, unit, scale)) for _ in range(2))
-    nudged = method.local(sent, map_leaves(nudge, own), CountingOracle(number, silos, unit, scale))
+    silos = asked[2]
+    plain, again = (method.local(sent, own, CountingOracle(*asked)) for _ in range(2))
+    nudged = method.local(sent, map_leaves(nudge, own), CountingOracle(*asked))
     with torch._C.DisableTorchFunction():
         for before, repeated, after in zip(leaves(plain), leaves(again), leaves(nudged), strict=True):
             if not torch.equal(before, repeated):
@@ -184,20 +299,23 @@ def _check_apart(
                 raise Refused("local mixes silos: what one silo does must not depend on another's state")
 
 
-def _add_bytes(total: list[int], tree: Tree) -> None:
-    """Add the bytes of a message of one run to each silo's total."""
-    each = sum(leaf[0, 0].numel() * leaf.element_size() for leaf in leaves(tree))
-    total[:] = [t + each for t in total]
+def _add_bytes(total: list[int], tree: Tree, present: Tensor | None) -> None:
+    """Add the bytes of a message of one run to the total of each silo that takes part."""
+    here = [True] * len(total) if present is None else present[0].tolist()
+    for k, each in enumerate(bytes_of(tree, len(total))):
+        total[k] += each if here[k] else 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _RandomStart:
-    size: int
     scale: float
+    roster: Roster
+    rounds: int
+    layers: tuple[int, ...]
 
-    def initial(self, index: int = 0) -> Tensor:
+    def initial(self, index: int = 0, apart: bool = False) -> Tensor:
         """Give a random vector in place of an initial one."""
-        return label(_random((1, 1, self.size), self.scale, -1, index), raw=False)
+        return label(_random((1, 1, sum(self.layers)), self.scale, -1, index), raw=False)
 
 
 def _random(shape: tuple[int, ...], scale: float, round_: int, call: int) -> Tensor:
@@ -209,8 +327,9 @@ def _random(shape: tuple[int, ...], scale: float, round_: int, call: int) -> Ten
 class CountingOracle(Oracle):
     """Doors without examples: they count, check the labels, and give random vectors."""
 
-    def __init__(self, number: int, silos: int, unit: str, scale: float) -> None:
+    def __init__(self, number: int, rounds: int, silos: int, unit: str, scale: float) -> None:
         self.round = number
+        self.rounds = rounds
         self.silos = silos
         self.unit = unit
         self.scale = scale
@@ -235,6 +354,17 @@ class CountingOracle(Oracle):
         inherited = any(map(is_raw, (start, toward, strength)))
         return label(moved, raw=home or self.unit == "silo" or inherited)
 
+    def select(self, candidates: Tensor, share: float) -> Tensor:
+        """Count a private choice."""
+        check_known(candidates)
+        if self.unit == "silo":
+            raise Refused("what a silo chooses is raw under the unit 'silo', where it has no sound release")
+        if is_raw(candidates):
+            raise Refused("the candidates of 'select' are raw: they must be released")
+        self.made.append(f"select {share:g}")
+        drawn = _random((1, self.silos), self.scale, self.round, len(self.made)).abs() * 1e4
+        return label(drawn.long() % candidates.shape[1], raw=False)
+
 
 @dataclass(frozen=True, eq=False)
 class CountingRoster(Roster):
@@ -243,11 +373,16 @@ class CountingRoster(Roster):
     unit: str = "example"
 
     @classmethod
-    def of(cls, roster: Roster, unit: str) -> CountingRoster:
-        """Wrap a roster; its facts are public, so released."""
-        return cls(roster.names, label(roster.sizes, raw=False), label(roster.epsilon, raw=False), unit)
+    def of(cls, roster: Roster, unit: str, run: int = 0) -> CountingRoster:
+        """Wrap a roster of one run; its facts are public, so released."""
+        sizes, epsilon = label(roster.sizes, raw=False), label(roster.epsilon, raw=False)
+        return cls(roster.names, sizes.cpu(), epsilon[run : run + 1].cpu(), unit=unit)
 
-    def mean(self, uploads: Tensor) -> Tensor:
+    def mean(self, uploads: Tensor, weights: Tensor | None = None) -> Tensor:
         """Give the mean, released under the unit 'silo'."""
-        mean = super().mean(uploads)
+        _refuse(
+            self.unit == "silo" and (weights is not None or self.groups is not None),
+            "under the unit 'silo' the mean is uniform over all: no weights, no groups",
+        )
+        mean = super().mean(uploads, weights)
         return label(mean, raw=False) if self.unit == "silo" else mean

@@ -8,7 +8,7 @@ would on a network.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .cohort.sampling import Work, coins
 from .federation import Federation, Silo
-from .messages import pack, unpack
+from .messages import addressed, pack, unpack
 from .method import Method, PerRun, for_run, per_run
 from .oracle import Oracle
 from .plan import Plan
@@ -24,7 +24,7 @@ from .roster import Roster
 from .simulate import SeededStart
 from .streams import SeededStreams
 from .task import Task
-from .tree import concatenate
+from .tree import concatenate, map_leaves
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,16 +35,24 @@ class Terms:
     lr: float
     clip: float
     noise: float
+    choice: float = 0.0
 
 
 class SlowOracle(Oracle):
     """The doors of one silo, one run: plain autograd, one example at a time."""
 
     def __init__(
-        self, task: Task, silo: Silo, scale: float, terms: Terms, streams: SeededStreams, number: int
+        self,
+        task: Task,
+        silo: Silo,
+        scale: float,
+        terms: Terms,
+        streams: SeededStreams,
+        number: int,
+        rounds: int,
     ) -> None:
         self.task, self.silo, self.scale, self.terms = task, silo, scale, terms
-        self.streams, self.round, self.calls = streams, number, 0
+        self.streams, self.round, self.rounds, self.calls = streams, number, rounds, 0
 
     def descend(
         self,
@@ -76,6 +84,25 @@ class SlowOracle(Oracle):
             vector = vector - terms.lr * direction
         return vector.reshape(1, 1, -1)
 
+    def select(self, candidates: Tensor, share: float) -> Tensor:
+        """Count errors one example at a time, and choose by noisy counts."""
+        call = self.calls
+        self.calls += 1
+        noisy = []
+        drawn = self.streams.generators(0, self.silo.name, self.round, call)[1].gumbel(
+            size=candidates.shape[1]
+        )
+        for vector, noise in zip(candidates[0], drawn, strict=True):
+            errors = sum(self.error(vector, row) for row in range(len(self.silo.y)))
+            noisy.append(errors - self.terms.choice * noise)
+        return torch.tensor([[int(np.argmin(noisy))]])
+
+    def error(self, vector: Tensor, row: int) -> float:
+        """Give the error of one example, in [0, 1]."""
+        x, y = self.silo.x[row : row + 1].float() * self.scale, self.silo.y[row : row + 1]
+        value = float(self.task.scores(self.task.layout.unflatten(vector), x, y))
+        return 1 - value if self.task.higher_is_better else min(max(value, 0.0), 1.0)
+
     def gradient(self, vector: Tensor, row: int) -> Tensor:
         """Give the gradient of one example."""
         leaf = vector.clone().requires_grad_(True)
@@ -95,15 +122,16 @@ class ReferenceSilo:
         scale: float,
         terms: Terms,
         streams: SeededStreams,
-        seed: int,
+        start: SeededStart,
     ) -> None:
         self.method, self.task, self.silo, self.scale = method, task, silo, scale
         self.terms, self.streams = terms, streams
-        self.own = pack(method.init(SeededStart(task, [seed]), 1)[1])
+        self.rounds = start.rounds
+        self.own = pack(method.init(start, 1)[1])
 
     def answer(self, message: bytes, number: int) -> bytes:
         """Do one round's work and give the upload."""
-        oracle = SlowOracle(self.task, self.silo, self.scale, self.terms, self.streams, number)
+        oracle = SlowOracle(self.task, self.silo, self.scale, self.terms, self.streams, number, self.rounds)
         upload, own = self.method.local(unpack(message), unpack(self.own), oracle)
         self.own = pack(own)
         return pack(upload)
@@ -125,15 +153,36 @@ def run_reference(
     run: int = 0,
 ) -> Tensor:
     """Train one run, silo by silo, and give the personal vectors `[silos, P]`."""
-    single = for_run(method, run)
+    single, rounds = for_run(method, run), len(plan.counts.calls)
+    roster = replace(roster, epsilon=roster.epsilon[run : run + 1])
+    start = SeededStart(task, [seed], roster, rounds)
+    count = len(federation.silos)
     silos = [
-        ReferenceSilo(single, task, silo, federation.scale, term, streams.for_run(run), seed)
+        ReferenceSilo(
+            single,
+            task,
+            silo,
+            federation.scale,
+            term,
+            streams.for_run(run),
+            start,
+        )
         for silo, term in zip(federation.silos, terms, strict=True)
     ]
-    shared, _ = single.init(SeededStart(task, [seed]), len(silos))
-    for number in range(len(plan.counts.calls)):
-        message = pack(single.broadcast(shared))
-        uploads = concatenate([unpack(silo.answer(message, number)) for silo in silos], dim=1)
-        shared = single.merge(shared, uploads, roster)
-    message = pack(single.broadcast(shared))
-    return torch.stack([silo.personal(message) for silo in silos])
+    shared, _ = single.init(start, count)
+    for number in range(rounds):
+        sent = single.broadcast(shared)
+        here = [True] * count if plan.present is None else plan.present[number, run].tolist()
+        answers = [
+            silo.answer(pack(addressed(sent, k, count)), number) for k, silo in enumerate(silos) if here[k]
+        ]
+        if not answers:
+            continue
+        found = iter(unpack(answer) for answer in answers)
+        first = unpack(answers[0])
+        nothing = map_leaves(torch.zeros_like, first)
+        uploads = concatenate([next(found) if flag else nothing for flag in here], dim=1)
+        present = None if all(here) else torch.tensor([here])
+        shared = single.merge(shared, uploads, roster.at(present))
+    sent = single.broadcast(shared)
+    return torch.stack([silo.personal(pack(addressed(sent, k, count))) for k, silo in enumerate(silos)])

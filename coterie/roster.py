@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,21 +13,46 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Roster:
-    """Names, declared sizes `[silos]` and budgets (epsilon `[runs, silos]`) of the silos."""
+    """Names, declared sizes `[silos]` and budgets (epsilon `[runs, silos]`) of the silos.
+
+    `present` says who takes part in the round, `groups` who learns with whom (a number a group), both
+    `[runs, silos]`; None: everybody, and everybody together.
+    """
 
     names: tuple[str, ...]
     sizes: Tensor
     epsilon: Tensor
+    present: Tensor | None = None
+    groups: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.names)
 
-    def mean(self, uploads: Tensor) -> Tensor:
-        """Give the mean over silos, weighted by their declared sizes: `[runs, 1, ...]`."""
-        share = (self.sizes / self.sizes.sum()).to(uploads.dtype)
-        return (uploads * share.reshape(1, -1, *[1] * (uploads.dim() - 2))).sum(1, keepdim=True)
+    def mean(self, uploads: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Give the mean over the silos of the round, weighted by their declared sizes: `[runs, 1, ...]`.
 
-    def pick(self, order: list[int]) -> Roster:
-        """Give the roster of some silos, in the order named."""
-        index = torch.tensor(order)
-        return Roster(tuple(self.names[k] for k in order), self.sizes[index], self.epsilon[:, index])
+        Other `weights` are `[runs, silos]`. With groups each silo gets the mean of its own: `[runs,
+        silos, ...]`. The mean of nobody is 0.
+        """
+        weights = self.sizes.unsqueeze(0) if weights is None else weights
+        if self.present is not None:
+            weights = weights * self.present
+        if self.groups is None:
+            share = _share(weights, weights.sum(1, keepdim=True)).to(uploads.dtype)
+            return (uploads * share.reshape(*share.shape, *[1] * (uploads.dim() - 2))).sum(1, keepdim=True)
+        together = (self.groups.unsqueeze(1) == self.groups.unsqueeze(2)) * weights.unsqueeze(1)
+        share = _share(together, together.sum(2, keepdim=True)).to(uploads.dtype)
+        flat = uploads.reshape(*uploads.shape[:2], -1)
+        return (share @ flat).reshape(uploads.shape)
+
+    def within(self, groups: Tensor | None) -> Roster:
+        """Give the roster in which silos learn within groups."""
+        return replace(self, groups=groups)
+
+    def at(self, present: Tensor | None) -> Roster:
+        """Give the roster of a round."""
+        return replace(self, present=present)
+
+
+def _share(weights: Tensor, total: Tensor) -> Tensor:
+    return weights / torch.where(total == 0, torch.ones_like(total), total)

@@ -17,6 +17,8 @@ from .streams import Streams, seed_for
 from .task import Task
 from .tree import Tree, map_leaves
 
+APART = 0.1
+
 
 @dataclass(frozen=True, eq=False)
 class State:
@@ -29,16 +31,31 @@ class State:
 
 @dataclass(frozen=True)
 class SeededStart:
-    """Initial vectors: one for each run's seed."""
+    """Where a training starts: an initial vector for each run's seed, and public facts."""
 
     task: Task
     seeds: Sequence[int]
+    roster: Roster
+    rounds: int
     device: str = "cpu"
 
-    def initial(self, index: int = 0) -> Tensor:
-        """Give the initial vector of every run: `[runs, 1, P]`."""
-        vectors = [self.task.initial(seed_for(seed, f"initial/{index}")) for seed in self.seeds]
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """Give the sizes of the parameters, in the order of the vector."""
+        return tuple(self.task.layout.lengths)
+
+    def initial(self, index: int = 0, apart: bool = False) -> Tensor:
+        """Give the initial vector of every run: `[runs, 1, P]`; if `apart`, none of them zero."""
+        seeds = [seed_for(seed, f"initial/{index}") for seed in self.seeds]
+        vectors = [_apart(self.task.initial(seed), seed if apart else None) for seed in seeds]
         return torch.stack(vectors).unsqueeze(1).to(self.device)
+
+
+def _apart(vector: Tensor, seed: int | None) -> Tensor:
+    """Replace a vector of zeros by small random numbers, if there is a seed for them."""
+    if seed is None or bool(vector.any()):
+        return vector
+    return APART * torch.randn(vector.shape, generator=torch.Generator().manual_seed(seed % 2**63))
 
 
 def simulate(
@@ -53,17 +70,18 @@ def simulate(
 ) -> Iterator[State]:
     """Train; give the state before the first round (or `start`, to go on from it) and after each.
 
-    `before` is asked before each round which silos take part in it, by their places; silos that
-    do not keep their state, and `merge` sees only those that do.
+    `before` is asked before each round which silos may take part in it, by their places. Silos that
+    do not take part keep their state, and `merge` sees nothing of them.
     """
     state = start
     if state is None:
-        state = State(0, *method.init(SeededStart(cohort.task, seeds, cohort.device), len(roster)))
+        first = SeededStart(cohort.task, seeds, roster, len(plan.counts.calls), cohort.device)
+        state = State(0, *method.init(first, len(roster)))
     yield state
-    everyone = list(range(len(roster)))
-    for number in range(state.round, len(plan.counts.calls)):
-        places = everyone if before is None else list(before(number))
-        state = _round(method, cohort, plan.counts.calls[number], roster, streams, state, places)
+    rounds = len(plan.counts.calls)
+    for number in range(state.round, rounds):
+        present = plan.present_at(number, cohort.runs, before(number) if before is not None else None)
+        state = _round(method, cohort, plan.counts.calls[number], rounds, roster, streams, state, present)
         yield state
 
 
@@ -71,25 +89,28 @@ def _round(
     method: Method,
     cohort: Cohort,
     calls: tuple[str, ...],
+    rounds: int,
     roster: Roster,
     streams: Streams,
     state: State,
-    places: list[int],
+    present: Tensor | None,
 ) -> State:
     shared, own = state.shared, state.own
-    if not places:
+    if present is not None and not present.any():
         return State(state.round + 1, shared, own)
-    some = places != list(range(len(roster)))
-    if some:
-        cohort, roster = cohort.pick(tuple(places)), roster.pick(places)
-        own = map_leaves(lambda leaf: leaf[:, places], own)
-    oracle = CohortOracle(cohort, streams, state.round, calls)
+    oracle = CohortOracle(cohort, streams, state.round, calls, rounds, present)
+    if present is not None:
+        present = present.to(cohort.device)
     uploads, own = method.local(method.broadcast(shared), own, oracle)
-    shared = method.merge(shared, uploads, roster)
-    if some:
-        index = torch.tensor(places, device=cohort.device)
-        own = map_leaves(lambda all_, part: all_.index_copy(1, index, part), state.own, own)
+    if present is not None:
+        uploads = map_leaves(lambda leaf: _where(present, leaf, torch.zeros_like(leaf)), uploads)
+        own = map_leaves(lambda old, new: _where(present, new, old), state.own, own)
+    shared = method.merge(shared, uploads, roster.at(present))
     return State(state.round + 1, shared, own)
+
+
+def _where(present: Tensor, new: Tensor, old: Tensor) -> Tensor:
+    return torch.where(present.reshape(*present.shape, *[1] * (new.dim() - 2)), new, old)
 
 
 def personal_vectors(method: Method, state: State, silos: int) -> Tensor:

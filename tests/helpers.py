@@ -13,7 +13,19 @@ from coterie import cli
 from coterie.errors import Problem
 from coterie.experiment import Experiment, Training
 from coterie.federation import Federation
-from coterie.method import Method
+from coterie.method import Method, described
+from coterie.methods import (
+    IFCA,
+    METHODS,
+    MRMTL,
+    PFA,
+    FedAvg,
+    FineTune,
+    Local,
+    PFAPlus,
+    RandomProjection,
+    Then,
+)  # fmt: skip
 from coterie.privacy.budget import Privacy
 from coterie.reference import Terms, run_reference
 from coterie.simulate import personal_vectors, simulate
@@ -23,6 +35,25 @@ from coterie.task import Task, make_task
 
 ROWS = 200
 LABELS = np.random.default_rng(0).permutation(np.arange(ROWS) % 10)
+
+
+def every_method() -> list[Method]:
+    """Every method, and chains of them, with settings for three silos of differing budgets."""
+    wide = {"divide": "top", "top": 0.7}
+    special = {
+        "ifca": IFCA(clusters=2, choosing=0.7),
+        "pfa": PFA(**wide),
+        "pfa+": PFAPlus(**wide),
+        "random-projection": RandomProjection(**wide),
+    }
+    single = [special.get(name) or kind() for name, kind in METHODS.items()]
+    clusters = IFCA(clusters=2, choosing=0.7)
+    after = [Then(first=clusters, second=m, share=0.4) for m in (MRMTL(), FedAvg(), Local(), FineTune())]
+    return [*single, PFA(**wide, centre="none"), PFAPlus(**wide, centre="none"), *after]
+
+
+def title(method: Method) -> str:
+    return described(method).replace(" ", "_")
 
 
 def task_for(federation: Federation, model: str = "linear", **options) -> Task:
@@ -64,8 +95,8 @@ def reference_vectors(made: Experiment, run: int) -> torch.Tensor:
     """Train one run with the slow engine and give the personal vectors [silos, P]."""
     plan = made.plan()
     terms = [
-        Terms(work, float(made.lr[run, k]), float(made.clip[run, k]), float(plan.noise()[run, k]))
-        for k, work in enumerate(made.work)
+        Terms(silo.work, float(made.lr[run, k]), float(made.clip[run, k]), silo.noise, silo.choice_noise)
+        for k, silo in enumerate(plan.silos[run])
     ]
     seed = made.keys[run][0]
     return run_reference(

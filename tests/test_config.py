@@ -69,6 +69,25 @@ def test_defaults_are_enough():
             [{"name": "local", "lam": 1}],
             "method[0].lam: 'local' has no such setting",
         ),
+        ("method", [{"name": "ifca", "clusters": 2.5}], "method[0].clusters: expected a whole number >= 1"),
+        ("method", [{"name": "pfa", "divide": "half"}], "method[0].divide: expected one of mixture, kmeans"),
+        (
+            "method",
+            [{"name": "fedavg", "budgets": "most"}],
+            "method[0].budgets: expected one of own, minimum",
+        ),
+        (
+            "method",
+            [{"name": "local", "after": "ifca"}],
+            "method[0].after.name: expected a table of a method",
+        ),
+        ("method", [{"name": "local", "after": {"name": "ifac"}}], "method[0].after.name: unknown method"),
+        (
+            "method",
+            [{"name": "local", "after": {"name": "ifca", "share": 3}}],
+            "method[0].after.share: expected a share of rounds",
+        ),
+        ("train.participation", 1.5, "train.participation: expected a share in (0, 1]"),
     ],
 )
 def test_each_problem_names_its_key(path, value, said):
@@ -82,7 +101,7 @@ def test_all_problems_come_together():
         "data": {"test": 2},
         "train": {"rounds": -1, "epochs": 1, "steps": 2, "colour": "red"},
         "privacy": {"delta": 3},
-        "method": [{"name": "ditto"}, {"name": "fedprox", "mu": "strong"}],
+        "method": [{"name": "dittto"}, {"name": "fedprox", "mu": "strong"}],
     }
     with pytest.raises(Problem) as caught:
         check(content, "my.toml")

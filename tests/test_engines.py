@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from coterie.methods import METHODS, MRMTL, FedAvg, FedProx, Local
-from tests.helpers import experiment, reference_vectors, task_for, vectors
+from coterie.methods import MRMTL, FedAvg, FedProx, Local
+from tests.helpers import every_method, experiment, reference_vectors, task_for, title, vectors
 
-ALL = [kind() for kind in METHODS.values()]
+ALL = every_method()
 
 
-@pytest.mark.parametrize("method", ALL, ids=lambda m: m.name)
+@pytest.mark.parametrize("method", ALL, ids=title)
 def test_reference_engine_gives_the_same_vectors(federation, method):
     made = experiment(federation, method, epsilon={"each": [2.0, 5.0]}, seeds=(0, 7))
     fast = vectors(made)
@@ -19,11 +19,12 @@ def test_reference_engine_gives_the_same_vectors(federation, method):
         torch.testing.assert_close(fast[run], reference_vectors(made, run), atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("method", ALL, ids=lambda m: m.name)
+@pytest.mark.parametrize("method", ALL, ids=title)
 @pytest.mark.parametrize("model", ["mlp", "cnn"])
 def test_reference_engine_on_networks(classes, method, model):
     options = {"hidden": 5} if model == "mlp" else {"channels": 2}
-    made = experiment(classes, method, task=task_for(classes, model, **options), rounds=2)
+    budgets = {"each": [2.0, 5.0]}
+    made = experiment(classes, method, task=task_for(classes, model, **options), rounds=2, epsilon=budgets)
     torch.testing.assert_close(vectors(made)[0], reference_vectors(made, 0), atol=1e-5, rtol=1e-4)
 
 
@@ -135,7 +136,7 @@ def test_a_silo_that_leaves_keeps_its_model_and_the_others_go_on(federation):
     assert torch.equal(left[4].shared, left[3].shared)
 
 
-@pytest.mark.parametrize("method", ALL, ids=lambda m: m.name)
+@pytest.mark.parametrize("method", ALL, ids=title)
 @pytest.mark.parametrize("at", [1, 2])
 def test_going_on_from_any_round_gives_the_same_to_the_bit(federation, method, at):
     from coterie.messages import pack, unpack

@@ -79,9 +79,9 @@ def test_an_accountant_that_starts_anew_every_round(monkeypatch, federation, tmp
 def test_one_round_charged_where_many_were_trained(monkeypatch, tmp_path):
     """The same mistake in what is charged: the noise tells how many rounds there were."""
     made = silent(rounds=ROUNDS, steps=2)
-    descents = metering._descents
+    doors = metering._doors
     assert noise_is_as_charged(made)
-    monkeypatch.setattr(metering, "_descents", lambda calls: descents(calls[:1]))
+    monkeypatch.setattr(metering, "_doors", lambda calls, here: doors(calls[:1], here))
     assert not noise_is_as_charged(made)
     meter, plan = meter_for(made, tmp_path)
     only = made.train(plan, keeper=Keeper(meter=meter)).vectors[0]

@@ -287,10 +287,9 @@ def test_the_silo_unit_is_refused_for_now():
 
 
 def test_every_silo_ends_within_one_per_cent_of_its_own_budget(federation):
-    from coterie.methods import METHODS
-    from tests.helpers import experiment
+    from tests.helpers import every_method, experiment
 
-    for kind in METHODS.values():
-        made = experiment(federation, kind(), epsilon={"silo-0": 0.5, "silo-1": 3.0, "silo-2": 20.0})
+    for method in every_method():
+        made = experiment(federation, method, epsilon={"silo-0": 0.5, "silo-1": 3.0, "silo-2": 20.0})
         for silo in made.plan().silos[0]:
             assert 0.99 * silo.budget < silo.epsilon <= silo.budget

@@ -26,12 +26,14 @@ class Settings:
     """What each run and silo trains with, all `[runs, silos]`.
 
     `noise` is the multiplier: noise of deviation `noise * clip` is added to the *sum* of
-    a batch. An infinite clip goes with noise 0: no privacy.
+    a batch. An infinite clip goes with noise 0: no privacy. `choice` is the scale of the
+    noise on the numbers that private choices compare, if there are any.
     """
 
     lr: Tensor
     clip: Tensor
     noise: Tensor
+    choice: Tensor | None = None
 
     def __post_init__(self) -> None:
         if bool((torch.isinf(self.clip) & (self.noise != 0)).any()):
@@ -58,13 +60,6 @@ class Cohort:
         """Where the examples are."""
         return str(self.examples.x.device)
 
-    def pick(self, places: tuple[int, ...]) -> Cohort:
-        """Give the cohort of some of the silos."""
-        at = list(places)
-        settings = Settings(*(v[:, at] for v in (self.settings.lr, self.settings.clip, self.settings.noise)))
-        work = tuple(self.work[k] for k in places)
-        return Cohort(self.task, self.examples.pick(at), work, settings, self.memory)
-
 
 def descend(
     cohort: Cohort,
@@ -74,11 +69,13 @@ def descend(
     call: int,
     toward: Tensor | None = None,
     strength: Tensor | None = None,
+    present: Tensor | None = None,
 ) -> Tensor:
     """Take each silo's steps from `start` `[runs, silos, P]`, with a pull toward another vector.
 
     A step is `w - lr * (noisy mean gradient + strength * (w - toward))`. The pull is
     outside the clip: it costs nothing as long as its target and strength are released.
+    Silos that are not `present` `[runs, silos]` take no step.
     """
     keep_freed_memory()
     runs, silos, size = start.shape
@@ -88,7 +85,10 @@ def descend(
     clip, noise = cohort.settings.clip.reshape(pairs), cohort.settings.noise.reshape(pairs)
     deviation = torch.where(noise == 0, 0.0, noise * clip).reshape(pairs, 1)
     expected = torch.tensor([w.expected for w in cohort.work]).repeat(runs).reshape(pairs, 1).to(start.device)
+    active = None if present is None else present.reshape(pairs).cpu().numpy()
     counts = np.tile([w.steps for w in cohort.work], runs)
+    if active is not None:
+        counts = counts * active
     steps_left = torch.from_numpy(counts).to(start.device)
     pull = None
     if toward is not None and strength is not None:
@@ -99,8 +99,14 @@ def descend(
     noisy = [bool(flag) for flag in (noise > 0).tolist()]
     chunk = rows_within(cohort.task, cohort.memory)
     names = cohort.examples.names
-    dice = [streams.generators(run, name, round_, call) for run in range(runs) for name in names]
-    blocks = (_draw(cohort, dice, noisy, size, *block) for block in _blocks(cohort, pairs, size))
+    dice = {
+        run * silos + k: streams.generators(run, name, round_, call)
+        for run in range(runs)
+        for k, name in enumerate(names)
+        if active is None or active[run * silos + k]
+    }
+    who = None if active is None else active.tobytes()
+    blocks = (_draw(cohort, dice, noisy, size, who, *block) for block in _blocks(cohort, pairs, size))
     for step, (rows, drawn) in enumerate(itertools.chain.from_iterable(blocks)):
         sums = clipped_sums(cohort.task, cohort.examples, vectors, rows.to(cohort.device), clip, chunk)
         gradient = ((sums + deviation * drawn.to(start.device)) / expected).float()
@@ -112,12 +118,18 @@ def descend(
 
 
 def _draw(
-    cohort: Cohort, dice: list[Pair], noisy: list[bool], size: int, first: int, last: int
+    cohort: Cohort,
+    dice: dict[int, Pair],
+    noisy: list[bool],
+    size: int,
+    who: bytes | None,
+    first: int,
+    last: int,
 ) -> list[tuple[Rows, Tensor]]:
     """Draw the batches and the noise of the steps from `first` to `last`, a pair for each step."""
-    hands, columns = deal(cohort.work, cohort.runs, first, last)
-    tossed = np.empty(hands[-1].end, dtype=bool)
-    noises = np.zeros((len(dice), last - first, size), dtype=np.float32)
+    hands, columns = deal(cohort.work, cohort.runs, first, last, who)
+    tossed = np.empty(hands[-1].end if hands else 0, dtype=bool)
+    noises = np.zeros((len(noisy), last - first, size), dtype=np.float32)
 
     def fill(hand: Hand) -> None:
         sampler, noise = dice[hand.pair]

@@ -4,9 +4,45 @@ from __future__ import annotations
 
 from ..method import Method
 from .averaging import FedAvg, FedProx
+from .chain import FineTune, Then
+from .clustered import IFCA
+from .covariance import Mocha
+from .ditto import Ditto
 from .local import Local
 from .mean_regularised import MRMTL
+from .projected import PFA, PFAPlus, RandomProjection, WeiAvg
 
-METHODS: dict[str, type[Method]] = {kind.name: kind for kind in (Local, FedAvg, FedProx, MRMTL)}
+METHODS: dict[str, type[Method]] = {
+    kind.name: kind
+    for kind in (
+        Local,
+        FedAvg,
+        FedProx,
+        FineTune,
+        MRMTL,
+        Ditto,
+        Mocha,
+        IFCA,
+        WeiAvg,
+        PFA,
+        PFAPlus,
+        RandomProjection,
+    )
+}
 
-__all__ = ["METHODS", "MRMTL", "FedAvg", "FedProx", "Local"]
+__all__ = [
+    "IFCA",
+    "METHODS",
+    "MRMTL",
+    "PFA",
+    "Ditto",
+    "FedAvg",
+    "FedProx",
+    "FineTune",
+    "Local",
+    "Mocha",
+    "PFAPlus",
+    "RandomProjection",
+    "Then",
+    "WeiAvg",
+]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
-from ..method import Method, PerRun, Start, setting
+from ..method import HandOver, Method, PerRun, Start, setting
 from ..roster import Roster
 
 if TYPE_CHECKING:
@@ -39,6 +39,10 @@ class FedAvg(Method):
     def personal(self, sent: Tensor, own: None) -> Tensor:
         """Predict with the shared model."""
         return sent
+
+    def hand_over(self, shared: Tensor) -> HandOver:
+        """Let the next method begin from the shared model."""
+        return HandOver(shared)
 
 
 @dataclass(frozen=True, kw_only=True)

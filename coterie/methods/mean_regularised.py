@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
-from ..method import Method, PerRun, Start, setting
+from ..method import HandOver, Method, PerRun, Start, setting
 from ..roster import Roster
 
 if TYPE_CHECKING:
@@ -45,3 +45,7 @@ class MRMTL(Method):
     def personal(self, sent: Tensor, own: Tensor) -> Tensor:
         """Predict with the silo's own model."""
         return own
+
+    def hand_over(self, shared: Tensor) -> HandOver:
+        """Let the next method begin from the shared model."""
+        return HandOver(shared)

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import Problem
 from .accountant import ADJACENCY, epsilon, epsilon_of
-from .events import Event, check_delta
+from .events import Event, check_delta, grouped
 from .gaussian import estimate_noise
 from .kept import Kept
 
@@ -21,12 +21,13 @@ SLACK = 0.01
 
 @dataclass(frozen=True, order=True)
 class Target:
-    """A budget, and the sampled Gaussian steps it must pay for."""
+    """A budget, the sampled Gaussian steps it must pay for, and what else is released `beside` them."""
 
     epsilon: float
     delta: float
     rate: float
     steps: int
+    beside: tuple[Event, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def noise_for(target: Target, guess: float | None = None) -> Calibrated:
     aim = math.log(target.epsilon * (1 - SLACK / 2))
     known: list[tuple[float, float]] = []
     for _ in range(80):
-        found = epsilon(math.exp(at), target.rate, target.steps, target.delta)
+        found = _certify(math.exp(at), target)
         if target.epsilon * (1 - SLACK) < found <= target.epsilon:
             return Calibrated(math.exp(at), found)
         if found > target.epsilon:
@@ -89,6 +90,12 @@ def noise_for(target: Target, guess: float | None = None) -> Calibrated:
         f"epsilon {target.epsilon:g} at delta {target.delta:g} cannot be reached with noise up to"
         f" {MOST_NOISE:g} (rate {target.rate:g}, {target.steps} steps): raise epsilon or delta, or train less"
     )
+
+
+def _certify(noise: float, target: Target) -> float:
+    if not target.beside:
+        return epsilon(noise, target.rate, target.steps, target.delta)
+    return epsilon_of((Event("gaussian", noise, target.rate, target.steps), *target.beside), target.delta)
 
 
 def next_guess(known: list[tuple[float, float]], aim: float, low: float, high: float) -> float:
@@ -147,14 +154,14 @@ def _kept(content: Any, target: Target) -> Calibrated | None:
 
 def certified(events: tuple[Event, ...], delta: float) -> float:
     """Give the certified epsilon of events; those that were calibrated here are not certified again."""
-    known = _CERTIFIED.get((events[0], delta)) if len(events) == 1 else None
+    known = _CERTIFIED.get((grouped(events), delta))
     return epsilon_of(events, delta) if known is None else known
 
 
-_CERTIFIED: dict[tuple[Event, float], float] = {}
+_CERTIFIED: dict[tuple[tuple[Event, ...], float], float] = {}
 
 
 def _remember(target: Target, found: Calibrated) -> None:
     if found.noise > 0:
         event = Event("gaussian", found.noise, target.rate, target.steps)
-        _CERTIFIED[event, target.delta] = found.epsilon
+        _CERTIFIED[grouped((event, *target.beside)), target.delta] = found.epsilon

@@ -32,7 +32,7 @@ ALWAYS_UNCOVERED = (
     "the number of examples of the silo, the classes and the shape of the data, taken as public",
     "rounding of floating-point noise",
 )
-SAMPLES = ("poisson", "all test examples")
+SAMPLES = ("poisson", "all examples", "all test examples")
 WITHOUT_LEDGER = "other runs on the same data: budgets of several runs add up; a ledger would add them"
 LEAVING = "that a silo left early, which shows what else was spent of its data set"
 SIMULATED = "simulated: whoever knows the seed knows the noise; not for release"

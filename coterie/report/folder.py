@@ -192,12 +192,19 @@ def statement_for(
     silo = plan.silos[run][k]
     trials = 1 if tuning is None else tuning["ran"]
     rounds = [number for first, last in account.rounds for number in range(first, last)]
-    calls = trials * sum(plan.counts.calls[number].count("descend") for number in rounds)
+    opened = [
+        door.split()[0]
+        for number in rounds
+        if plan.present is None or bool(plan.present[number, run, k])
+        for door in plan.counts.calls[number]
+    ]
+    calls, choices = trials * opened.count("descend"), trials * opened.count("select")
     scores = trials * rounds.count(len(plan.counts.calls) - 1) if scored else 0
     tests = len(experiment.federation.silos[k].test_y)
     doors = [
         Door("descend", calls, silo.work.steps, "poisson", silo.work.rate, silo.work.expected,
              float(experiment.clip[run, k])),
+        Door("select", choices, 1, "all examples", 1.0, silo.work.size, 1.0),
         Door("score", scores, 1, "all test examples", 1.0, tests, 1.0),
     ]  # fmt: skip
     return statement(

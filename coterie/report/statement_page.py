@@ -87,6 +87,8 @@ def _door(door: dict[str, Any]) -> tuple[str, str]:
     if door["door"] == "score":
         tests = f"{door['expected_batch']:g} test examples"
         return "score", f"{door['calls']} noisy sums over all {tests}, each bounded to [0, 1]"
+    if door["door"] == "select":
+        return "select", f"{door['calls']} private choices by noisy numbers of errors of all examples"
     clip = "not clipped" if door["clip"] is None else f"each example's gradient clipped to {door['clip']:g}"
     return (
         door["door"],

@@ -1,0 +1,77 @@
+"""IFCA / HypCluster: silos choose one of some models (Ghosh et al. 2020; Mansour et al. 2020)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import Tensor
+
+from ..errors import Problem
+from ..method import HandOver, Method, Start, setting
+from ..roster import Roster
+
+if TYPE_CHECKING:
+    from ..oracle import Oracle
+
+Shared = dict[str, Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class IFCA(Method):
+    """Silos privately choose the cluster model that fits them best, and train it together.
+
+    They choose in the first rounds only (`choosing`, a share of all), since every choice costs: all of
+    them together about `spend`, a share of epsilon. Later each silo stays with its last choice.
+    """
+
+    name: ClassVar[str] = "ifca"
+    clusters: int = setting(4, minimum=1, whole=True, fixed=True, help="how many models there are")
+    choosing: float = setting(0.1, minimum=0, maximum=1, fixed=True, help="share of rounds with a choice")
+    spend: float = setting(0.1, minimum=1e-6, maximum=0.99, fixed=True, help="share of epsilon for choices")
+
+    def init(self, task: Start, silos: int) -> tuple[Shared, Tensor]:
+        """Start every cluster from a vector of its own, every silo in the first cluster."""
+        if len(task.roster) < self.clusters:
+            raise Problem(f"clusters: there are {self.clusters} clusters for {len(task.roster)} silos")
+        models = torch.cat([task.initial(index, apart=True) for index in range(self.clusters)], 1)
+        first = torch.zeros_like(models[:, :1, :1]).long()
+        choice = first.expand(-1, len(task.roster), -1)
+        return {"models": models, "choice": choice}, first.expand(-1, silos, -1)
+
+    def broadcast(self, shared: Shared) -> Tensor:
+        """Send all cluster models."""
+        return shared["models"]
+
+    def local(self, sent: Tensor, own: Tensor, oracle: Oracle) -> tuple[Shared, Tensor]:
+        """Choose, train the chosen model, upload the choice and the difference."""
+        if oracle.round < max(1, math.ceil(self.choosing * oracle.rounds - 1e-9)) and self.clusters > 1:
+            own = oracle.select(sent, self.spend).unsqueeze(-1)
+        start = _chosen(sent, own)
+        return {"delta": oracle.descend(start) - start, "choice": own}, own
+
+    def merge(self, shared: Shared, uploads: Shared, roster: Roster) -> Shared:
+        """Move each cluster by the mean difference of the silos that chose it."""
+        choice = uploads["choice"]
+        if roster.present is not None:
+            choice = torch.where(roster.present.unsqueeze(-1), choice, shared["choice"])
+        moved = []
+        for cluster in range(self.clusters):
+            weights = roster.sizes * (choice.squeeze(-1) == cluster)
+            moved.append(roster.mean(uploads["delta"], weights))
+        return {"models": shared["models"] + torch.cat(moved, 1), "choice": choice}
+
+    def personal(self, sent: Tensor, own: Tensor) -> Tensor:
+        """Predict with the model of the silo's cluster."""
+        return _chosen(sent, own)
+
+    def hand_over(self, shared: Shared) -> HandOver:
+        """Let the next method begin from each silo's cluster, and learn within clusters."""
+        return HandOver(_chosen(shared["models"], shared["choice"]), shared["choice"].squeeze(-1))
+
+
+def _chosen(models: Tensor, choice: Tensor) -> Tensor:
+    """Take the chosen one of models `[runs, clusters, P]` for each silo: `[runs, silos, P]`."""
+    return models.gather(1, choice.expand(-1, -1, models.shape[-1]))

@@ -1,0 +1,48 @@
+"""Ditto: a shared model, and a personal one pulled toward it (Li, Hu, Beirami, Smith 2021)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from torch import Tensor
+
+from ..method import Method, PerRun, Start, setting
+from ..roster import Roster
+
+if TYPE_CHECKING:
+    from ..oracle import Oracle
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ditto(Method):
+    """FedAvg, and beside it a personal model with a pull of strength `lam` toward the shared one.
+
+    Two passes over the examples a round: each pays for its own noise.
+    """
+
+    name: ClassVar[str] = "ditto"
+    lam: PerRun = setting(1.0, minimum=0, help="pull toward the shared model")
+
+    def init(self, task: Start, silos: int) -> tuple[Tensor, Tensor]:
+        """Start the shared model and every silo from the same vector."""
+        start = task.initial()
+        return start, start.expand(-1, silos, -1)
+
+    def broadcast(self, shared: Tensor) -> Tensor:
+        """Send the shared model."""
+        return shared
+
+    def local(self, sent: Tensor, own: Tensor, oracle: Oracle) -> tuple[Tensor, Tensor]:
+        """Train the shared model for the others, then the silo's own for itself."""
+        trained = oracle.descend(sent)
+        own = oracle.descend(own, toward=sent, strength=self.lam)
+        return trained - sent, own
+
+    def merge(self, shared: Tensor, uploads: Tensor, roster: Roster) -> Tensor:
+        """Add the mean difference."""
+        return shared + roster.mean(uploads)
+
+    def personal(self, sent: Tensor, own: Tensor) -> Tensor:
+        """Predict with the silo's own model."""
+        return own
