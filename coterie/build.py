@@ -34,6 +34,7 @@ def load_federation(config: Config, data_dir: str | Path | None = None) -> Feder
     return load(
         data.source,
         silos=data.silos,
+        rows=data.rows,
         partition=partition,
         test=data.test,
         seed=data.seed,

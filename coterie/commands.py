@@ -233,9 +233,18 @@ def meters_for(config: Config, made: Sequence[Experiment], alone: bool) -> list[
 def source_of(config: Config, federation: Federation) -> str:
     """Name where silos come from; silos cut at random are other data sets with another cut."""
     data = config.data
-    if data.partition is None and data.source != "digits":
+    if data.partition is None and data.rows is None and data.source != "digits":
         return federation.name
-    cut = [data.partition, data.silos, data.shards, data.alpha, data.rotations, data.mask, data.seed]
+    cut = [
+        data.partition,
+        data.rows,
+        data.silos,
+        data.shards,
+        data.alpha,
+        data.rotations,
+        data.mask,
+        data.seed,
+    ]
     return f"{federation.name} cut by {json.dumps(cut)}"
 
 

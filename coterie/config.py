@@ -133,6 +133,7 @@ class Data(Section):
 
     source: str = "digits"
     silos: Annotated[int, Field(ge=1)] | None = None
+    rows: Annotated[int, Field(ge=1)] | None = None
     partition: PARTITION_NAMES | None = None
     shards: Annotated[int, Field(ge=1)] = 2
     alpha: Annotated[float, Field(gt=0)] = 0.5

@@ -17,7 +17,7 @@ from . import preprocess
 from .errors import Problem, nearest
 from .partition import Partition, split_into_silos
 from .sources.catalogue import find_table
-from .sources.table import Table
+from .sources.table import Table, some_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,6 +112,7 @@ def from_table(
     target_range: tuple[float, float] | None = None,
     kind: str = "auto",
     min_examples: int = 2,
+    rows: int | None = None,
 ) -> Federation:
     """Make a federation from rows.
 
@@ -119,8 +120,10 @@ def from_table(
     is split by `partition`. `test` is the share of each silo held out, or "official".
     `features` is how numbers are made fit for a model (see `preprocess.features`);
     `feature_range` (one pair, or one by column) and `target_range` are public bounds,
-    scaled to [0, 1].
+    scaled to [0, 1]. `rows` takes so many rows at random, and no others.
     """
+    if rows is not None:
+        table = some_rows(table, rows, seed)
     x, y, classes = preprocess.prepare(table, kind, feature_range, target_range)
     if silos is not None and silos < 1:
         raise Problem(f"data.silos: expected a whole number >= 1, got {silos}")
@@ -134,21 +137,21 @@ def from_table(
         parts = _natural(x, table.silo, silos, min_examples)
         hint = "leave small silos out with data.min_examples (3 or more) or data.silos"
     members = []
-    for name, rows, silo_x in parts:
+    for name, places, silo_x in parts:
         here = f"data: silo '{name}'"
-        if len(rows) < max(2, min_examples):
+        if len(places) < max(2, min_examples):
             raise Problem(
-                f"{here} has {len(rows)} example(s), it needs at least {max(2, min_examples)} (some to"
+                f"{here} has {len(places)} example(s), it needs at least {max(2, min_examples)} (some to"
                 f" train, some to test): {hint}"
             )
-        held_out = _held_out(name, rows, table.split, test, seed)
+        held_out = _held_out(name, places, table.split, test, seed)
         if held_out.all() or not held_out.any():
             part = "training" if held_out.all() else "test"
             raise Problem(
                 f"{here} has no {part} example in the official split: give data.test a share, as 0.2"
             )
         train = ~held_out
-        members.append((name, silo_x[train], y[rows[train]], silo_x[held_out], y[rows[held_out]]))
+        members.append((name, silo_x[train], y[places[train]], silo_x[held_out], y[places[held_out]]))
     _check_labels(members, classes)
     transform, scale, notes = preprocess.features(x, features)
     made = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,3 +46,13 @@ def join(parts: Sequence[np.ndarray], place: Path) -> np.ndarray:
     if len(shapes) > 1:
         raise Problem(f"data: the examples of '{place}' differ in shape: {', '.join(map(str, shapes))}")
     return np.concatenate(parts)
+
+
+def some_rows(table: Table, count: int, seed: int) -> Table:
+    """Take `count` rows at random, in their order."""
+    if not 1 <= count <= len(table.y):
+        raise Problem(f"data.rows: expected a whole number from 1 to {len(table.y)}, got {count}")
+    kept = np.sort(np.random.default_rng([seed, 0x7085]).permutation(len(table.y))[:count])
+    silo = None if table.silo is None else table.silo[kept]
+    split = None if table.split is None else table.split[kept]
+    return replace(table, x=table.x[kept], y=table.y[kept], silo=silo, split=split)
