@@ -70,7 +70,7 @@ def report() -> list[str]:
 
 
 def _dry(made: Experiment) -> float:
-    from coterie.plan import dry_run
+    from coterie.dry_run import dry_run
 
     began = time.perf_counter()
     dry_run(made.running, made.roster, tuple(made.task.layout.lengths), 200)

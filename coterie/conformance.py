@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .dry_run import dry_run
 from .errors import Refused
 from .experiment import Experiment, Training
 from .federation import Federation, from_table
 from .method import Method, settings_of
 from .oracle import CohortOracle
-from .plan import dry_run
 from .privacy.budget import Privacy
 from .reference import Terms, run_reference
 from .simulate import SeededStart, personal_vectors, simulate

@@ -10,10 +10,10 @@ from typing import ClassVar
 import pytest
 import torch
 
+from coterie.dry_run import dry_run
 from coterie.errors import Refused
 from coterie.labels import FACTS, Labelled, Labelling, is_raw, label
 from coterie.methods import MRMTL, FedAvg, Local
-from coterie.plan import dry_run
 from coterie.roster import Roster
 
 RAW = label(torch.tensor([1.0, 2.0]), raw=True)

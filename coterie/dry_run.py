@@ -1,0 +1,237 @@
+"""The dry run: the method runs with an oracle that only counts.
+
+Its vectors carry labels (see `labels`), so a method that is not sound in a unit is not run in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .errors import Refused
+from .labels import Labelling, check_known, is_raw, label, tree_is_raw
+from .messages import bytes_of
+from .method import Method, PerRun, for_run
+from .oracle import Oracle
+from .roster import Roster
+from .tree import Tree, leaves, map_leaves
+
+UNITS = ("example", "silo")
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What a dry run saw: the doors called in each round, bytes of each silo in all rounds."""
+
+    calls: tuple[tuple[str, ...], ...]
+    bytes_up: tuple[int, ...]
+    bytes_down: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Facts:
+    """What is public when a training is planned."""
+
+    roster: Roster
+    rounds: int
+    layers: tuple[int, ...]
+
+
+def dry_run(
+    method: Method,
+    roster: Roster,
+    layers: tuple[int, ...],
+    rounds: int,
+    unit: str = "example",
+    present: Tensor | None = None,
+) -> Counts:
+    """Run a method on labelled random vectors, on their opposites and on others: the counts must agree.
+
+    `present` says who takes part when, `[rounds, silos]`.
+    """
+    single, facts = for_run(method, 0), Facts(roster, rounds, layers)
+    with Labelling():
+        first, *others = (_count(single, facts, 0, unit, scale, present) for scale in (1.0, -1.0, 7.0))
+    if any(other != first for other in others):
+        raise Refused(
+            f"'{method.name}' called other doors, or sent other bytes, for other vectors: which doors are"
+            " called may depend on public facts and the round only"
+        )
+    return first
+
+
+def one_pass(method: Method, facts: Facts, present: Tensor, run: int) -> Counts:
+    with Labelling():
+        return _count(for_run(method, run), facts, run, "example", 1.0, present)
+
+
+def _count(method: Method, facts: Facts, run: int, unit: str, scale: float, present: Tensor | None) -> Counts:
+    silos, size, rounds = len(facts.roster), sum(facts.layers), facts.rounds
+    public = CountingRoster.of(facts.roster, unit, run)
+    shared, own = method.init(_RandomStart(scale, public, facts.rounds, facts.layers), silos)
+    check_known((shared, own))
+    calls, up, down = [], [0] * silos, [0] * silos
+    for number in range(rounds):
+        here = None if present is None else label(present, raw=False)[number].unsqueeze(0)
+        sent = method.broadcast(shared)
+        check_known(sent)
+        _refuse(tree_is_raw(sent), "broadcast sends a raw value to the silos")
+        _add_bytes(down, sent, here)
+        if silos > 1 and (number == 0 or unit == "silo"):
+            _check_apart(method, sent, own, (number, rounds, silos, unit, scale))
+        oracle = CountingOracle(number, rounds, silos, unit, scale)
+        uploads, new = method.local(sent, own, oracle)
+        check_known((uploads, new))
+        _check_home(uploads, new, silos, unit)
+        _add_bytes(up, uploads, here)
+        if here is not None:
+            uploads = map_leaves(lambda leaf, who=here: _where(who, leaf, torch.zeros_like(leaf)), uploads)
+            new = map_leaves(lambda old, own, who=here: _where(who, own, old), own, new)
+        own = new
+        shared = method.merge(shared, uploads, public.at(here))
+        check_known(shared)
+        _refuse(
+            tree_is_raw(shared),
+            "merge looks into raw uploads: under the unit 'silo' it may only ask for roster.mean(uploads)",
+        )
+        calls.append(tuple(oracle.made))
+    personal = method.personal(method.broadcast(shared), own)
+    check_known(personal)
+    if personal.shape not in ((1, silos, size), (1, 1, size)):
+        raise Refused(f"personal must give [runs, silos, {size}], got {list(personal.shape)}")
+    _refuse(unit == "example" and is_raw(personal), "a personal model is raw: it must be released")
+    return Counts(tuple(calls), tuple(up), tuple(down))
+
+
+def _where(present: Tensor, new: Tensor, old: Tensor) -> Tensor:
+    return torch.where(present.reshape(*present.shape, *[1] * (new.dim() - 2)), new, old)
+
+
+def _refuse(condition: bool, why: str) -> None:
+    if condition:
+        raise Refused(why)
+
+
+def _check_home(uploads: Tree, own: Tree, silos: int, unit: str) -> None:
+    """Check what a silo sends and keeps."""
+    for what, tree in (("upload", uploads), ("own state", own)):
+        for leaf in leaves(tree):
+            if leaf.dim() < 2 or leaf.shape[1] != silos:
+                raise Refused(f"a silo's {what} must be [runs, silos, ...], got {list(leaf.shape)}")
+    if unit == "example":
+        _refuse(
+            tree_is_raw(uploads), "an upload is raw: under the unit 'example' only released values may leave"
+        )
+        _refuse(
+            tree_is_raw(own),
+            "a silo keeps raw state: under the unit 'example' that makes its later releases unsound",
+        )
+
+
+def _check_apart(method: Method, sent: Tree, own: Tree, asked: tuple[int, int, int, str, float]) -> None:
+    """Refuse a `local` that is not pure, or in which one silo's state changes what another does."""
+
+    def nudge(leaf: Tensor) -> Tensor:
+        first = torch.arange(silos).reshape(1, -1, *[1] * (leaf.dim() - 2)) == 0
+        return leaf + first.to(leaf.dtype) if leaf.is_floating_point() else leaf
+
+    silos = asked[2]
+    plain, again = (method.local(sent, own, CountingOracle(*asked)) for _ in range(2))
+    nudged = method.local(sent, map_leaves(nudge, own), CountingOracle(*asked))
+    with torch._C.DisableTorchFunction():
+        for before, repeated, after in zip(leaves(plain), leaves(again), leaves(nudged), strict=True):
+            if not torch.equal(before, repeated):
+                raise Refused(f"'{method.name}' gave two answers to the same question: methods are pure")
+            if before.dim() > 1 and not torch.equal(before[:, 1:], after[:, 1:]):
+                raise Refused("local mixes silos: what one silo does must not depend on another's state")
+
+
+def _add_bytes(total: list[int], tree: Tree, present: Tensor | None) -> None:
+    """Add the bytes of a message of one run to the total of each silo that takes part."""
+    here = [True] * len(total) if present is None else present[0].tolist()
+    for k, each in enumerate(bytes_of(tree, len(total))):
+        total[k] += each if here[k] else 0
+
+
+@dataclass(frozen=True, eq=False)
+class _RandomStart:
+    scale: float
+    roster: Roster
+    rounds: int
+    layers: tuple[int, ...]
+
+    def initial(self, index: int = 0, apart: bool = False) -> Tensor:
+        """Give a random vector in place of an initial one."""
+        return label(_random((1, 1, sum(self.layers)), self.scale, -1, index), raw=False)
+
+
+def _random(shape: tuple[int, ...], scale: float, round_: int, call: int) -> Tensor:
+    """Make random vectors; opposite scales give opposite vectors, other sizes give others."""
+    seed = ((round_ + 2) * 1_000_003 + call) * 1_000_003 + round(abs(scale))
+    return scale * torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+class CountingOracle(Oracle):
+    """Doors without examples: they count, check the labels, and give random vectors."""
+
+    def __init__(self, number: int, rounds: int, silos: int, unit: str, scale: float) -> None:
+        self.round = number
+        self.rounds = rounds
+        self.silos = silos
+        self.unit = unit
+        self.scale = scale
+        self.made: list[str] = []
+
+    def descend(
+        self,
+        start: Tensor,
+        *,
+        toward: Tensor | None = None,
+        strength: PerRun | Tensor = 0.0,
+        home: bool = False,
+    ) -> Tensor:
+        """Count a training."""
+        check_known((start, toward, strength))
+        for what, value in (("start", start), ("target", toward), ("strength", strength)):
+            if self.unit == "example" and is_raw(value):
+                raise Refused(f"the {what} of 'descend' is raw: under the unit 'example' it must be released")
+        self.made.append("home" if home else "descend")
+        shape = (1, self.silos, start.shape[-1])
+        moved = start.expand(shape) + _random(shape, self.scale, self.round, len(self.made))
+        inherited = any(map(is_raw, (start, toward, strength)))
+        return label(moved, raw=home or self.unit == "silo" or inherited)
+
+    def select(self, candidates: Tensor, share: float) -> Tensor:
+        """Count a private choice."""
+        check_known(candidates)
+        if self.unit == "silo":
+            raise Refused("what a silo chooses is raw under the unit 'silo', where it has no sound release")
+        if is_raw(candidates):
+            raise Refused("the candidates of 'select' are raw: they must be released")
+        self.made.append(f"select {share:g}")
+        drawn = _random((1, self.silos), self.scale, self.round, len(self.made)).abs() * 1e4
+        return label(drawn.long() % candidates.shape[1], raw=False)
+
+
+@dataclass(frozen=True, eq=False)
+class CountingRoster(Roster):
+    """A roster for the dry run: under the unit 'silo' its mean is what releases raw uploads."""
+
+    unit: str = "example"
+
+    @classmethod
+    def of(cls, roster: Roster, unit: str, run: int = 0) -> CountingRoster:
+        """Wrap a roster of one run; its facts are public, so released."""
+        sizes, epsilon = label(roster.sizes, raw=False), label(roster.epsilon, raw=False)
+        return cls(roster.names, sizes.cpu(), epsilon[run : run + 1].cpu(), unit=unit)
+
+    def mean(self, uploads: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Give the mean, released under the unit 'silo'."""
+        _refuse(
+            self.unit == "silo" and (weights is not None or self.groups is not None),
+            "under the unit 'silo' the mean is uniform over all: no weights, no groups",
+        )
+        mean = super().mean(uploads, weights)
+        return label(mean, raw=False) if self.unit == "silo" else mean
