@@ -128,6 +128,43 @@ def plan(
     plan_config(_config(config, changes, device), data_dir=data_dir, as_json=as_json)
 
 
+@app.command()
+def advise(
+    config: ConfigPath,
+    spread: Annotated[
+        tuple[float, float] | None,
+        typer.Option(
+            help="How much silos differ (tau), at least and at most (else 0.1 and 1 times the deviation).",
+            metavar="LOW HIGH",
+        ),
+    ] = None,
+    deviation: Annotated[
+        float | None,
+        typer.Option(help="How much examples of one silo differ (else half the clip).", metavar="S"),
+    ] = None,
+    changes: Changes = None,
+    as_json: AsJson = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Forecast which silos gain by joining, from sizes and budgets alone. Nothing is trained.
+
+    By the theory of mean estimation, not by a measurement; no example is used. The deviation and the
+    spread are of one number, on the scale of the clip.
+    """
+    from .advise_command import advise_config
+
+    made = _config(config, changes, None)
+    advise_config(made, spread, deviation, data_dir=data_dir, as_json=as_json)
+
+
+@app.command()
+def methods(as_json: AsJson = False) -> None:
+    """List the methods: what each does, sends and costs, where it is sound, and its settings."""
+    from .methods_command import show_methods
+
+    show_methods(as_json)
+
+
 Rate = Annotated[float, typer.Option(help="Chance of an example to be in a batch.")]
 Steps = Annotated[int, typer.Option(help="Number of noisy steps.")]
 DeltaOption = Annotated[float, typer.Option(help="Delta.")]

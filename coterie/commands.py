@@ -28,7 +28,7 @@ from .experiment import Experiment
 from .federation import Federation
 from .jsonable import finite
 from .keeping import Keeper
-from .metering import Meter, make_meter, open_ledgers
+from .metering import Meter, identities, make_meter, open_ledgers
 from .plan import Plan, SiloPlan
 from .privacy.adversaries import ADVERSARIES, seen_by, table
 from .privacy.published import published_for
@@ -290,6 +290,14 @@ def open_config(config: Config, budget: tuple[float, float], filter: str, data_d
     made = make_experiments(config, data_dir)[0]
     federation, folder = made.federation, Path(config.privacy.ledger)
     source = source_of(config, federation)
+    there = [
+        who.silo for who in identities(federation, source) if (folder / f"{who.fingerprint}.sqlite").exists()
+    ]
+    if there:
+        raise Problem(
+            f"there are ledgers already, as of '{there[0]}': `coterie ledger show` shows them,"
+            " `coterie ledger budget` changes their budget"
+        )
     ledgers = open_ledgers(folder, federation, source, [budget] * len(federation), filter)
     for ledger in ledgers:
         ledger.close()

@@ -21,7 +21,7 @@ from .method import Method, settings_of
 from .oracle import CohortOracle
 from .privacy.budget import Privacy
 from .reference import Terms, run_reference
-from .simulate import SeededStart, personal_vectors, simulate
+from .simulate import SeededStart, personal_vectors, simulate, steps_of
 from .sources.table import Table
 from .streams import SeededStreams
 from .task import make_task
@@ -83,16 +83,15 @@ def _check_round(made: Experiment) -> None:
     """Run one round by hand: pure, float32, as planned."""
     plan, method = made.plan(), made.running
     cohort, streams = made.cohort(plan), SeededStreams(made.keys)
-    shared, own = method.init(
-        SeededStart(made.task, [0], made.roster, made.training.rounds), len(made.federation)
-    )
+    roster = replace(made.roster, steps=steps_of(cohort))
+    shared, own = method.init(SeededStart(made.task, [0], roster, made.training.rounds), len(roster))
     before = _copy((shared, own))
     answers = []
     for _ in range(2):
         oracle = CohortOracle(cohort, streams, 0, plan.counts.calls[0], made.training.rounds)
         sent = method.broadcast(shared)
         uploads, kept = method.local(sent, own, oracle)
-        merged = method.merge(shared, uploads, made.roster)
+        merged = method.merge(shared, uploads, roster)
         answers.append(_copy((sent, uploads, kept, merged, method.personal(sent, kept))))
         _require(
             tuple(oracle.made) == plan.counts.calls[0],

@@ -15,7 +15,7 @@ from .labels import Labelling, check_known, is_raw, label, tree_is_raw
 from .messages import bytes_of
 from .method import Method, PerRun, for_run
 from .oracle import Oracle
-from .roster import Roster
+from .roster import Roster, Steps
 from .tree import Tree, leaves, map_leaves
 
 UNITS = ("example", "silo")
@@ -63,6 +63,7 @@ def dry_run(
 
 
 def one_pass(method: Method, facts: Facts, present: Tensor, run: int) -> Counts:
+    """Count one run of a method that was found sound: bytes differ where others take part."""
     with Labelling():
         return _count(for_run(method, run), facts, run, "example", 1.0, present)
 
@@ -225,7 +226,9 @@ class CountingRoster(Roster):
     def of(cls, roster: Roster, unit: str, run: int = 0) -> CountingRoster:
         """Wrap a roster of one run; its facts are public, so released."""
         sizes, epsilon = label(roster.sizes, raw=False), label(roster.epsilon, raw=False)
-        return cls(roster.names, sizes.cpu(), epsilon[run : run + 1].cpu(), unit=unit)
+        one = label(torch.ones(1, len(roster)), raw=False)
+        steps = Steps(one, one, one, one)
+        return cls(roster.names, sizes.cpu(), epsilon[run : run + 1].cpu(), steps=steps, unit=unit)
 
     def mean(self, uploads: Tensor, weights: Tensor | None = None) -> Tensor:
         """Give the mean, released under the unit 'silo'."""

@@ -50,7 +50,7 @@ class Keeper:
             if point is not None:
                 self.meter.go_on(asked, point.claims)
             else:
-                self.meter.claim(asked, partial=len(asked[0]) == 1)
+                self.meter.claim(asked, partial=self.asks is run_plans and len(asked[0]) == 1)
             self._claims = self.meter.claims
         self._until = point.state.round if point is not None else 0
         self._block = self._until, time.perf_counter()

@@ -75,7 +75,7 @@ def secret_of(folder: Path, identity: Identity) -> bytes:
         beside.unlink()
     secret = path.read_bytes()
     if len(secret) != 32:
-        raise Problem(f"secret '{path}' is damaged: remove it, a new one is made")
+        raise Problem(f"secret '{path}' is damaged: restore a copy")
     return secret
 
 
@@ -153,7 +153,10 @@ class Account(NamedTuple):
 
 @dataclass
 class Meter:
-    """The ledgers of a training's silos: claims of its runs, `claims[k][run]`, and what each may do."""
+    """The ledgers of a training's silos: claims of its runs, `claims[k][run]`, and what each may do.
+
+    `held[k]` is a run that was charged whole beforehand, if there is one.
+    """
 
     names: tuple[str, ...]
     ledgers: list[Ledger]
@@ -161,7 +164,38 @@ class Meter:
     claims: list[list[int]] = field(default_factory=list)
     rounds: list[int] = field(default_factory=list)
     left: dict[str, str] = field(default_factory=dict)
+    held: list[int] = field(default_factory=list)
     _open: list[list[int]] = field(default_factory=list)
+
+    def hold(self, asked: Sequence[RunPlan]) -> None:
+        """Charge one run to every silo, all of it at once, before anything about it is decided."""
+        self.claim([[plan] for plan in asked], partial=False)
+        self.held, self.claims, self.rounds = [runs[0] for runs in self.claims], [], []
+        for ledger, run, plan in zip(self.ledgers, self.held, asked, strict=True):
+            ledger.reserve(run, 0, plan.rounds)
+
+    def take_held(self, asked: Sequence[RunPlan], held: list[int]) -> None:
+        """Take up a run that was charged before; it must be what is asked."""
+        self.go_on([[plan] for plan in asked], [[run] for run in held])
+        for k, (ledger, run) in enumerate(zip(self.ledgers, held, strict=True)):
+            if not ledger.state().reserved(run):
+                raise Problem(f"silo '{self.names[k]}': row {run} of its ledger was not reserved: begin anew")
+        self.held, self.claims, self.rounds = held, [], []
+
+    def entropy(self) -> int:
+        """Give a number that follows from the silos' secrets and the rows that are held."""
+        digest = hashlib.blake2b(digest_size=32)
+        for name, ledger, run in zip(self.names, self.ledgers, self.held, strict=True):
+            row = ledger.entries()[run - 1].hash.encode()
+            digest.update(hashlib.blake2b(row, key=self.streams.secrets[name]).digest())
+        return int.from_bytes(digest.digest())
+
+    def release_held(self, digest: str) -> None:
+        """Record that the held run happened."""
+        for ledger, run in zip(self.ledgers, self.held, strict=True):
+            state = ledger.state()
+            rows = [seq for seq, row in state.reservations.items() if row["run"] == run]
+            ledger.commit_all([seq for seq in rows if seq not in state.committed], digest)
 
     def claim(self, asked: Sequence[Sequence[RunPlan]], partial: bool) -> None:
         """Charge every run `asked[k]` to every silo k, or none to any.
@@ -246,6 +280,7 @@ class Meter:
             "run": row,
             "rounds": int(state.runs[row]["allowed"]),
             "total": {name: {"epsilon": e, "delta": d} for name, (e, d) in totals.items()},
+            "chosen": self.held[k] if self.held else None,
         }
         plan, rounds = state.plan_of(row), may_do(state, row)
         events = tuple(event for span in rounds for event in plan.events(*span))

@@ -68,6 +68,7 @@ class Method(ABC):
     """
 
     name: ClassVar[str]
+    paper: ClassVar[str] = ""
 
     @property
     def title(self) -> str:

@@ -15,10 +15,13 @@ from .jsonable import finite
 from .privacy.accountant import Bounds, bounds, epsilon_of, shown
 from .privacy.adversaries import ADVERSARIES
 from .privacy.audit import Report, check_ledger
-from .privacy.events import Event
+from .privacy.events import Event, grouped
+from .privacy.filters import charge, may_do
 from .privacy.ledger import read_ledger
 from .privacy.published import published_for, warning
+from .privacy.rows import State
 from .privacy.statement import verify
+from .privacy.tuning import Trials
 
 
 def show_epsilon(event: Event, delta: float, adjacency: str, tight: bool, as_json: bool) -> None:
@@ -183,26 +186,54 @@ def verify_statement(file: Path, folder: Path | None, as_json: bool) -> None:
 
 
 def _find_in_ledger(content: dict[str, Any], folder: Path) -> None:
-    named = content["ledger"]
+    """Compare a statement with its run, as its ledger stood at the head that it names."""
+    named, said = content["ledger"], content["guarantee"]
     if named is None:
         raise Problem("statement: it names no ledger: the run was not metered")
     path = folder / Path(named["file"]).name
     report = check_ledger(path)
     ledger = read_ledger(path)
     entries = ledger.entries()
-    state = ledger.state()
     ledger.close()
-    if named["head"] not in {entry.hash for entry in entries}:
+    hashes = [entry.hash for entry in entries]
+    if named["head"] not in hashes:
         raise Problem(
             f"statement: ledger '{path}' does not have its head {named['head'][:12]}: rows were lost"
         )
-    if named["run"] not in state.runs or report.identity.silo != content["silo"]:
-        raise Problem(f"statement: ledger '{path}' does not have its run {named['run']}")
-    from .privacy.filters import charge
-
-    charged = charge(state, named["run"])[0]
-    if content["guarantee"]["epsilon"] < charged * (1 - 1e-9):
-        raise Problem(f"statement: guarantee.epsilon is below the {charged:.6g} that the ledger charged")
-    for name in state.plan_of(named["run"]).seen:
+    state = State.of(entries[: hashes.index(named["head"]) + 1])
+    run, now = named["run"], State.of(entries)
+    if run not in state.runs or report.identity.silo != content["silo"]:
+        raise Problem(f"statement: ledger '{path}' does not have its run {run}")
+    plan = state.plan_of(run)
+    released = grouped(event for span in may_do(state, run) for event in plan.events(*span))
+    if grouped(Event(**event) for event in content["events"]) != released:
+        raise Problem(f"statement: events: not those of run {run} in its ledger")
+    if not plan.label.startswith(content["method"]):
+        raise Problem(f"statement: method: run {run} of its ledger is of '{plan.label}'")
+    epsilon, delta = charge(now, run)
+    if not (said["epsilon"] >= epsilon * (1 - 1e-9) and said["delta"] >= delta * (1 - 1e-9)):
+        raise Problem(f"statement: guarantee: the ledger charged ({epsilon:.6g}, {delta:.3g}) for this run")
+    totals = {
+        name: dict(zip(("epsilon", "delta"), state.total("example", name), strict=True))
+        for name in ADVERSARIES
+    }
+    if named["total"] != totals or said["budget"] != state.budgets["example"][0]:
+        raise Problem("statement: ledger.total or guarantee.budget: not what its ledger says")
+    for name in plan.seen:
         if content["adversaries"][name]["epsilon"] == 0:
             raise Problem(f"statement: adversaries.{name}: 0 is stated, the ledger says that it saw the run")
+    _find_chosen(content, state)
+
+
+def _find_chosen(content: dict[str, Any], state: State) -> None:
+    """Compare what a statement says of a sweep with the row that was charged for the chosen trial."""
+    tuning, row = content["tuning"], content["ledger"]["chosen"]
+    if not isinstance(tuning, dict):
+        return
+    plan = state.plan_of(row) if row in state.runs else None
+    how = Trials(tuning["distribution"], tuning["mean"], tuning["shape"], tuning["most"])
+    one = grouped(Event(**event) for event in tuning["trial"])
+    if plan is None or plan.trials != how or grouped(plan.events(0, plan.rounds)) != one:
+        raise Problem("statement: tuning: not what its ledger was charged for")
+    if tuning["epsilon"] < plan.epsilon * (1 - 1e-9) or tuning["delta"] != plan.delta:
+        raise Problem(f"statement: tuning.epsilon is below the {plan.epsilon:.6g} that the ledger charged")

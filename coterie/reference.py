@@ -20,7 +20,7 @@ from .messages import addressed, pack, unpack
 from .method import Method, PerRun, for_run, per_run
 from .oracle import Oracle
 from .plan import Plan
-from .roster import Roster
+from .roster import Roster, Steps
 from .simulate import SeededStart
 from .streams import SeededStreams
 from .task import Task
@@ -141,6 +141,18 @@ class ReferenceSilo:
         return self.method.personal(unpack(message), unpack(self.own)).reshape(-1)
 
 
+def _steps(terms: Sequence[Terms]) -> Steps:
+    """Give how the silos step."""
+    noises = [term.noise * term.clip / term.work.expected if term.noise else 0.0 for term in terms]
+    columns = (
+        [float(term.work.steps) for term in terms],
+        [term.lr for term in terms],
+        [term.clip for term in terms],
+        noises,
+    )
+    return Steps(*(torch.tensor([column]) for column in columns))
+
+
 def run_reference(
     method: Method,
     task: Task,
@@ -154,7 +166,7 @@ def run_reference(
 ) -> Tensor:
     """Train one run, silo by silo, and give the personal vectors `[silos, P]`."""
     single, rounds = for_run(method, run), len(plan.counts.calls)
-    roster = replace(roster, epsilon=roster.epsilon[run : run + 1])
+    roster = replace(roster, epsilon=roster.epsilon[run : run + 1], steps=_steps(terms))
     start = SeededStart(task, [seed], roster, rounds)
     count = len(federation.silos)
     silos = [

@@ -12,11 +12,26 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
+class Steps:
+    """How silos step, all `[runs, silos]`: public facts.
+
+    `count` steps a training, their `lr` and `clip`; `noise` is the deviation of the privacy noise in the
+    mean gradient of one step, for each coordinate: multiplier x clip / expected batch.
+    """
+
+    count: Tensor
+    lr: Tensor
+    clip: Tensor
+    noise: Tensor
+
+
+@dataclass(frozen=True, eq=False)
 class Roster:
     """Names, declared sizes `[silos]` and budgets (epsilon `[runs, silos]`) of the silos.
 
     `present` says who takes part in the round, `groups` who learns with whom (a number a group), both
-    `[runs, silos]`; None: everybody, and everybody together.
+    `[runs, silos]`; None: everybody, and everybody together. Engines fill in `steps`, how silos train; in
+    a dry run, where the noise is not known yet, all its numbers are 1.
     """
 
     names: tuple[str, ...]
@@ -24,6 +39,7 @@ class Roster:
     epsilon: Tensor
     present: Tensor | None = None
     groups: Tensor | None = None
+    steps: Steps | None = None
 
     def __len__(self) -> int:
         return len(self.names)

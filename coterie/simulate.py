@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from .cohort.descend import Cohort
 from .method import Method
 from .oracle import CohortOracle
 from .plan import Plan
-from .roster import Roster
+from .roster import Roster, Steps
 from .streams import Streams, seed_for
 from .task import Task
 from .tree import Tree, map_leaves
@@ -58,6 +58,15 @@ def _apart(vector: Tensor, seed: int | None) -> Tensor:
     return APART * torch.randn(vector.shape, generator=torch.Generator().manual_seed(seed % 2**63))
 
 
+def steps_of(cohort: Cohort) -> Steps:
+    """Give how the silos of a cohort step."""
+    settings = cohort.settings
+    count = torch.tensor([[float(work.steps) for work in cohort.work]], device=settings.lr.device)
+    expected = torch.tensor([[work.expected for work in cohort.work]], device=settings.lr.device)
+    noise = torch.where(settings.noise == 0, 0.0, settings.noise * settings.clip) / expected
+    return Steps(count.expand_as(noise), settings.lr, settings.clip, noise)
+
+
 def simulate(
     method: Method,
     cohort: Cohort,
@@ -73,7 +82,7 @@ def simulate(
     `before` is asked before each round which silos may take part in it, by their places. Silos that
     do not take part keep their state, and `merge` sees nothing of them.
     """
-    state = start
+    state, roster = start, replace(roster, steps=steps_of(cohort))
     if state is None:
         first = SeededStart(cohort.task, seeds, roster, len(plan.counts.calls), cohort.device)
         state = State(0, *method.init(first, len(roster)))

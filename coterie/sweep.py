@@ -8,7 +8,6 @@ server and the other silos, who see every trial, all trials add up.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -59,29 +58,37 @@ class Sweep:
         before = ((rounds - 1, events),) if rounds > 1 else ()
         return (*stages[:-1], *before, (1, (*events, more)))
 
+    def best(self, label: str, plan: Plan, k: int) -> RunPlan:
+        """Give what the chosen trial asks of silo k's data set: held before the number of trials is drawn."""
+        found = self._run(f"{label}, the best trial", plan, k, CHOSEN_SEEN)
+        return _certified(replace(found, trials=self.trials))
+
     def asks(self, label: str, plan: Plan, k: int) -> list[RunPlan]:
-        """Give what the sweep asks of silo k's data set: all trials, and the chosen one."""
-        one = RunPlan(label, "example", plan.silos[0][k].delta, 0.0, self.stages(plan, k), CHOSEN_SEEN)
-        asked, ran = [], len(self.drawn)
-        if ran:
-            every = tuple((rounds, tuple(_times(e, ran) for e in events)) for rounds, events in one.stages)
-            asked.append(replace(one, label=f"{label}, {ran} trials", stages=every, seen=TRIALS_SEEN))
-        asked.append(replace(one, label=f"{label}, the best trial", trials=self.trials))
-        return [replace(each, epsilon=each.certified(0, each.rounds)) for each in asked]
+        """Give what all trials together ask of silo k's data set."""
+        one, ran = self._run(f"{label}, {len(self.drawn)} trials", plan, k, TRIALS_SEEN), len(self.drawn)
+        every = tuple((rounds, tuple(_times(e, ran) for e in events)) for rounds, events in one.stages)
+        return [_certified(replace(one, stages=every))]
+
+    def _run(self, label: str, plan: Plan, k: int, seen: tuple[str, ...]) -> RunPlan:
+        return RunPlan(label, "example", plan.silos[0][k].delta, 0.0, self.stages(plan, k), seen)
 
     def facts(self, plan: Plan, k: int) -> dict[str, Any]:
         """Give what a statement says about tuning."""
-        one = RunPlan("", "example", plan.silos[0][k].delta, 0.0, self.stages(plan, k))
-        how = self.trials
+        one, how = self._run("", plan, k, CHOSEN_SEEN), self.trials
         return {
             "distribution": how.distribution,
             "mean": how.mean,
             "shape": how.shape,
             "most": how.most,
             "ran": len(self.drawn),
+            "delta": one.delta,
             "score": "public" if self.scores[k] is None else "noised and charged",
             "trial": [vars(event) for event in one.events(0, one.rounds)],
         }
+
+
+def _certified(plan: RunPlan) -> RunPlan:
+    return replace(plan, epsilon=plan.certified(0, plan.rounds))
 
 
 def _times(event: Event, count: int) -> Event:
@@ -114,12 +121,19 @@ def check_sweep(experiment: Experiment, tuning: Tuning, metered: bool) -> None:
         )
 
 
-def draw(trials: Trials, settings: int, seed: int | None) -> tuple[int, ...]:
-    """Draw the setting of every trial; without a seed from the system's entropy."""
-    entropy = seed_for(seed, "sweep") if seed is not None else int.from_bytes(os.urandom(32))
+def draw(trials: Trials, settings: int, entropy: int) -> tuple[int, ...]:
+    """Draw the setting of every trial."""
     generator = np.random.default_rng(entropy)
     count = draw_trials(trials, generator)
     return tuple(int(setting) for setting in generator.integers(0, settings, count))
+
+
+def entropy_of(seed: int, meter: Meter | None) -> int:
+    """Give what a draw follows from: of a metered sweep the silos' secrets and the rows that hold it.
+
+    Who draws again must hold again, and is charged again.
+    """
+    return seed_for(seed, "sweep") if meter is None else meter.entropy()
 
 
 def score_events(experiment: Experiment, tuning: Tuning) -> tuple[Event | None, ...]:
@@ -168,7 +182,7 @@ def check_affordable(sweep: Sweep, plan: Plan, meter: Meter, label: str) -> None
     largest = replace(sweep, drawn=(0,) * (sweep.trials.most or 1))
     for k, ledger in enumerate(meter.ledgers):
         state = ledger.state()
-        for asked in largest.asks(label, plan, k):
+        for asked in (*largest.asks(label, plan, k), sweep.best(label, plan, k)):
             if state.filter.affordable(state, asked, partial=False) < asked.rounds:
                 raise Problem(
                     f"silo '{meter.names[k]}': for {sweep.trials.most} trials (tuning.most):"
@@ -179,7 +193,8 @@ def check_affordable(sweep: Sweep, plan: Plan, meter: Meter, label: str) -> None
 def noised_scores(experiment: Experiment, sweep: Sweep, vectors: Tensor, meter: Meter | None) -> list[float]:
     """Release the score of every trial: bounded sums over test examples, noised in each silo.
 
-    A repetition after a crash gives the same numbers: the noise is keyed by the models.
+    Only silos that were charged for the last round give theirs. A repetition after a crash gives the
+    same numbers: the noise is keyed by the models and the sum.
     """
     test = stack(experiment.federation, "test", experiment.training.device)
     sizes = torch.tensor(test.sizes, dtype=torch.float64)
@@ -188,17 +203,22 @@ def noised_scores(experiment: Experiment, sweep: Sweep, vectors: Tensor, meter: 
     digest = digest_of(State(0, vectors, None))
     rounds = experiment.training.rounds
     seeded = experiment.streams()
-    everyone = torch.ones(len(sizes), dtype=torch.bool)
-    counted = torch.isinf(experiment.epsilon[0]) if sweep.public else everyone
+    counted = torch.isinf(experiment.epsilon[0]) if sweep.public else torch.ones(len(sizes), dtype=torch.bool)
+    if meter is not None:
+        there = meter.present(rounds - 1)
+        counted = counted & torch.tensor([k in there for k in range(len(sizes))])
+    if not counted.any():
+        raise Problem("no silo is left to give a score: nothing is chosen; give the ledgers larger budgets")
     for k, event in enumerate(sweep.scores):
-        if event is None:
+        if event is None or not counted[k]:
             continue
         name = experiment.federation.names[k]
         for trial in range(len(sums)):
             if meter is None:
                 noise = seeded.generators(trial, name, rounds, 0)[1]
             else:
-                noise = meter.streams.kept(name, f"score\0{trial}\0{meter.claims[k]}\0{digest}")
+                asked = f"score\0{trial}\0{meter.claims[k]}\0{digest}\0{float(sums[trial, k])!r}"
+                noise = meter.streams.kept(name, asked)
             sums[trial, k] += event.noise * noise.standard_normal()
     return [float(total) for total in (sums[:, counted].sum(1) / sizes[counted].sum())]
 

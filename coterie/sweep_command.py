@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from .sweep import (
     check_affordable,
     check_sweep,
     draw,
+    entropy_of,
     noised_scores,
     score_events,
     trials_of,
@@ -102,24 +104,17 @@ def _sweep(
 ) -> Result:
     """Plan, draw, train, score, choose and save."""
     seed = experiment.training.seeds[0]
-    label = experiment.method.name
     sweep = Sweep(trials, (0,), score_events(experiment, tuning), tuning.score == "public")
     first = replace(experiment, picked=((seed, 0),))
     bar = bars.add_task("noise", total=None, score="")
     plan = tuned_plan(first, sweep, lambda done, total: bars.update(bar, completed=done, total=total))
     bars.remove_task(bar)
-    drawn = folder.path / "draw.json"
-    if not drawn.exists():
-        if meter is not None:
-            check_affordable(sweep, plan, meter, label)
-        found = draw(trials, len(experiment.variants), None if meter is not None else seed)
-        write_json(drawn, {"settings": found})
-    sweep = replace(sweep, drawn=tuple(json.loads(drawn.read_text())["settings"]))
+    sweep = replace(sweep, drawn=_drawn(experiment, sweep, plan, folder.path / "draw.json", meter))
     ran = len(sweep.drawn)
     key = key_of([config.to_toml(), sweep.drawn])
     keeper = Keeper(folder.path / ".checkpoint-0", key, meter, config.train.checkpoint, sweep.asks)
     if not ran or (trials.most is not None and ran > trials.most):
-        return _nothing(experiment, sweep, plan, folder, meter)
+        return _nothing(experiment, sweep, folder, meter)
     keys = tuple((seed_for(seed, f"trial {t}"), v) for t, v in enumerate(sweep.drawn))
     experiment = replace(experiment, picked=keys)
     plan = tuned_plan(experiment, sweep)
@@ -137,30 +132,60 @@ def _sweep(
             "chosen": chosen,
             "settings": result.runs[chosen].settings,
             "epsilon": {
-                "chosen": None if None in spent else max(spent),
-                "server": max(silo.epsilon for silo in plan.silos[0]),
+                "chosen": _most(spent),
+                "server": _most(s["guarantee"]["epsilon"] for s in statements),
             },
+            "left": {} if meter is None else meter.left,
         }
         name = file_names([experiment.labels[keys[chosen][1]]])[0]
         folder.save_run(experiment, name, statements, result.vectors[chosen])
         result.published[name] = {content["silo"]: published_facts(content) for content in statements}
         folder.save(result, complete=True)
+        if meter is not None:
+            meter.release_held(str(chosen))
         keeper.finish()
     return result
+
+
+def _drawn(
+    experiment: Experiment, sweep: Sweep, plan: Plan, path: Path, meter: Meter | None
+) -> tuple[int, ...]:
+    """Give the settings of the trials: drawn once, from what was charged before; kept, and found again."""
+    label, settings = experiment.method.name, len(experiment.variants)
+    best = [] if meter is None else [sweep.best(label, plan, k) for k in range(len(meter.ledgers))]
+    if path.exists():
+        try:
+            content = json.loads(path.read_text())
+            held, kept = [int(row) for row in content["held"]], [int(v) for v in content["settings"]]
+        except (ValueError, KeyError, TypeError) as error:
+            raise Problem(f"'{path}' is damaged: begin anew in another folder ({error})") from error
+        if meter is not None:
+            meter.take_held(best, held)
+    elif meter is not None:
+        check_affordable(sweep, plan, meter, label)
+        meter.hold(best)
+    found = draw(sweep.trials, settings, entropy_of(experiment.training.seeds[0], meter))
+    if path.exists() and list(found) != kept:
+        raise Problem(f"'{path}' was changed: the trials are drawn once; begin anew in another folder")
+    write_json(path, {"held": [] if meter is None else meter.held, "settings": found})
+    return found
+
+
+def _most(values: Iterable[float | None]) -> float | None:
+    found = list(values)
+    known = [value for value in found if value is not None]
+    return max(known) if len(known) == len(found) else None
 
 
 def _vectors(result: Result) -> Tensor:
     return torch.stack([result.vectors[run] for run in range(len(result.runs))])
 
 
-def _nothing(experiment: Experiment, sweep: Sweep, plan: Plan, folder: Folder, meter: Meter | None) -> Result:
+def _nothing(experiment: Experiment, sweep: Sweep, folder: Folder, meter: Meter | None) -> Result:
     """Save that nothing was chosen; the chosen model is charged all the same, it might have been one."""
     ran = len(sweep.drawn)
     if meter is not None:
-        nothing = replace(sweep, drawn=())
-        meter.claim([nothing.asks(experiment.method.name, plan, k) for k in range(len(meter.ledgers))], False)
-        meter.reserve(0, experiment.training.rounds)
-        meter.commit("nothing")
+        meter.release_held("nothing")
     why = "" if not ran else f", more than tuning.most = {sweep.trials.most}"
     result = Result(experiment.task, experiment.federation.names, notes=[NOTHING.format(count=ran, why=why)])
     result.tuning = {"accounted": True, "trials": sweep.trials.__dict__, "ran": 0, "chosen": None}
@@ -198,7 +223,7 @@ def _tell(result: Result, folder: Folder) -> None:
     console.print(summary_table(result))
     run = result.runs[tuning["chosen"]]
     epsilon = tuning["epsilon"]
-    best = "none" if epsilon["chosen"] is None else shown(epsilon["chosen"])
+    best, all_trials = ("none" if e is None else shown(e) for e in (epsilon["chosen"], epsilon["server"]))
     tell(
         console,
         f"Chosen of {tuning['ran']} trials by a score of {tuning['scores'][tuning['chosen']]:.4f}:"
@@ -207,9 +232,11 @@ def _tell(result: Result, folder: Folder) -> None:
     )
     tell(
         console,
-        f"epsilon at most {best} against who sees the chosen models only, {shown(epsilon['server'])} against"
+        f"epsilon at most {best} against who sees the chosen models only, {all_trials} against"
         " the server and the other silos, who saw all trials",
     )
+    for silo, why in tuning["left"].items():
+        tell(console, f"'{silo}' left early: {why}", "yellow")
     tell(
         console, "The means above are of a simulation: test examples without noise, not to be shared.", "dim"
     )

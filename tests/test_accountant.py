@@ -267,3 +267,12 @@ def test_a_distribution_is_pessimistic_above_optimistic():
 def test_bad_input(make, said):
     with pytest.raises(Problem, match=said):
         make()
+
+
+def test_selections_by_renyi_are_those_of_their_range():
+    """A choice with scores of range 1 / noise is (1 / noise)^2 / 8 concentrated; twice that under replace-one."""
+    for noise in (0.5, 2.0):
+        one = (Event("selection", noise),)
+        for adjacency, reach in (("zero-out", 1 / noise), ("replace-one", 2 / noise)):
+            curve = renyi_curve(one, adjacency)
+            assert curve[:3] == pytest.approx([order * reach**2 / 8 for order in ORDERS[:3]])

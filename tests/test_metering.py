@@ -249,3 +249,31 @@ def test_ledgers_in_python(federation, tmp_path):
         coterie.run(federation, coterie.FedAvg(), privacy, **ask)
     with pytest.raises(Problem, match="there is no ledger of 'silo-0'"):
         coterie.run(federation, coterie.FedAvg(), privacy, **(ask | {"ledger": tmp_path / "none"}))
+
+
+def test_a_block_is_committed_after_its_checkpoint_is_on_disk(federation, tmp_path):
+    made = experiment(federation, FedAvg(), rounds=6)
+    meter, plan = meter_of(made, tmp_path)
+    path, seen = tmp_path / "checkpoint", []
+    real = meter.commit
+
+    def commit(digest):
+        seen.append(load(path, "key").state.round)
+        real(digest)
+
+    meter.commit = commit
+    made.train(plan, keeper=Keeper(path, "key", meter, every=2))
+    assert seen == [2, 4, 6]
+
+
+def test_going_on_with_the_ledger_of_another_run_is_refused(federation, tmp_path):
+    made = experiment(federation, FedAvg(), rounds=4)
+    meter, plan = meter_of(made, tmp_path, [(50.0, 1e-1)] * 3)
+    asked = [run_plans("fedavg", plan, k) for k in range(3)]
+    meter.claim(asked, partial=False)
+    again = meter_of(made, tmp_path, [(50.0, 1e-1)] * 3)[0]
+    again.go_on(asked, meter.claims)
+    other = [run_plans("fedavg", experiment(federation, FedAvg(), rounds=5).plan(), k) for k in range(3)]
+    for wrong, rows in ((other, meter.claims), (asked, [[99]] * 3)):
+        with pytest.raises(Problem, match="does not have the run that the checkpoint goes on with"):
+            meter_of(made, tmp_path, [(50.0, 1e-1)] * 3)[0].go_on(wrong, rows)

@@ -10,18 +10,22 @@ import numpy as np
 import pytest
 import torch
 
+from coterie import checkpoint
 from coterie.cohort.examples import stack
 from coterie.cohort.score import score
 from coterie.config import Tuning
 from coterie.errors import Problem
-from coterie.metering import make_meter
+from coterie.keeping import Keeper
+from coterie.metering import EntropyStreams, make_meter, open_ledgers
 from coterie.methods import FedAvg
 from coterie.privacy.accountant import epsilon_of
 from coterie.privacy.audit import check_ledger
 from coterie.privacy.calibration import Target, noise_for
 from coterie.privacy.events import Event
+from coterie.privacy.filters import charge
 from coterie.privacy.statement import checksum, text_of, verify
 from coterie.privacy.tuning import Trials, chance_above, chosen_epsilon, server_epsilon
+from coterie.privacy_commands import verify_statement
 from coterie.report.statement_page import page
 from coterie.sweep import (
     Sweep,
@@ -33,6 +37,7 @@ from coterie.sweep import (
     trials_of,
     tuned_plan,
 )
+from coterie.sweep_command import _statement
 from tests.helpers import call, experiment, refused
 
 CONFIG = """
@@ -81,7 +86,7 @@ def test_the_chosen_model_keeps_to_the_budget_and_all_trials_add_up(federation):
 def test_a_ledger_is_asked_for_all_trials_and_for_the_chosen_one(federation):
     made, sweep = made_sweep(federation)
     plan = tuned_plan(made, sweep)
-    trials, chosen = sweep.asks("fedavg", plan, 0)
+    (trials,), chosen = sweep.asks("fedavg", plan, 0), sweep.best("fedavg", plan, 0)
     assert (trials.seen, chosen.seen) == (("server", "silos"), ("shared", "personal"))
     assert trials.rounds == chosen.rounds == 3
     assert trials.epsilon == pytest.approx(plan.silos[0][0].epsilon, rel=1e-3)
@@ -100,7 +105,7 @@ def test_the_number_of_trials_and_their_settings_follow_what_was_said():
     settings = np.bincount(np.concatenate(drawn), minlength=4) / counts.sum()
     assert np.abs(settings - 0.25).max() < 5 * math.sqrt(0.19 / counts.sum())
     assert draw(TRIALS, 4, 7) == draw(TRIALS, 4, 7)
-    assert len({draw(Trials("poisson", 50.0), 1000, None) for _ in range(3)}) == 3
+    assert len({draw(Trials("poisson", 50.0), 1000, seed) for seed in range(3)}) == 3
 
 
 def test_a_score_is_bounded_also_where_a_model_is_broken(federation):
@@ -129,7 +134,7 @@ def test_the_noise_of_scores_is_what_is_charged(federation):
 def test_a_repeated_score_is_the_same_and_another_model_has_other_noise(federation, tmp_path):
     made, sweep = made_sweep(federation)
     meter = make_meter(tmp_path, federation, "made up", [(100.0, 1e-2)] * len(federation))
-    meter.claims = [[3, 4]] * len(federation)
+    meter.claims, meter.rounds = [[3, 4]] * len(federation), [3] * len(federation)
     vectors = torch.zeros(4, len(federation), made.task.layout.size)
     first = noised_scores(made, sweep, vectors, meter)
     assert noised_scores(made, sweep, vectors, meter) == first
@@ -185,10 +190,13 @@ def test_a_sweep_from_the_command_line(file, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda c: c["tuning"].update(ran=c["tuning"]["ran"] + 9), "tuning.ran"),
-        (lambda c: c["tuning"].update(mean=50.0), "guarantee.budget"),
+        (lambda c: c["tuning"].update(ran=c["tuning"]["ran"] + 9), "tuning.trial"),
+        (lambda c: c["tuning"].update(mean=50.0), "tuning.epsilon"),
+        (lambda c: c["tuning"].update(epsilon=0.1), "tuning.epsilon"),
+        (lambda c: c["tuning"].update(trial=[]), "tuning.trial"),
+        (lambda c: c["tuning"].update(most=10**13), "statement: tuning"),
         (lambda c: c["adversaries"]["personal"].update(epsilon=0.5), "adversaries.personal"),
-        (lambda c: c["tuning"]["trial"][0].update(noise=9.0), "adversaries.shared"),
+        (lambda c: c["tuning"]["trial"][0].update(noise=9.0), "tuning.trial"),
     ],
 )
 def test_a_forged_sweep_is_refused(file, monkeypatch, capsys, change, message):
@@ -256,8 +264,9 @@ def test_a_ledger_that_could_not_pay_for_the_most_is_refused_before_anything_is_
     assert all(check_ledger(path).runs == 0 for path in (file.parent / "kept").glob("*.sqlite"))
 
 
-def test_no_trial_is_an_outcome_that_is_charged(file, monkeypatch, capsys):
-    monkeypatch.setattr("coterie.sweep_command.draw", lambda *_: ())
+@pytest.mark.parametrize("drawn", [(), (0,) * 31], ids=["none", "too many"])
+def test_no_trial_is_an_outcome_that_is_charged(file, monkeypatch, capsys, drawn):
+    monkeypatch.setattr("coterie.sweep_command.draw", lambda *_: drawn)
     call(
         monkeypatch,
         capsys,
@@ -309,3 +318,98 @@ def test_what_cannot_be_billed_is_refused(federation, file, monkeypatch, capsys)
     (file.parent / "c.toml").write_text(CONFIG + '[[method]]\nname = "local"\n')
     code, _, err = call(monkeypatch, capsys, "sweep", "c.toml", "--out", "out")
     assert (code, "give one [[method]] table" in err) == (2, True)
+
+
+def held_sweep(federation, tmp_path, budget=200.0, filter="basic"):
+    """A metered sweep of four trials up to where it trains: meter, experiment, sweep, plan."""
+    made, sweep = made_sweep(federation)
+    plan = tuned_plan(made, sweep)
+    for ledger in open_ledgers(tmp_path, federation, "made up", [(budget, 1e-1)] * 3, filter):
+        ledger.close()
+    meter = make_meter(tmp_path, federation, "made up", [None] * 3)
+    meter.hold([sweep.best("fedavg", plan, k) for k in range(3)])
+    return meter, made, sweep, plan
+
+
+def test_trials_are_drawn_after_they_were_charged_and_from_that_row(federation, tmp_path):
+    """Whoever does not like a draw and draws again is charged again."""
+    meter, _, sweep, plan = held_sweep(federation, tmp_path)
+    first = meter.entropy()
+    assert first == meter.entropy()
+    once = meter.ledgers[0].state().total("example", "personal")
+    assert once[0] == sweep.best("fedavg", plan, 0).epsilon
+    meter.hold([sweep.best("fedavg", plan, k) for k in range(3)])
+    assert meter.entropy() != first
+    assert meter.ledgers[0].state().total("example", "personal")[0] == pytest.approx(2 * once[0])
+
+
+def test_a_draw_that_was_changed_is_refused(file, monkeypatch, capsys):
+    monkeypatch.setattr("coterie.sweep_command.train_one", interrupted)
+    assert call(monkeypatch, capsys, "sweep", "c.toml", "--out", "out")[0] == 130
+    path = file.parent / "out/draw.json"
+    kept = path.read_text()
+    for changed in ('{"held": [], "settings": [1, 1]}', '{"held": [], "settings": ["a"]}', "[]", "x"):
+        path.write_text(changed)
+        code, _, err = call(monkeypatch, capsys, "sweep", "c.toml", "--out", "out")
+        assert code == 2
+        assert "was changed" in err or "is damaged" in err
+    path.write_text(kept)
+    assert call(monkeypatch, capsys, "sweep", "c.toml", "--out", "out")[0] == 130
+
+
+def interrupted(*_arguments):
+    raise KeyboardInterrupt
+
+
+def test_repeated_rounds_of_a_sweep_are_in_the_statement(federation, tmp_path):
+    """The chosen model is charged once, all trials also for what was repeated; both are stated."""
+    meter, made, sweep, plan = held_sweep(federation, tmp_path)
+    keeper = Keeper(tmp_path / "checkpoint", "key", meter, 1, sweep.asks)
+    real = checkpoint.save
+    saves = []
+
+    def dies(*arguments):
+        saves.append(arguments)
+        if len(saves) == 2:
+            raise KeyboardInterrupt
+        real(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("coterie.keeping.save", dies)
+        with pytest.raises(KeyboardInterrupt):
+            made.train(plan, keeper=keeper)
+    again = make_meter(tmp_path, federation, "made up", [None] * 3)
+    again.take_held([sweep.best("fedavg", plan, k) for k in range(3)], meter.held)
+    made.train(plan, keeper=Keeper(tmp_path / "checkpoint", "key", again, 1, sweep.asks))
+    content = _statement(made, sweep, plan, 0, 0, again)
+    state = again.ledgers[0].state()
+    charged = charge(state, again.claims[0][0])
+    assert charged[0] > sweep.asks("fedavg", plan, 0)[0].epsilon
+    against = {name: entry["epsilon"] for name, entry in content["adversaries"].items()}
+    assert (against["server"], content["guarantee"]["delta"]) == charged
+    assert against["personal"] == charge(state, again.held[0])[0] <= 4.0
+    verify(text_of(content))
+    (tmp_path / "statement.json").write_text(text_of(content))
+    verify_statement(tmp_path / "statement.json", tmp_path, as_json=False)
+
+
+def test_a_silo_that_left_gives_no_score(federation, tmp_path):
+    meter, made, sweep, plan = held_sweep(federation, tmp_path, filter="rdp")
+    asked = []
+    monkeypatched = pytest.MonkeyPatch()
+    real = EntropyStreams.kept
+    monkeypatched.setattr(
+        EntropyStreams, "kept", lambda self, silo, what: asked.append(silo) or real(self, silo, what)
+    )
+    keeper = Keeper(meter=meter, every=1, asks=sweep.asks)
+
+    def hear(number, _score):
+        if number == 1:
+            spent = meter.ledgers[0].state().total("example", "server")[0]
+            meter.ledgers[0].set_budget("example", spent * 1.001, 1e-1)
+
+    vectors = made.train(plan, hear, keeper).vectors
+    noised_scores(made, sweep, torch.stack([vectors[run] for run in range(4)]), meter)
+    monkeypatched.undo()
+    assert "silo-0" in meter.left
+    assert set(asked) == {"silo-1", "silo-2"}

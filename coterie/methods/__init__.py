@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..method import Method
+from .automatic import MRMTLAuto
 from .averaging import FedAvg, FedProx
 from .chain import FineTune, Then
 from .clustered import IFCA
@@ -20,6 +21,7 @@ METHODS: dict[str, type[Method]] = {
         FedProx,
         FineTune,
         MRMTL,
+        MRMTLAuto,
         Ditto,
         Mocha,
         IFCA,
@@ -40,6 +42,7 @@ __all__ = [
     "FedProx",
     "FineTune",
     "Local",
+    "MRMTLAuto",
     "Mocha",
     "PFAPlus",
     "RandomProjection",

@@ -19,6 +19,7 @@ class FedAvg(Method):
     """Everybody trains the shared model; the server averages, weighted by size."""
 
     name: ClassVar[str] = "fedavg"
+    paper: ClassVar[str] = "McMahan et al. 2017"
 
     def init(self, task: Start, silos: int) -> tuple[Tensor, None]:
         """Start from one shared vector; silos keep nothing."""
@@ -50,6 +51,7 @@ class FedProx(FedAvg):
     """FedAvg with a pull of strength `mu` toward the model that was sent."""
 
     name: ClassVar[str] = "fedprox"
+    paper: ClassVar[str] = "Li et al. 2020"
     mu: PerRun = setting(0.1, minimum=0, help="pull toward the shared model")
 
     def local(self, sent: Tensor, own: None, oracle: Oracle) -> tuple[Tensor, None]:

@@ -109,6 +109,7 @@ class FineTune(Then):
     """FedAvg for a share of the rounds, then every silo alone."""
 
     name: ClassVar[str] = "fine-tune"
+    paper: ClassVar[str] = "Yu et al. 2020"
     first: Method = field(default_factory=FedAvg, metadata={"method": True, "hidden": True})
     second: Method = field(default_factory=Local, metadata={"method": True, "hidden": True})
 

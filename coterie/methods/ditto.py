@@ -22,6 +22,7 @@ class Ditto(Method):
     """
 
     name: ClassVar[str] = "ditto"
+    paper: ClassVar[str] = "Li et al. 2021"
     lam: PerRun = setting(1.0, minimum=0, help="pull toward the shared model")
 
     def init(self, task: Start, silos: int) -> tuple[Tensor, Tensor]:

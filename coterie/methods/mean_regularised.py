@@ -22,6 +22,7 @@ class MRMTL(Method):
     """
 
     name: ClassVar[str] = "mr-mtl"
+    paper: ClassVar[str] = "Liu et al. 2022"
     lam: PerRun = setting(1.0, minimum=0, help="pull toward the mean of all personal models")
 
     def init(self, task: Start, silos: int) -> tuple[Tensor, Tensor]:

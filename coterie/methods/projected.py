@@ -32,6 +32,7 @@ class WeiAvg(FedAvg):
     """FedAvg in which silos weigh as much as their budgets."""
 
     name: ClassVar[str] = "weiavg"
+    paper: ClassVar[str] = "Liu et al. 2021"
 
     def init(self, task: Start, silos: int) -> tuple[Tensor, None]:
         """Start from one shared vector; budgets must be finite."""
@@ -52,6 +53,7 @@ class PFA(Method):
     """
 
     name: ClassVar[str] = "pfa"
+    paper: ClassVar[str] = "Liu et al. 2021"
     rank: int = setting(1, minimum=1, whole=True, fixed=True, help="directions kept of each layer")
     divide: str = setting("mixture", choices=WAYS, fixed=True, help="how silos are divided by their budgets")
     top: float = setting(0.2, minimum=0, maximum=1, fixed=True, help="share of public silos, with divide top")
@@ -132,6 +134,7 @@ class PFAPlus(PFA):
     """PFA in which private silos send their coordinates in the last basis only, after a first full round."""
 
     name: ClassVar[str] = "pfa+"
+    paper: ClassVar[str] = "Liu et al. 2021"
 
     def broadcast(self, shared: State) -> State:
         """Send the model and, to private silos, the basis."""
@@ -180,6 +183,7 @@ class RandomProjection(PFA):
     """PFA with random directions instead of learned ones: the control."""
 
     name: ClassVar[str] = "random-projection"
+    paper: ClassVar[str] = "Liu et al. 2021"
     centre: str = setting("none", choices=("none",), fixed=True, help="directions about zero")
 
     def init(self, task: Start, silos: int) -> tuple[State, None]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ..errors import Problem
 from .adversaries import ADVERSARIES
 from .ledger import Identity, read_ledger
-from .rows import State
+from .rows import Entry, State
 from .runplan import RunPlan
 
 ROUNDING = 1e-6
@@ -30,16 +32,19 @@ class Report:
 
 
 def check_ledger(path: Path) -> Report:
-    """Recompute a ledger; refuse it, naming the row, if anything does not fit."""
+    """Recompute a ledger and replay its rules; refuse it, naming the row, if anything does not fit."""
     ledger = read_ledger(path)
     try:
         entries = ledger.entries()
-        for place, entry in enumerate(entries, 1):
-            if entry.kind == "run":
-                _check_run(path, entry.seq, RunPlan.from_json(entry.body), int(entry.body["allowed"]))
-            if entry.kind in ("run", "reserve"):
-                _check_budget(path, entry.seq, State.of(entries[:place]))
-        state = State.of(entries)
+        state = State()
+        for entry in entries:
+            try:
+                _check_row(state, entry)
+                state.add(entry)
+                if entry.kind in ("run", "reserve"):
+                    _check_budget(state)
+            except (Problem, KeyError, TypeError, ValueError, AttributeError) as error:
+                raise Problem(f"ledger '{path}': row {entry.seq}: {error}") from error
         units = sorted(state.budgets)
         totals = {unit: {name: state.total(unit, name) for name in ADVERSARIES} for unit in units}
         uncommitted = len(state.reservations.keys() - state.committed)
@@ -47,30 +52,61 @@ def check_ledger(path: Path) -> Report:
             path, ledger.identity, len(entries), entries[-1].hash, entries[0].body["filter"],
             state.budgets, totals, len(state.runs), uncommitted,
         )  # fmt: skip
-    except (KeyError, TypeError, ValueError) as error:
-        if isinstance(error, Problem):
-            raise
-        raise Problem(f"ledger '{path}': a row lacks what it must say: {error!r}") from error
     finally:
         ledger.close()
 
 
-def _check_run(path: Path, row: int, plan: RunPlan, allowed: int) -> None:
-    """A run's epsilon is at least what its events cost."""
+def _check_row(state: State, entry: Entry) -> None:
+    """Check that a row could have been written where it stands."""
+    body = entry.body
+    if (entry.kind == "open") != (entry.seq == 1):
+        raise Problem("a ledger is opened by its first row, and once")
+    if entry.kind == "budget":
+        _check_new_budget(state, body)
+    elif entry.kind == "run":
+        _check_run(state, RunPlan.from_json(body), int(body["allowed"]))
+    elif entry.kind == "reserve":
+        allowed = int(state.runs[body["run"]]["allowed"])
+        if not 0 <= body["first"] < body["last"] <= allowed:
+            raise Problem(f"rounds {body['first']} to {body['last']} are reserved of {allowed}")
+    elif entry.kind == "commit":
+        if body["reservation"] not in state.reservations:
+            raise Problem(f"row {body['reservation']} is committed, which is no reservation")
+    elif entry.kind == "cancel":
+        if body["run"] not in state.runs or state.reserved(body["run"]):
+            raise Problem(f"run {body['run']} is cancelled, which is none, or has released something")
+    elif entry.kind != "open":
+        raise Problem(f"unknown kind '{entry.kind}'")
+
+
+def _check_new_budget(state: State, body: dict[str, Any]) -> None:
+    epsilon, delta = float(body["epsilon"]), float(body["delta"])
+    if not (0 < epsilon < math.inf and 0 < delta < 1):
+        raise Problem(f"({epsilon}, {delta}) is no budget")
+    now = state.budgets.get(body["unit"])
+    raised = now is not None and (epsilon > now[0] or delta > now[1])
+    if raised and not (body["raised"] is True and str(body["reason"]).strip()):
+        raise Problem("the budget was raised without saying so")
+
+
+def _check_run(state: State, plan: RunPlan, allowed: int) -> None:
+    """A run's epsilon is at least what its events cost; it says who sees it and in which unit."""
+    if plan.unit not in state.budgets or not plan.seen or not set(plan.seen) <= set(ADVERSARIES):
+        raise Problem(f"a run in the unit '{plan.unit}', seen by {list(plan.seen)}")
+    if not 1 <= allowed <= plan.rounds:
+        raise Problem(f"{allowed} rounds are allowed of {plan.rounds}")
     true = plan.certified(0, allowed, anew=True)
-    if plan.epsilon < true * (1 - ROUNDING):
-        raise Problem(
-            f"ledger '{path}': row {row} states epsilon {plan.epsilon:.6g}, its events give {true:.6g}"
-        )
+    if not plan.epsilon >= true * (1 - ROUNDING):
+        raise Problem(f"it states epsilon {plan.epsilon:.6g}, its events give {true:.6g}")
 
 
-def _check_budget(path: Path, row: int, state: State) -> None:
-    """After each charge the totals were within the budget of that time."""
+def _check_budget(state: State) -> None:
+    """After each charge the totals are within the budget of that time."""
     for unit, (epsilon, delta) in state.budgets.items():
         for name in ADVERSARIES:
             spent = state.total(unit, name)
-            if spent[0] > epsilon * (1 + ROUNDING) or spent[1] > delta * (1 + ROUNDING):
+            if not (spent[0] <= epsilon * (1 + ROUNDING) and spent[1] <= delta * (1 + ROUNDING)):
                 raise Problem(
-                    f"ledger '{path}': row {row} passes the budget ({epsilon:g}, {delta:g}) against {name}:"
+                    f"it passes the budget ({epsilon:g}, {delta:g}) against {name}:"
                     f" ({spent[0]:.6g}, {spent[1]:.3g})"
                 )

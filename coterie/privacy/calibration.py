@@ -133,8 +133,8 @@ def calibrate(
                 ratio = min(max(kept.noise / estimate, 0.2), 5.0)
             if kept.noise > 0:
                 cache.put(repr(target), [kept.noise, kept.epsilon])
+                _remember(target, kept)
         found[target] = kept
-        _remember(target, kept)
         if on_progress is not None:
             on_progress(done + 1, len(wanted))
     cache.save()
@@ -153,7 +153,10 @@ def _kept(content: Any, target: Target) -> Calibrated | None:
 
 
 def certified(events: tuple[Event, ...], delta: float) -> float:
-    """Give the certified epsilon of events; those that were calibrated here are not certified again."""
+    """Give the certified epsilon of events; what this process certified itself is not certified again.
+
+    What was kept on disk is not believed here.
+    """
     known = _CERTIFIED.get((grouped(events), delta))
     return epsilon_of(events, delta) if known is None else known
 
@@ -162,6 +165,5 @@ _CERTIFIED: dict[tuple[tuple[Event, ...], float], float] = {}
 
 
 def _remember(target: Target, found: Calibrated) -> None:
-    if found.noise > 0:
-        event = Event("gaussian", found.noise, target.rate, target.steps)
-        _CERTIFIED[grouped((event, *target.beside)), target.delta] = found.epsilon
+    event = Event("gaussian", found.noise, target.rate, target.steps)
+    _CERTIFIED[grouped((event, *target.beside)), target.delta] = found.epsilon

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from urllib.parse import quote
 
 from ..errors import Problem
 from .filters import FILTERS, ROUNDING, Spent, best_order
@@ -187,6 +188,7 @@ class Ledger:
     def cancel(self, run: int) -> None:
         """Take back a run that never reserved a round: nothing of it was released."""
         with self.change() as rows:
+            rows.state.plan_of(run)  # refuses a run that is not there
             if rows.state.reserved(run):
                 raise Problem(f"ledger '{self.path}': run {run} has released something and stays charged")
             rows.add("cancel", {"run": run})
@@ -241,6 +243,11 @@ def open_ledger(
             raise Problem(
                 f"there is no ledger of '{identity.silo}' in '{folder}': make it with a budget for all runs"
                 " (coterie ledger open)"
+            )
+        if path.with_suffix(".secret").exists():
+            raise Problem(
+                f"the ledger '{path}' is gone, though its silo was metered before: restore a copy (or remove"
+                " its .secret, to begin with a whole budget again)"
             )
         _check_budget(*budget)
         if filter not in FILTERS:
@@ -297,7 +304,7 @@ def read_ledger(path: Path) -> Ledger:
 def _connect(path: Path, create: bool = False) -> sqlite3.Connection:
     try:
         connection = sqlite3.connect(
-            f"file:{path}?mode={'rwc' if create else 'rw'}",
+            f"file:{quote(str(path))}?mode={'rwc' if create else 'rw'}",
             uri=True,
             isolation_level=None,
             timeout=60,

@@ -60,9 +60,9 @@ class EventPart(Part):
     """A release: `count` noisy sums, each on a sample of the examples."""
 
     mechanism: Literal["gaussian", "laplace", "selection"]
-    noise: Annotated[float, Field(ge=0)] | None
+    noise: Annotated[float, Field(ge=0)]
     rate: Share
-    count: Annotated[int, Field(ge=1)]
+    count: Annotated[int, Field(ge=1, le=10**12)]
     sampler: Literal["poisson", "fixed"]
 
 
@@ -84,8 +84,9 @@ class TuningPart(Part):
     distribution: Literal["poisson", "geometric", "negative-binomial"]
     mean: Annotated[float, Field(ge=1)]
     shape: float | None
-    most: int | None
-    ran: Annotated[int, Field(ge=1)]
+    most: Annotated[int, Field(ge=1, le=1_000_000)] | None
+    ran: Annotated[int, Field(ge=1, le=1_000_000)]
+    delta: Share
     score: str
     trial: list[EventPart]
     epsilon: Bound
@@ -100,6 +101,7 @@ class LedgerPart(Part):
     run: int
     rounds: int
     total: dict[str, dict[str, float]]
+    chosen: int | None
 
 
 class StatementPart(Part):

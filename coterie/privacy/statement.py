@@ -8,18 +8,18 @@ import json
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
 from ..errors import Problem
 from ..jsonable import finite
-from .accountant import ADJACENCY, epsilon_of, quick_lower
+from .accountant import ADJACENCY, bounds, epsilon_of, quick_lower
 from .adversaries import ADVERSARIES, table
 from .events import Event, grouped, joined
 from .kept import Kept
 from .published import Published, published_for, warning
-from .tuning import COVERED, Trials, chosen_epsilon, server_epsilon
+from .tuning import COVERED, Trials, chosen_epsilon
 
 SCHEMA = "coterie-statement/2"
 SEES_UPLOADS = ("server", "silos", "shared")
@@ -33,6 +33,12 @@ ALWAYS_UNCOVERED = (
     "rounding of floating-point noise",
 )
 SAMPLES = ("poisson", "all examples", "all test examples")
+BOUNDS = {
+    "pld": "upper, by privacy-loss distributions (dp-accounting)",
+    "rdp": "upper, by Renyi privacy (dp-accounting)",
+    "exact": "upper, by the closed form of the Gaussian mechanism",
+    "nothing": "none",
+}
 WITHOUT_LEDGER = "other runs on the same data: budgets of several runs add up; a ledger would add them"
 LEAVING = "that a silo left early, which shows what else was spent of its data set"
 SIMULATED = "simulated: whoever knows the seed knows the noise; not for release"
@@ -73,6 +79,7 @@ def numbers(events: tuple[Event, ...], delta: float) -> dict[str, Any]:
         beside = published_for(one.noise, one.rate, one.count, delta, quick=True)
     return {
         "epsilon": upper,
+        "by": bounds(events, delta).by,
         "lower": lower,
         "replace_one": epsilon_of(events, delta, "replace-one"),
         "published": [asdict(published) for published in beside],
@@ -110,7 +117,7 @@ def statement(
     uncovered = [*not_covered, *ALWAYS_UNCOVERED, WITHOUT_LEDGER if ledger is None else LEAVING]
     against = table(certified, seen)
     if tuning is not None:
-        best = best_trial(tuning, delta)
+        best = best_trial(tuning)
         against |= {name: best if math.isfinite(best) else None for name in CHOSEN}
         tuning = {**tuning, "epsilon": best, "notes": list(COVERED)}
     content = {
@@ -126,7 +133,7 @@ def statement(
             "delta": delta if private else None,
             "budget": budget if private else None,
             "replace_one": found["replace_one"] if private else None,
-            "bound": "upper, by privacy-loss distributions (dp-accounting)" if private else "none",
+            "bound": BOUNDS[found["by"]],
             "holds_for": "everything that leaves the silo: uploads, shared and personal models",
         },
         "adversaries": {
@@ -158,10 +165,10 @@ def _found(events: tuple[Event, ...], delta: float, kept: Kept | None) -> dict[s
     return {key: math.inf if value is None else value for key, value in found.items()}
 
 
-def best_trial(tuning: dict[str, Any], delta: float) -> float:
-    """Give the epsilon against whoever sees the chosen one of a sweep's trials only."""
+def best_trial(tuning: dict[str, Any]) -> float:
+    """Give the epsilon, at the trial's delta, against whoever sees only the chosen trial of a sweep."""
     trials = Trials(tuning["distribution"], tuning["mean"], tuning["shape"], tuning["most"])
-    return chosen_epsilon(joined(Event(**event) for event in tuning["trial"]), trials, delta)
+    return chosen_epsilon(joined(Event(**event) for event in tuning["trial"]), trials, tuning["delta"])
 
 
 def checksum(content: dict[str, Any]) -> str:
@@ -183,7 +190,7 @@ def verify(text: str) -> dict[str, Any]:
     """
     try:
         content = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Problem(f"statement: not readable: {error}") from error
     if not isinstance(content, dict) or "schema" not in content:
         raise Problem("statement: this is not a statement")
@@ -191,39 +198,43 @@ def verify(text: str) -> dict[str, Any]:
         raise Problem(
             f"statement: schema {content['schema']!r} is not {SCHEMA}: use the version that wrote it"
         )
-    if text != text_of(content):
+    try:
+        written = text_of(content)
+    except (ValueError, RecursionError) as error:
+        raise Problem(f"statement: not readable: {error}") from error
+    if text != written:
         raise Problem("statement: the file was changed: its text is not as it was written")
     if content.get("checksum") != checksum(content):
         raise Problem("statement: the file was changed: its checksum does not fit")
     from .schema import check_shape
 
     check_shape(content)
-    _recompute(content)
+    try:
+        _recompute(content)
+    except (TypeError, OverflowError, MemoryError, ArithmeticError) as error:
+        raise Problem(f"statement: its numbers cannot be recomputed: {error}") from error
     return content
 
 
 def _recompute(content: dict[str, Any]) -> None:
     said = content["guarantee"]
     events = tuple(Event(**event) for event in content["events"])
+    _check_words(content)
     if said["epsilon"] is None:
         if any(entry["epsilon"] for entry in content["adversaries"].values()):
             raise Problem("statement: adversaries: an epsilon is stated where nothing protects")
         return
+    if said["delta"] is None or said["budget"] is None:
+        raise Problem("statement: guarantee.delta and guarantee.budget must be stated where epsilon is")
     found = numbers(events, said["delta"])
-    for key, true, least in (
-        ("epsilon", found["epsilon"], True),
-        ("replace_one", found["replace_one"], True),
-        ("lower", found["lower"], False),
-    ):
-        wrong = said[key] < true * (1 - 1e-9) if least else said[key] > true * (1 + 1e-9)
-        if wrong:
-            raise Problem(
-                f"statement: guarantee.{key}: {said[key]:.6g} is stated, the events give {true:.6g}"
-            )
+    for key, least in (("epsilon", True), ("replace_one", True), ("lower", False)):
+        true, value = found[key], math.inf if said[key] is None else said[key]
+        if (value < true * (1 - 1e-9)) if least else (value > true * (1 + 1e-9)):
+            raise Problem(f"statement: guarantee.{key}: {value:.6g} is stated, the events give {true:.6g}")
     true, tuning = dict.fromkeys(ADVERSARIES, said["epsilon"]), content["tuning"]
     if isinstance(tuning, dict):
-        _check_trials(said, tuning)
-        true |= dict.fromkeys(CHOSEN, best_trial(tuning, said["delta"]))
+        _check_trials(events, tuning)
+        true |= dict.fromkeys(CHOSEN, best_trial(tuning))
     spent = true["personal"]
     if content["ledger"] is None and spent > said["budget"] * (1 + 1e-9):
         raise Problem(f"statement: guarantee.budget: {spent:.6g} is spent of {said['budget']:.6g}")
@@ -233,10 +244,23 @@ def _recompute(content: dict[str, Any]) -> None:
         if stated[name] != epsilon and not (nothing_sent and name in SEES_UPLOADS):
             raise Problem(f"statement: adversaries.{name}: {stated[name]} is not what the events give")
     _check_doors(content["doors"], events)
-    beside = [(p["paper"], p["epsilon"]) for p in content["published"]]
-    expected = json.loads(json.dumps(finite([(p["paper"], p["epsilon"]) for p in found["published"]])))
-    if [list(pair) for pair in beside] != expected:
+    beside = [[p["paper"], p["formula"], p["epsilon"]] for p in content["published"]]
+    if beside != finite([[p["paper"], p["formula"], p["epsilon"]] for p in found["published"]]):
         raise Problem("statement: published: not what the formulas give for these events")
+    if content["warnings"] != found["warnings"] or said["bound"] != BOUNDS[found["by"]]:
+        raise Problem("statement: warnings or guarantee.bound: not what the events give")
+
+
+def _check_words(content: dict[str, Any]) -> None:
+    """Check the sentences that every statement has."""
+    metered = content["ledger"] is not None
+    missing = {*ALWAYS_UNCOVERED, LEAVING if metered else WITHOUT_LEDGER} - set(content["not_covered"])
+    if missing:
+        raise Problem(f"statement: not_covered: it lacks '{sorted(missing)[0]}'")
+    if content["randomness"] != (METERED if metered else SIMULATED):
+        raise Problem("statement: randomness: not what it must say")
+    if isinstance(content["tuning"], str) and content["tuning"] != UNTUNED:
+        raise Problem("statement: tuning: not what it must say")
 
 
 def _check_doors(doors: list[dict[str, Any]], events: tuple[Event, ...]) -> None:
@@ -254,10 +278,12 @@ def _check_doors(doors: list[dict[str, Any]], events: tuple[Event, ...]) -> None
             raise Problem(f"statement: doors: {made} noisy sums at rate {rate:g}, the events have {paid}")
 
 
-def _check_trials(said: dict[str, Any], tuning: dict[str, Any]) -> None:
-    """What is stated is at least what the trials that ran spend together."""
-    true = server_epsilon(joined(Event(**event) for event in tuning["trial"]), tuning["ran"], said["delta"])
-    if said["epsilon"] < true * (1 - 1e-9):
-        raise Problem(
-            f"statement: tuning.ran: {tuning['ran']} trials spend {true:.6g}, not {said['epsilon']:.6g}"
-        )
+def _check_trials(events: tuple[Event, ...], tuning: dict[str, Any]) -> None:
+    """The events are those of the trials that ran, or more where rounds were repeated."""
+    one = grouped(Event(**event) for event in tuning["trial"])
+    least = {replace(event, count=1): event.count * tuning["ran"] for event in one}
+    found = {replace(event, count=1): event.count for event in grouped(events)}
+    if set(least) != set(found) or any(found[event] < count for event, count in least.items()):
+        raise Problem(f"statement: tuning.trial: {tuning['ran']} of these trials are not what was released")
+    if tuning["epsilon"] != best_trial(tuning) or tuning["notes"] != list(COVERED):
+        raise Problem("statement: tuning.epsilon: not what the trials give")

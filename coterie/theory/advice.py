@@ -1,0 +1,208 @@
+"""Who gains by joining: mean estimation for silos that differ in size and in budget.
+
+The model of `mean_estimation`, where all silos are alike, with n_k examples and a noise of its own
+for each silo k. Its hidden centre is w_k ~ N(theta, tau^2), theta unknown (a flat prior); it publishes
+x_k = w_k + e_k, the mean of its examples with privacy noise on their sum, so e_k has the variance
+
+    v_k = sigma^2 / n_k + noise_k^2 / n_k^2.
+
+A method predicts w_k by a weighting sum_j a_j x_j whose weights add up to 1. Its error, expected over
+centres, examples and noise, is
+
+    sum_j a_j^2 v_j + tau^2 ((1 - a_k)^2 + sum_{j != k} a_j^2).
+
+With p_j = n_j / n, S = sum_j p_j^2 v_j and D_k = (1 - p_k)^2 + sum_{j != k} p_j^2:
+
+- Local: a = (1 for k, 0 else); error v_k.
+- FedAvg: a = p; error S + tau^2 D_k.
+- MR-MTL: (x_k + lam * sum_j p_j x_j) / (1 + lam), one lam for all. With q = lam / (1 + lam) its error is
+  (1 - q)^2 v_k + 2 q (1 - q) p_k v_k + q^2 (S + tau^2 D_k).
+- The best weighting, of any anchor and any lam of silo k's own, by weights 1 / (v_j + tau^2): no
+  weighting that is unbiased whatever theta has less error.
+
+Assumed as there: sizes are public, nothing is clipped, noise is independent of the data.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..errors import Problem
+
+Array = NDArray[np.float64]
+MOST = 1e9
+
+
+@dataclass(frozen=True, eq=False)
+class Circle:
+    """Two or more silos: n_k `examples` of each, and `noise` on its sum (multiplier x clip).
+
+    `deviation` is that of examples around their silo's centre.
+    """
+
+    examples: ArrayLike
+    noise: ArrayLike
+    deviation: float
+
+    def __post_init__(self) -> None:
+        sizes, noise = (np.asarray(value, dtype=np.float64) for value in (self.examples, self.noise))
+        if sizes.ndim != 1 or sizes.shape != noise.shape:
+            raise Problem("examples and noise must be lists of numbers, one for each silo")
+        if len(sizes) < 2:
+            raise Problem("there is one silo only: nobody to join")
+        if not (np.isfinite(sizes) & (sizes >= 1)).all():
+            raise Problem("every silo must have 1 example or more")
+        if not (np.isfinite(noise) & (noise >= 0)).all():
+            raise Problem("the noise of every silo must be a finite number >= 0")
+        if not 1 / MOST <= self.deviation <= MOST:
+            raise Problem(f"deviation must be a number from {1 / MOST:g} to {MOST:g}, got {self.deviation:g}")
+
+    @property
+    def variances(self) -> Array:
+        """Give v_k, the variance of what each silo publishes around its centre."""
+        sizes, noise = (np.asarray(value, dtype=np.float64) for value in (self.examples, self.noise))
+        return np.asarray(self.deviation**2 / sizes + (noise / sizes) ** 2)
+
+    @property
+    def shares(self) -> Array:
+        """Give p_k, the share of each silo in all examples."""
+        sizes = np.asarray(self.examples, dtype=np.float64)
+        return np.asarray(sizes / sizes.sum())
+
+    @property
+    def apart(self) -> Array:
+        """Give D_k: tau^2 D_k is the variance of w_k around the mean of all centres, weighted by size."""
+        squares = self.shares**2
+        return np.asarray((1 - self.shares) ** 2 + squares.sum() - squares)
+
+    @property
+    def blurred(self) -> float:
+        """Give S, the variance of the published mean of all around that of their centres."""
+        return float((self.shares**2 * self.variances).sum())
+
+
+def check_spread(spread: float) -> None:
+    """Refuse a tau that is none."""
+    if not 0 <= spread <= MOST:
+        raise Problem(f"spread must be a number from 0 to {MOST:g}, got {spread:g}")
+
+
+def weighting_errors(circle: Circle, spread: float, weights: ArrayLike) -> Array:
+    """Give the error of each silo k that predicts by the weights in row k, which must add up to 1."""
+    rows = np.asarray(weights, dtype=np.float64)
+    centred = rows - np.eye(len(rows))
+    return np.asarray((rows**2 * circle.variances).sum(1) + spread**2 * (centred**2).sum(1))
+
+
+def local_errors(circle: Circle) -> Array:
+    """Give the error of each silo alone: v_k."""
+    return circle.variances
+
+
+def fedavg_errors(circle: Circle, spread: float) -> Array:
+    """Give the error of each silo under FedAvg: S + tau^2 D_k."""
+    check_spread(spread)
+    return np.asarray(circle.blurred + spread**2 * circle.apart)
+
+
+def mr_mtl_errors(circle: Circle, spread: float, lam: float) -> Array:
+    """Give the error of each silo under MR-MTL with one lam for all, which may be infinite (FedAvg)."""
+    if not lam >= 0:
+        raise Problem(f"lam must be a number >= 0, got {lam:g}")
+    own = 1 / (1 + lam)
+    variances, shared = circle.variances, fedavg_errors(circle, spread)
+    mixed = 2 * own * (1 - own) * circle.shares * variances
+    return np.asarray(own**2 * variances + mixed + (1 - own) ** 2 * shared)
+
+
+def common_lam(circle: Circle, spread: float) -> float:
+    """Give the one lam that is best for all silos together, weighted by size.
+
+    Errors are quadratic in q, so there is a closed form: lam* = v / tau^2, v being the mean of v_k with
+    weights p_k (1 - p_k). Infinite if silos do not differ (tau = 0): then FedAvg is best.
+    """
+    check_spread(spread)
+    shares = circle.shares
+    weights = shares * (1 - shares)
+    typical = float((weights * circle.variances).sum() / weights.sum())
+    return typical / spread / spread if spread > 0 else math.inf
+
+
+def best_errors(circle: Circle, spread: float) -> Array:
+    """Give each silo's least error of any unbiased weighting of what all published.
+
+    With s_k = tau^2 / (v_k + tau^2) and U = sum_j 1 / (v_j + tau^2): s_k v_k + (1 - s_k)^2 / U, the silo's
+    own mean pulled toward the best estimate of theta.
+    """
+    check_spread(spread)
+    total = circle.variances + spread**2
+    kept = spread**2 / total
+    return np.asarray(kept * circle.variances + (1 - kept) ** 2 / (1 / total).sum())
+
+
+def fedavg_limits(circle: Circle) -> Array:
+    """Give the tau below which each silo gains by FedAvg, against Local; 0: at none."""
+    return np.sqrt(np.maximum(circle.variances - circle.blurred, 0) / circle.apart)
+
+
+def joining_ranges(circle: Circle) -> list[tuple[float, float] | None]:
+    """Give for each silo the range of tau in which it gains by MR-MTL, against Local; None: at no tau.
+
+    MR-MTL has the one lam that is best for all at that tau. A silo gains where q is less than twice the q
+    that would be best for itself, and that is linear in tau^2: it gains below one tau (above it the
+    common pull is too strong for it), above one tau (below it the others' noise is too much), at any, or
+    at none. At the end of its range a silo is indifferent.
+    """
+    shares, variances, apart = circle.shares, circle.variances, circle.apart
+    pooled = float((shares * (1 - shares) * variances).sum())
+    others = float((shares * (1 - shares)).sum())
+    at_zero = pooled * (variances - circle.blurred)
+    slope = 2 * variances * (1 - shares) * others - pooled * apart
+    return [_range(float(a), float(b)) for a, b in zip(at_zero, slope, strict=True)]
+
+
+def _range(at_zero: float, slope: float) -> tuple[float, float] | None:
+    """Give where at_zero + slope tau^2 is above zero, for tau >= 0."""
+    if at_zero <= 0 and slope <= 0:
+        return None
+    if at_zero >= 0 and slope >= 0:
+        return 0.0, math.inf
+    turn = math.sqrt(-at_zero / slope)
+    return (0.0, turn) if at_zero > 0 else (turn, math.inf)
+
+
+@dataclass(frozen=True, eq=False)
+class Forecast:
+    """Errors of all silos at one tau (`spread`): alone, under MR-MTL at its best `lam`, under FedAvg.
+
+    `best` is what no unbiased weighting beats, with a pull chosen for each silo.
+    """
+
+    spread: float
+    lam: float
+    local: Array
+    mr_mtl: Array
+    fedavg: Array
+    best: Array
+
+    @property
+    def gains(self) -> NDArray[np.bool_]:
+        """Say which silos have less error under MR-MTL than alone."""
+        return np.asarray(self.mr_mtl < self.local)
+
+
+def forecast(circle: Circle, spread: float) -> Forecast:
+    """Give what to expect of all silos at one tau."""
+    lam = common_lam(circle, spread)
+    return Forecast(
+        spread,
+        lam,
+        local_errors(circle),
+        mr_mtl_errors(circle, spread, lam),
+        fedavg_errors(circle, spread),
+        best_errors(circle, spread),
+    )
