@@ -106,7 +106,7 @@ def sweep(
 ) -> None:
     """Choose among the lists of CONFIG by a random number of trials, and bill the choosing.
 
-    The table [tuning] says how many trials (trials, mean, shape, most) and by what score.
+    The table \\[tuning] says how many trials (trials, mean, shape, most) and by what score.
     """
     from .sweep_command import sweep_config
 
@@ -278,7 +278,7 @@ def figure_tradeoff(
     rate: Rate,
     steps: Steps,
     out: Picture = Path("tradeoff.png"),
-    unit: Annotated[str, typer.Option(help="Whose data is protected, in words.")] = "one person",
+    unit: Annotated[str, typer.Option(help="What is protected, in words.")] = "one example",
 ) -> None:
     """Draw how well an attacker could tell whether somebody's data was used."""
     from .privacy_commands import draw_tradeoff_figure

@@ -28,9 +28,10 @@ from .experiment import Experiment
 from .federation import Federation
 from .jsonable import finite
 from .keeping import Keeper
-from .metering import Meter, identities, make_meter, open_ledgers
+from .metering import Meter, identities, make_meter, open_ledgers, run_plans
 from .plan import Plan, SiloPlan
 from .privacy.adversaries import ADVERSARIES, seen_by, table
+from .privacy.filters import Spent
 from .privacy.published import published_for
 from .report.folder import Folder, next_free
 from .report.tables import plan_tables, silo_table, summary_table
@@ -73,6 +74,8 @@ def plan_config(config: Config, *, data_dir: str | None, as_json: bool) -> None:
     """Show what a configuration would do."""
     console = Console(stderr=True)
     made = make_experiments(config, data_dir)
+    if config.tuning is not None:
+        made[0].notes.append("[tuning]: this is the plan of single runs; a sweep needs more noise")
     with progress_bar(console) as bars:
         plans = make_plans(made, bars)
     took = [seconds(experiment, plan) for experiment, plan in zip(made, plans, strict=True)]
@@ -166,20 +169,27 @@ def run_config(
     result = Result(made[0].task, made[0].federation.names, notes=notes_of(made))
     folder = Folder(out or next_free(name))
     with progress_bar(errors) as bars:
-        plans = make_plans(made, bars)
         kept = folder.open(config)
         meters: list[Meter | None] = []
         try:
-            meters = meters_for(config, made, alone=sum(len(each.keys) for each in made) == 1)
+            plans = make_plans(made, bars)
+            alone = sum(len(each.keys) for each in made) == 1
+            meters = meters_for(config, made, alone)
+            places = [folder.path / f".checkpoint-{number}" for number in range(len(made))]
+            _check_together(made, plans, meters, [
+                folder.has(experiment, plan, kept, metered=True) or place.exists()
+                for experiment, plan, place in zip(made, plans, places, strict=True)
+            ])  # fmt: skip
             for number, (experiment, plan, meter) in enumerate(zip(made, plans, meters, strict=True)):
                 if folder.has(experiment, plan, kept, metered=meter is not None):
                     result.runs += [run for run in kept if run.label in experiment.labels]
                     continue
                 keeper = Keeper(
-                    folder.path / f".checkpoint-{number}",
+                    places[number],
                     key_of([config.to_toml(), number, experiment.labels]),
                     meter,
                     config.train.checkpoint,
+                    partial=alone,
                 )
                 found = train_one(experiment, plan, bars, keeper)
                 with undisturbed():
@@ -209,9 +219,6 @@ def run_config(
         return
     shown.print(summary_table(result))
     shown.print(silo_table(result, made[0].epsilon[0].tolist(), made[0].federation.sizes))
-    for meter in filter(None, meters):
-        for silo, why in meter.left.items():
-            tell(shown, f"'{silo}' left early: {why}", "yellow")
     if len(result.summary) > 1:
         tell(shown, UNACCOUNTED, "dim")
     tell(shown, SIMULATED, "dim")
@@ -228,6 +235,24 @@ def meters_for(config: Config, made: Sequence[Experiment], alone: bool) -> list[
         budgets = list(zip(first.epsilon[0].tolist(), first.delta[0].tolist(), strict=True))
     source = source_of(config, federation)
     return [make_meter(Path(config.privacy.ledger), federation, source, budgets) for _ in made]
+
+
+def _check_together(
+    made: Sequence[Experiment], plans: Sequence[Plan], meters: Sequence[Meter | None], begun: Sequence[bool]
+) -> None:
+    """Refuse before anything is trained if the ledgers do not pay for all that is still to be trained."""
+    todo = [(e, plan) for e, plan, done in zip(made, plans, begun, strict=True) if not done]
+    if meters[0] is None or sum(len(experiment.keys) for experiment, _ in todo) < 2:
+        return
+    for k, ledger in enumerate(meters[0].ledgers):
+        asked = [each for experiment, plan in todo for each in run_plans(experiment.method.title, plan, k)]
+        try:
+            ledger.check_all(asked)
+        except Spent as problem:
+            raise Spent(
+                f"silo '{meters[0].names[k]}': {problem}; {len(asked)} runs are asked for, and nothing is"
+                " trained unless all of them fit"
+            ) from None
 
 
 def source_of(config: Config, federation: Federation) -> str:

@@ -286,6 +286,8 @@ class Experiment:
             if on_round is not None:
                 on_round(state.round, shown)
         seconds = time.perf_counter() - began
+        if meter is not None:
+            self.notes.extend(f"'{silo}' left early: {why}" for silo, why in meter.left.items())
         broken = int((~torch.isfinite(vectors).all(-1)).sum())
         if broken:
             self.notes.append(

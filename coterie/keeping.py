@@ -15,6 +15,7 @@ from pathlib import Path
 from .checkpoint import Checkpoint, History, digest_of, load, save
 from .metering import Meter, run_plans
 from .plan import Plan
+from .privacy.filters import Spent
 from .privacy.runplan import RunPlan
 from .simulate import State
 
@@ -26,7 +27,8 @@ class Keeper:
     """Keeps a training; without a path there is no checkpoint, without a meter no ledger.
 
     `every` is the number of rounds in a block; None lets a block take about half a minute. `asks` says
-    what a training asks of a silo's data set.
+    what a training asks of a silo's data set. With `partial` a silo that cannot pay for all rounds takes
+    part in those that it can pay for.
     """
 
     path: Path | None = None
@@ -34,6 +36,7 @@ class Keeper:
     meter: Meter | None = None
     every: int | None = None
     asks: Callable[[str, Plan, int], list[RunPlan]] = run_plans
+    partial: bool = False
     _total: int = 0
     _silos: int = 0
     _until: int = 0
@@ -50,7 +53,7 @@ class Keeper:
             if point is not None:
                 self.meter.go_on(asked, point.claims)
             else:
-                self.meter.claim(asked, partial=self.asks is run_plans and len(asked[0]) == 1)
+                self.meter.claim(asked, self.partial)
             self._claims = self.meter.claims
         self._until = point.state.round if point is not None else 0
         self._block = self._until, time.perf_counter()
@@ -63,7 +66,16 @@ class Keeper:
             self._block = number, time.perf_counter()
             if self.meter is not None:
                 self.meter.reserve(number, self._until)
-        return list(range(self._silos)) if self.meter is None else self.meter.present(number)
+        if self.meter is None:
+            return list(range(self._silos))
+        present = self.meter.present(number)
+        if not present:
+            why = next(iter(self.meter.left.values()), "their budgets are spent")
+            raise Spent(
+                f"round {number}: no silo can go on ({why}): raise the budgets with `coterie ledger budget`,"
+                " then give the same command with --out"
+            )
+        return present
 
     def after(self, state: State, history: History) -> None:
         """Write the checkpoint where a block ends, then commit the block."""

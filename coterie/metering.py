@@ -19,7 +19,7 @@ from .federation import Federation
 from .plan import Plan, SiloPlan
 from .privacy.adversaries import ADVERSARIES, seen_by
 from .privacy.events import Event
-from .privacy.filters import Spent, charge, may_do
+from .privacy.filters import Spent, charge
 from .privacy.ledger import Identity, Ledger, open_ledger
 from .privacy.runplan import RunPlan
 from .streams import Pair, Refilled
@@ -140,7 +140,7 @@ def _doors(
 class Account(NamedTuple):
     """What a run released and was charged, the budget that paid for it, and facts of the ledger, if any.
 
-    `rounds` lists the rounds it did or may do, those repeated twice.
+    `rounds` lists the rounds it did, those repeated twice.
     """
 
     events: tuple[Event, ...]
@@ -270,7 +270,7 @@ class Meter:
         return [charge(state, run) for run in self.claims[k]]
 
     def account(self, k: int, run: int) -> Account:
-        """Give what a run may have released of silo k, what was charged, and where its ledger stands."""
+        """Give what a run released of silo k, what was charged, and where its ledger stands."""
         ledger, row = self.ledgers[k], self.claims[k][run]
         state = ledger.state()
         totals = {name: state.total("example", name) for name in ADVERSARIES}
@@ -282,7 +282,7 @@ class Meter:
             "total": {name: {"epsilon": e, "delta": d} for name, (e, d) in totals.items()},
             "chosen": self.held[k] if self.held else None,
         }
-        plan, rounds = state.plan_of(row), may_do(state, row)
+        plan, rounds = state.plan_of(row), state.reserved(row)
         events = tuple(event for span in rounds for event in plan.events(*span))
         return Account(events, *charge(state, row), state.budgets["example"][0], rounds, facts)
 

@@ -16,7 +16,7 @@ from .privacy.accountant import Bounds, bounds, epsilon_of, shown
 from .privacy.adversaries import ADVERSARIES
 from .privacy.audit import Report, check_ledger
 from .privacy.events import Event, grouped
-from .privacy.filters import charge, may_do
+from .privacy.filters import charge
 from .privacy.ledger import read_ledger
 from .privacy.published import published_for, warning
 from .privacy.rows import State
@@ -125,15 +125,22 @@ def show_ledgers(place: Path, as_json: bool) -> None:
     from rich.table import Table
 
     table = Table(title="Spent of each data set: epsilon at most, against", box=None, title_justify="left")
-    for name in ("silo", "examples", "budget", "delta", *ADVERSARIES, "runs"):
+    for name in ("silo", "examples", "budget", "at delta", *ADVERSARIES, "spent delta", "runs"):
         table.add_column(name, justify="left" if name == "silo" else "right", no_wrap=True)
     for report in reports:
         who = report.identity
         for unit, (epsilon, delta) in report.budgets.items():
-            spent = [shown(report.totals[unit][name][0]) for name in ADVERSARIES]
+            totals = report.totals[unit]
+            spent = [shown(e) + ("!" if e > epsilon * (1 + 1e-6) else "") for e, _ in totals.values()]
+            lost = max(d for _, d in totals.values())
             name = who.silo if unit == "example" else f"{who.silo} ({unit})"
-            table.add_row(name, str(who.size), f"{epsilon:g}", f"{delta:g}", *spent, str(report.runs))
+            table.add_row(
+                name, str(who.size), f"{epsilon:g}", f"{delta:g}", *spent, f"{lost:g}", str(report.runs)
+            )
     Console().print(table)
+    if any(e > epsilon * (1 + 1e-6) for r in reports for u, (epsilon, _) in r.budgets.items()
+           for e, _ in r.totals[u].values()):  # fmt: skip
+        print("! more than the budget: it was lowered after it was spent; no run is charged to it any more")
 
 
 def verify_ledgers(place: Path, as_json: bool) -> None:
@@ -157,11 +164,27 @@ def export_ledgers(place: Path) -> None:
 
 def set_budgets(place: Path, unit: str, epsilon: float, delta: float, reason: str, higher: bool) -> None:
     """Set the budget of ledgers."""
-    for path in ledger_files(place):
+    paths = ledger_files(place)
+    if higher:
+        for path in paths:
+            _refuse_lowering(path, unit, epsilon, delta)
+    for path in paths:
         ledger = read_ledger(path)
         ledger.set_budget(unit, epsilon, delta, reason, higher)
         print(f"{path}: budget ({epsilon:g}, {delta:g}) in the unit '{unit}'")
         ledger.close()
+
+
+def _refuse_lowering(path: Path, unit: str, epsilon: float, delta: float) -> None:
+    """Refuse to lower a budget by an act that says it raises it."""
+    ledger = read_ledger(path)
+    now, silo = ledger.state().budgets.get(unit), ledger.identity.silo
+    ledger.close()
+    if now is not None and (epsilon < now[0] or delta < now[1]):
+        raise Problem(
+            f"the budget of '{silo}' is ({now[0]:g}, {now[1]:g}), ({epsilon:g}, {delta:g}) would lower it:"
+            " leave --raise out, or name the files of those to be raised"
+        )
 
 
 def verify_statement(file: Path, folder: Path | None, as_json: bool) -> None:
@@ -198,14 +221,15 @@ def _find_in_ledger(content: dict[str, Any], folder: Path) -> None:
     hashes = [entry.hash for entry in entries]
     if named["head"] not in hashes:
         raise Problem(
-            f"statement: ledger '{path}' does not have its head {named['head'][:12]}: rows were lost"
+            f"statement: ledger '{path}' does not have its head {named['head'][:12]}: rows were lost, or this"
+            " is another one's ledger"
         )
     state = State.of(entries[: hashes.index(named["head"]) + 1])
     run, now = named["run"], State.of(entries)
     if run not in state.runs or report.identity.silo != content["silo"]:
         raise Problem(f"statement: ledger '{path}' does not have its run {run}")
     plan = state.plan_of(run)
-    released = grouped(event for span in may_do(state, run) for event in plan.events(*span))
+    released = grouped(event for span in state.reserved(run) for event in plan.events(*span))
     if grouped(Event(**event) for event in content["events"]) != released:
         raise Problem(f"statement: events: not those of run {run} in its ledger")
     if not plan.label.startswith(content["method"]):

@@ -82,7 +82,7 @@ def test_a_refused_training_charges_nobody(federation, tmp_path):
 def test_a_silo_whose_budget_ends_leaves_and_the_others_go_on(federation, tmp_path):
     made = experiment(federation, FedAvg(), epsilon=4.0, rounds=8)
     meter, plan = meter_of(made, tmp_path, [(4.0, 1e-3), (2.0, 1e-3), (4.0, 1e-3)])
-    result = made.train(plan, keeper=Keeper(meter=meter))
+    result = made.train(plan, keeper=Keeper(meter=meter, partial=True))
     assert 0 < meter.rounds[1] < 8
     assert meter.rounds[0] == meter.rounds[2] == 8
     assert meter.left == {"silo-1": f"its budget pays for {meter.rounds[1]} of 8 rounds"}
@@ -277,3 +277,26 @@ def test_going_on_with_the_ledger_of_another_run_is_refused(federation, tmp_path
     for wrong, rows in ((other, meter.claims), (asked, [[99]] * 3)):
         with pytest.raises(Problem, match="does not have the run that the checkpoint goes on with"):
             meter_of(made, tmp_path, [(50.0, 1e-1)] * 3)[0].go_on(wrong, rows)
+
+
+def test_where_no_silo_can_go_on_the_training_stops_and_can_be_taken_up(federation, tmp_path):
+    """A killed run whose ledgers have no room for repeats is not finished by doing nothing."""
+    made = experiment(federation, FedAvg(), rounds=6, epsilon=2.0)
+    meter, plan = meter_of(made, tmp_path)
+    path = tmp_path / "checkpoint"
+
+    def dies(number, _score):
+        if number == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        made.train(plan, dies, Keeper(path, "key", meter, every=2))
+    again = meter_of(made, tmp_path)[0]
+    with pytest.raises(Spent, match=r"round 2: no silo can go on .*: raise the budgets"):
+        made.train(plan, keeper=Keeper(path, "key", again, every=2))
+    for ledger in again.ledgers:
+        ledger.set_budget("example", 9.0, 1e-1, reason="a crash", higher=True)
+    later = meter_of(made, tmp_path)[0]
+    result = made.train(plan, keeper=Keeper(path, "key", later, every=2))
+    assert result.runs[0].silos["silo-0"].epsilon > 2.0
+    assert sum(last - first for first, last in later.account(0, 0).rounds) == 8

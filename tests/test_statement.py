@@ -191,12 +191,15 @@ def test_ledgers_made_beforehand_have_the_budget_that_was_given(tmp_path, monkey
     assert "privacy.ledger: name a folder" in err
     assert call(monkeypatch, capsys, *opened, "--ledger", "kept")[0] == 0
     code, _, err = call(monkeypatch, capsys, "run", "c.toml", "--ledger", "kept", "--out", "out")
-    assert code == 2  # two seeds of fedavg fit, two of local beside them do not
-    assert "does not fit" in err
+    assert code == 2  # two seeds of fedavg fit, two of local beside them do not: nothing is trained
+    assert "4 runs are asked for, and nothing is trained unless all of them fit" in err
+    assert not Path("out").exists()
     totals = json.loads(call(monkeypatch, capsys, "ledger", "show", "kept", "--json")[1])["ledgers"][0][
         "totals"
     ]
-    assert 3.9 < totals["example"]["personal"]["epsilon"] <= 4.0
+    assert totals["example"]["personal"]["epsilon"] == 0.0
+    code, _, err = call(monkeypatch, capsys, *opened, "--ledger", "kept")
+    assert (code, "there are ledgers already" in err) == (2, True)
 
 
 def test_numbers_are_kept_and_a_forged_store_is_found(monkeypatch, tmp_path):

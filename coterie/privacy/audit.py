@@ -33,9 +33,12 @@ class Report:
 
 def check_ledger(path: Path) -> Report:
     """Recompute a ledger and replay its rules; refuse it, naming the row, if anything does not fit."""
-    ledger = read_ledger(path)
+    ledger = read_ledger(path, only_read=True)
     try:
         entries = ledger.entries()
+        named = len(path.stem) == 24 and path.stem != ledger.identity.fingerprint
+        if named and path.suffix == ".sqlite":
+            raise Problem(f"ledger '{path}' is that of '{ledger.identity.silo}' under another one's name")
         state = State()
         for entry in entries:
             try:

@@ -81,13 +81,6 @@ def repeated(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     return found
 
 
-def may_do(state: State, run: int) -> tuple[tuple[int, int], ...]:
-    """List the rounds of a run: those it reserved, and the rest of what it may do."""
-    spans, allowed = state.reserved(run), int(state.runs[run]["allowed"])
-    done = max((last for _, last in spans), default=0)
-    return (*spans, (done, allowed)) if done < allowed else tuple(spans)
-
-
 def _budget(state: State, unit: str) -> tuple[float, float]:
     if unit not in state.budgets:
         raise Problem(f"the ledger has no budget in the unit '{unit}': set one first")

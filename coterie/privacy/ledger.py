@@ -26,6 +26,7 @@ from .rows import FIRST, Changes, Entry, State, hash_of, parse, text_of
 from .runplan import RunPlan
 
 SCHEMA = "coterie-ledger/1"
+UNITS = ("example",)  # those that are trained
 TABLE = """
 create table if not exists entries (
   seq integer primary key, kind text not null, body text not null, previous text not null, hash text not null
@@ -137,6 +138,8 @@ class Ledger:
     ) -> None:
         """Set the budget of a unit: lowering is always allowed, raising must be said, with a reason."""
         _check_budget(epsilon, delta)
+        if unit not in UNITS:
+            raise Problem(f"unit: expected one of {', '.join(UNITS)}, got '{unit}'")
         with self.change() as rows:
             now = rows.state.budgets.get(unit)
             raised = now is not None and (epsilon > now[0] or delta > now[1])
@@ -160,6 +163,16 @@ class Ledger:
         """
         with self.change() as rows:
             return [_claim(rows, plan, partial) for plan in plans]
+
+    def check_all(self, plans: Sequence[RunPlan]) -> None:
+        """Refuse runs that do not all fit together; nothing is written."""
+        try:
+            with self.change() as rows:
+                for plan in plans:
+                    _claim(rows, plan, partial=False)
+                raise _Undo
+        except _Undo:
+            pass
 
     def reserve(self, run: int, first: int, last: int) -> Entry:
         """Charge rounds before they happen; a round that was reserved before is charged again."""
@@ -192,6 +205,10 @@ class Ledger:
             if rows.state.reserved(run):
                 raise Problem(f"ledger '{self.path}': run {run} has released something and stays charged")
             rows.add("cancel", {"run": run})
+
+
+class _Undo(Exception):
+    """Takes a change back."""
 
 
 @dataclass(frozen=True)
@@ -270,7 +287,7 @@ def open_ledger(
 def _make(path: Path, identity: Identity, budget: tuple[float, float], unit: str, filter: str) -> None:
     """Make a ledger beside its place and link it there: killed at any instant, there is all of it or none."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.{time.time_ns()}")
-    ledger = Ledger(beside, _connect(beside, create=True))
+    ledger = Ledger(beside, _connect(beside, mode="rwc"))
     try:
         with ledger.change() as rows:
             opened = {"filter": filter, "order": best_order(*budget)}
@@ -289,11 +306,14 @@ def _make(path: Path, identity: Identity, budget: tuple[float, float], unit: str
             left.unlink(missing_ok=True)
 
 
-def read_ledger(path: Path) -> Ledger:
-    """Open a ledger that exists."""
+def read_ledger(path: Path, only_read: bool = False) -> Ledger:
+    """Open a ledger that exists; with `only_read` also where nothing may be written."""
     if not path.is_file():
         raise Problem(f"there is no ledger '{path}'")
-    ledger = Ledger(path, _connect(path))
+    fixed = only_read and not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK))
+    if fixed and path.with_name(f"{path.name}-wal").exists():
+        raise Problem(f"ledger '{path}' is in use: read it where it may be written, or a copy")
+    ledger = Ledger(path, _connect(path, mode="ro&immutable=1" if fixed else "rw"))
     entries = ledger.entries()
     schema = entries[0].body.get("schema") if entries and entries[0].kind == "open" else None
     if schema != SCHEMA:
@@ -301,10 +321,11 @@ def read_ledger(path: Path) -> Ledger:
     return ledger
 
 
-def _connect(path: Path, create: bool = False) -> sqlite3.Connection:
+def _connect(path: Path, mode: str = "rw") -> sqlite3.Connection:
+    create = mode == "rwc"
     try:
         connection = sqlite3.connect(
-            f"file:{quote(str(path))}?mode={'rwc' if create else 'rw'}",
+            f"file:{quote(str(path))}?mode={mode}",
             uri=True,
             isolation_level=None,
             timeout=60,
@@ -320,6 +341,8 @@ def _connect(path: Path, create: bool = False) -> sqlite3.Connection:
 
 
 def _cannot_write(path: Path, error: sqlite3.Error) -> str:
+    if "not a database" in str(error) or "malformed" in str(error):
+        return f"ledger '{path}' cannot be read: {error}: restore a copy"
     return (
         f"ledger '{path}' cannot be written: {error}: nothing is trained without it; free space or permit"
         " writing, or restore a copy"

@@ -375,6 +375,13 @@ def noise_for_tuning(
             at = next_guess(known, aim, low, high)
         else:
             at = (low + high) / 2
+    if kept is None and trials.most is not None:
+        chance, room = chance_above(trials, trials.most), delta / 2 / (1 + math.exp(epsilon))
+        if chance > room:
+            raise Problem(
+                f"tuning.most: more than {trials.most} trials have a chance of {chance:.2g}, delta pays for"
+                f" {room:.2g} only: raise tuning.most, or lower tuning.mean"
+            )
     if kept is None:
         raise Problem(
             f"epsilon {epsilon:g} at delta {delta:g} cannot be reached for {trials.mean:g} trials on average"

@@ -110,6 +110,8 @@ class Folder:
         if self.path.is_dir() and {entry.name for entry in self.path.iterdir()} == {"config.toml"}:
             (self.path / "config.toml").unlink()
             self.path.rmdir()
+            if self.path.parent.name == "runs" and not any(self.path.parent.iterdir()):
+                self.path.parent.rmdir()
 
     def save(self, result: Result, complete: bool) -> None:
         """Write the plot and `result.json`, which comes last."""
