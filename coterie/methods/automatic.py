@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -50,30 +50,32 @@ def observe(state: State, uploads: Tensor, roster: Roster) -> State:
     """Give the running statistics after a round, all `[runs, silos, ...]`.
 
     Averages weight the n-th round by n. `gradient`, `position` and `apart` (from the mean) are averages of
-    released vectors, `squares` is the sum of the squared weights; `behind` and `within` are how much of
-    the averaged noise is in the model and in its average position; `slope` and `span` are the sums of the
-    regression of gradients on positions.
+    released vectors; `squares` is the variance of the noise in the averaged gradient, in units of that
+    of a step; `behind` and `within` are its covariances with the model and with the average position;
+    `slope` and `span` are the sums of the regression of gradients on positions.
     """
-    pace, noise = _pace(roster)
-    here = torch.ones_like(pace, dtype=torch.bool) if roster.present is None else roster.present.unsqueeze(-1)
+    facts, size = facts_of(roster), uploads.shape[-1]
+    here = facts.pace > 0 if roster.present is None else roster.present.unsqueeze(-1)
     seen, lam = state["seen"], state["lam"]
-    apart = state["models"] - state["mean"] + uploads / 2
-    gradient = -uploads / pace - lam * apart
+    length, variance = round_of(facts, lam)
+    from_mean = state["models"] - state["mean"]
+    gradient = -uploads / length - lam * from_mean
+    midway = uploads * (facts.count - 1) / (2 * facts.count)
     share = 2 / (seen + 2)
     keep = 1 - share
     moved = state["models"] - state["position"]
-    common = _per_step(roster, noise) * uploads.shape[-1] * (state["behind"] - state["within"])
-    slope = ((gradient - state["gradient"]) * moved).sum(-1, keepdim=True) - common
-    span = moved.square().sum(-1, keepdim=True)
+    common = facts.noise.square() * size * (state["behind"] - state["within"])
+    slope = ((gradient - state["gradient"]) * moved).sum(-1, keepdim=True) + common
+    span = ((moved + midway) * moved).sum(-1, keepdim=True)
     usable = (seen >= 2).to(span.dtype)
-    decay = torch.exp(-pace * (curvature(state) + lam))
+    decay = (1 - facts.rate * (curvature(state, facts) + lam)).clamp_min(0.0) ** facts.count
     new = {
         "gradient": keep * state["gradient"] + share * gradient,
         "position": keep * state["position"] + share * state["models"],
-        "apart": keep * state["apart"] + share * apart,
-        "squares": keep.square() * state["squares"] + share.square(),
+        "apart": keep * state["apart"] + share * (from_mean + midway),
+        "squares": keep.square() * state["squares"] + share.square() * variance,
         "within": keep.square() * state["within"] + keep * share * state["behind"],
-        "behind": keep * decay * state["behind"] + share,
+        "behind": keep * decay * state["behind"] - share * length * variance,
         "slope": keep * state["slope"] + share * usable * slope,
         "span": keep * state["span"] + share * usable * span,
         "seen": seen + 1,
@@ -81,72 +83,99 @@ def observe(state: State, uploads: Tensor, roster: Roster) -> State:
     return {name: torch.where(here, value, state[name]) for name, value in new.items()}
 
 
-def curvature(state: State) -> Tensor:
+def round_of(facts: Facts, lam: Tensor) -> tuple[Tensor, Tensor]:
+    """Give how far a constant gradient moves a model in a round under a pull, and what noise does to it.
+
+    Steps w - lr (g + lam (w - mean)) move by -length (g + lam (start - mean)), where length = (1 - (1 -
+    lr lam)^steps) / lam; the noise in a g that is read from that has `variance` times that of a step.
+    """
+    lam = torch.maximum(lam, 1e-5 / facts.pace)
+    shrunk = torch.log1p(-(facts.rate * lam).clamp_max(1.0)) * facts.count
+    length = -torch.expm1(shrunk) / lam
+    weights = facts.rate * -torch.expm1(2 * shrunk) / (lam * (2 - facts.rate * lam))
+    return length, weights / length.square()
+
+
+def curvature(state: State, facts: Facts) -> Tensor:
     """Give the mean curvature of all silos, at least 0: `[runs, 1, 1]`."""
-    weight = state["models"].new_ones(()) * (state["seen"] > ENOUGH - 1)
+    weight = facts.precision * (state["seen"] >= ENOUGH)
     slope, span = ((weight * state[name]).sum(1, keepdim=True) for name in ("slope", "span"))
     return (slope / span.clamp_min(TINY)).clamp_min(0.0)
 
 
-def spread(state: State, roster: Roster) -> Tensor:
+def spread(state: State, roster: Roster) -> tuple[Tensor, Tensor]:
     """Give how far silos' gradients at the mean model lie apart, squared, without the noise: `[runs, 1, 1]`.
 
-    Where less is left than chance explains, it is twice the deviation that chance has.
+    Where less is left than chance explains, it is twice the deviation that chance has. Also give the
+    weight that each silo has in it.
     """
-    _, noise = _pace(roster)
-    count = roster.steps.count.unsqueeze(-1) if roster.steps is not None else torch.ones_like(noise)
-    known = (state["seen"] >= ENOUGH).to(noise.dtype)
-    size = state["gradient"].shape[-1]
-    there = state["gradient"] - curvature(state) * state["apart"]
-    everybody = roster.at(None)
-    centred = there - everybody.mean(there, known.squeeze(-1))
-    freedom = (known.sum(1, keepdim=True) - _circles(roster, known)).clamp_min(1.0)
-    total = (known * centred.square()).sum((1, 2), keepdim=True) / freedom
-    variance = noise.square() / count * state["squares"] * size
-    mean_noise = (known * variance).sum(1, keepdim=True) / known.sum(1, keepdim=True).clamp_min(1.0)
-    least = 2 * mean_noise * torch.sqrt(2 / (freedom * size))
-    return torch.maximum(total - mean_noise, least).clamp_min(TINY)
+    facts, size = facts_of(roster), state["gradient"].shape[-1]
+    weight = facts.precision * (state["seen"] >= ENOUGH)
+    there = state["gradient"] - curvature(state, facts) * state["apart"]
+    centred = there - roster.at(None).mean(there, weight.squeeze(-1))
+    total = (weight * centred.square()).sum((1, 2)).reshape(-1, 1, 1)
+    weight = weight * (1 - _own_share(roster, weight))
+    weights = weight.sum(1, keepdim=True).clamp_min(TINY)
+    noise = weight * facts.noise.square() * state["squares"] * size
+    least = 2 * (noise.square().sum(1, keepdim=True) * 2 / size).sqrt()
+    left = torch.maximum(total - noise.sum(1, keepdim=True), least)
+    return (left / weights).clamp_min(TINY), weight / weights
 
 
 def choose(state: State, roster: Roster, share: Tensor, limit: Tensor) -> Tensor:
     """Give the pull of each silo, `[runs, silos, 1]`: from 0 to `limit` / (lr x steps)."""
-    pace, noise = _pace(roster)
-    sizes = roster.sizes.to(pace.dtype).reshape(1, -1, 1)
-    clip = roster.steps.clip.unsqueeze(-1) if roster.steps is not None else torch.ones_like(pace)
-    trained = (sizes / sizes.sum() * pace * state["seen"]).sum(1, keepdim=True)
-    slope = curvature(state)
+    facts = facts_of(roster)
+    trained = (facts.sizes / facts.sizes.sum() * facts.pace * state["seen"]).sum(1, keepdim=True)
+    slope = curvature(state, facts)
     scale = torch.maximum(slope, 1 / trained)
-    total = spread(state, roster)
-    chance = torch.minimum(clip.square() / sizes, share * total)
-    differences = total - chance.mean(1, keepdim=True)
-    noisy = _per_step(roster, noise) * state["models"].shape[-1] / 4 * slope
+    total, weight = spread(state, roster)
+    chance = torch.minimum(facts.clip.square() / facts.sizes, share * total)
+    differences = total - (weight * chance).sum(1, keepdim=True)
+    noisy = facts.rate * facts.noise.square() * state["models"].shape[-1] / 4 * slope
     best = scale * (noisy + chance) / (differences - noisy).clamp_min(TINY)
     enough = (state["seen"] >= ENOUGH).sum(1, keepdim=True) > 1
     lam = torch.where(enough, best, scale.expand_as(best))
-    highest = limit / pace
+    highest = limit / facts.pace
     return torch.minimum(torch.where(torch.isfinite(lam), lam, highest), highest)
 
 
-def _pace(roster: Roster) -> tuple[Tensor, Tensor]:
-    """Give the length of a silo's training in a round, lr x steps, and its noise: `[runs, silos, 1]`."""
+def facts_of(roster: Roster) -> Facts:
+    """Give what is public about the silos' steps."""
     if roster.steps is None:
         raise Problem("'mr-mtl-auto' needs to know how silos step: the roster has no steps")
     steps = roster.steps
-    return (steps.lr * steps.count).unsqueeze(-1), steps.noise.unsqueeze(-1)
+    count, rate, clip, noise = (
+        part.unsqueeze(-1) for part in (steps.count, steps.lr, steps.clip, steps.noise)
+    )
+    variance = noise.square() / count
+    precision = 1 / (variance + variance.mean(1, keepdim=True) / 100 + TINY)
+    precision = precision / precision.sum(1, keepdim=True)
+    sizes = roster.sizes.to(rate.dtype).reshape(1, -1, 1)
+    return Facts(sizes, count, rate, rate * count, clip, noise, precision)
 
 
-def _per_step(roster: Roster, noise: Tensor) -> Tensor:
-    """Give lr s^2, `[runs, silos, 1]`."""
-    rate = roster.steps.lr.unsqueeze(-1) if roster.steps is not None else torch.ones_like(noise)
-    return rate * noise.square()
+def _own_share(roster: Roster, weight: Tensor) -> Tensor:
+    """Give the share of each silo in the mean that it is compared with, `[runs, silos, 1]`."""
+    total = weight.sum(1, keepdim=True)
+    if roster.groups is not None:
+        together = roster.groups.unsqueeze(1) == roster.groups.unsqueeze(2)
+        total = together.to(weight.dtype) @ weight
+    return weight / total.clamp_min(TINY)
 
 
-def _circles(roster: Roster, known: Tensor) -> Tensor:
-    """Count the groups that learn together, of silos that are known: `[runs, 1, 1]`."""
-    if roster.groups is None:
-        return torch.ones_like(known[:, :1])
-    together = (roster.groups.unsqueeze(1) == roster.groups.unsqueeze(2)) * known.transpose(1, 2)
-    return (known.squeeze(-1) / together.sum(2).clamp_min(1.0)).sum(1).reshape(-1, 1, 1)
+class Facts(NamedTuple):
+    """What is public about silos' steps, `[runs or 1, silos, 1]`; `pace` is lr x steps of a round.
+
+    `precision` weighs what silos tell, by one over the variance of its noise.
+    """
+
+    sizes: Tensor
+    count: Tensor
+    rate: Tensor
+    pace: Tensor
+    clip: Tensor
+    noise: Tensor
+    precision: Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +190,7 @@ class MRMTLAuto(Method):
     share: PerRun = setting(
         0.5, minimum=0, maximum=math.nextafter(1, 0), help="most of silos' differences that may be chance"
     )
-    limit: PerRun = setting(1.0, minimum=0, help="largest lam x lr x steps of a round")
+    limit: PerRun = setting(1.0, minimum=0, maximum=1, help="largest lam x lr x steps of a round")
 
     def init(self, task: Start, silos: int) -> tuple[State, Tensor]:
         """Start the mean and every silo from the same vector; nothing is known, and nothing pulls."""
