@@ -22,7 +22,6 @@ from coterie.privacy.events import Event
 from coterie.privacy.filters import Spent, best_order, repeated
 from coterie.privacy.ledger import Identity, open_ledger, read_ledger
 from coterie.privacy.runplan import RunPlan
-from coterie.privacy.tuning import Trials
 
 WHO = Identity("school", "north", 100)
 DELTA = 1e-5
@@ -401,91 +400,3 @@ def test_events_of_rounds_are_those_of_their_stages():
     counts = {(e.mechanism, e.count) for e in whole.events(1, 4)}
     assert counts == {("gaussian", 3), ("selection", 1), ("gaussian", 6)}
     assert RunPlan.from_json(json.loads(json.dumps(whole.to_json()))) == whole
-
-
-def forge(book, *rows):
-    """Append rows that no call would write, chained as they should be."""
-    with book.change() as changes:
-        for kind, body in rows:
-            changes.add(kind, body)
-
-
-@pytest.mark.parametrize(
-    ("rows", "said"),
-    [
-        ([("cancel", {"run": 3})], "has released something"),
-        ([("open", {"filter": "rdp", "order": 2})], "opened by its first row"),
-        ([("budget", {"unit": "example", "epsilon": 1e9, "delta": 0.1, "raised": False, "reason": ""})], "raised"),
-        ([("budget", {"unit": "example", "epsilon": math.inf, "delta": 0.1, "raised": True, "reason": "x"})], "no budget"),
-        ([("reserve", {"run": 3, "first": 0, "last": 99})], "are reserved of 10"),
-        ([("reserve", {"run": 77, "first": 0, "last": 1})], "77"),
-        ([("commit", {"reservation": 77, "digest": ""})], "is no reservation"),
-        ([("gift", {})], "unknown kind 'gift'"),
-        ([("run", {**plan().to_json(), "allowed": 10, "epsilon": math.nan})], "states epsilon nan"),
-        ([("run", {**plan().to_json(), "allowed": 10, "epsilon": 0.01})], "its events give"),
-        ([("run", {**plan().to_json(), "allowed": 10, "seen": []})], "seen by"),
-        ([("run", {**plan().to_json(), "allowed": 10, "unit": "exampl"})], "in the unit 'exampl'"),
-        ([("run", {**plan().to_json(), "allowed": 11})], "11 rounds are allowed of 10"),
-        ([("run", {**plan().to_json(), "allowed": 10})] * 200, "passes the budget"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)  # fmt: skip
-def test_rows_that_no_rule_allows_are_found(tmp_path, rows, said):
-    book = ledger(tmp_path)
-    claim = book.claim(plan())
-    book.reserve(claim.run, 0, 10)
-    forge(book, *rows)
-    with pytest.raises(Problem, match=rf"row \d+.*{said}"):
-        check_ledger(book.path)
-
-
-def test_the_renyi_filter_adds_up_at_its_own_order_and_against_whoever_saw_most(tmp_path):
-    """After the budget was lowered totals are still those of the first order."""
-    book = ledger(tmp_path, epsilon=20.0, filter="rdp")
-    one = plan(rounds=1)
-    claim = book.claim(one)
-    book.reserve(claim.run, 0, 1)
-    book.set_budget("example", 19.0, 1e-6)
-    order = book.state().order
-    spent_now = one.divergence(0, 1, order) + math.log1p(-1 / order) - math.log(1e-6 * order) / (order - 1)
-    assert spent(book)[0] == pytest.approx(spent_now)
-    book = ledger(tmp_path / "two", epsilon=12.0, filter="rdp")
-    for _ in range(40):
-        hidden = book.claim(plan(rounds=1, seen=("personal",)), partial=True)
-        book.reserve(hidden.run, 0, 1)
-        if spent(book, "personal")[0] > 9:
-            break
-    left = book.state().filter.affordable(book.state(), plan(rounds=400), True)
-    alone = book.state().filter.affordable(book.state(), plan(rounds=400, seen=("server",)), True)
-    assert 0 < left < alone
-
-
-def test_basic_room_is_what_is_left_against_whoever_saw_most(tmp_path):
-    asked = plan()
-    book = ledger(tmp_path, epsilon=1.5 * asked.epsilon)
-    book.claim(plan(seen=("personal",)))
-    with pytest.raises(Spent):
-        book.claim(asked)
-    book.claim(plan(seen=("server",)))
-
-
-def test_repeats_of_a_best_trial_are_charged_by_both_filters(tmp_path):
-    best = replace(plan(), trials=Trials("geometric", 3.0))
-    best = replace(best, epsilon=best.certified(0, 10))
-    for filter in ("basic", "rdp"):
-        book = ledger(tmp_path / filter, epsilon=500.0, delta=1e-2, filter=filter)
-        claim = book.claim(best)
-        book.reserve(claim.run, 0, 5)
-        once = spent(book)[0]
-        book.reserve(claim.run, 5, 10)
-        assert spent(book)[0] == once
-        book.reserve(claim.run, 2, 4)
-        assert spent(book)[0] > once
-
-
-def test_odd_folders_and_double_cancelling(tmp_path):
-    book = ledger(tmp_path / "a #1? 100%")
-    claim = book.claim(plan())
-    book.cancel(claim.run)
-    with pytest.raises(Problem, match="the ledger has no run"):
-        book.cancel(claim.run)

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
@@ -163,7 +163,8 @@ def _own_share(roster: Roster, weight: Tensor) -> Tensor:
     return weight / total.clamp_min(TINY)
 
 
-class Facts(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Facts:
     """What is public about silos' steps, `[runs or 1, silos, 1]`; `pace` is lr x steps of a round.
 
     `precision` weighs what silos tell, by one over the variance of its noise.
