@@ -26,8 +26,8 @@ def page(content: dict[str, Any]) -> str:
     title = f"Privacy statement of {content['silo']}"
     parts = [
         f"<h1>{escape(title)}</h1>",
-        f"<p class='small'>method {escape(content['method'])} {escape(_settings(content['settings']))},"
-        f" {content['declared_size']} training examples</p>",
+        f"<p class='small'>method {escape(_method(content))}; {content['declared_size']} training examples"
+        "</p>",
         *_headline(said),
         "<h2>Against whom</h2>",
         _table(
@@ -36,6 +36,10 @@ def page(content: dict[str, Any]) -> str:
         ),
         "<h2>What was done</h2>",
         _table([_door(door) for door in content["doors"]] or [("no door was opened", "")], ("door", "how")),
+        "<h2>What was released</h2>",
+        _table(
+            [_event(event) for event in content["events"]] or [("nothing", "")], ("mechanism", "how often")
+        ),
         "<h2>What papers would report</h2>",
         _table(
             [(f"{p['formula']} ({p['paper']})", _epsilon(p["epsilon"])) for p in content["published"]],
@@ -128,5 +132,12 @@ def _table(rows: list[tuple[str, str]], head: tuple[str, str]) -> str:
     return f"<table><tr>{top}</tr>{body}</table>"
 
 
-def _settings(settings: dict[str, Any]) -> str:
-    return ", ".join(f"{key} = {value}" for key, value in settings.items())
+def _event(event: dict[str, Any]) -> tuple[str, str]:
+    what = {"gaussian": "multiplier", "laplace": "scale", "selection": "scale"}[event["mechanism"]]
+    often = f"{event['count']:,} times at rate {event['rate']:.4g}"
+    return event["mechanism"], f"{often}, noise {what} {event['noise']:.4g}"
+
+
+def _method(content: dict[str, Any]) -> str:
+    settings = (f"{key} = {value}" for key, value in content["settings"].items())
+    return ", ".join((content["method"], *settings))
