@@ -14,7 +14,7 @@ from .federation import Federation, load
 from .keeping import Keeper
 from .metering import make_meter
 from .method import Method, settings_of
-from .methods import METHODS, Then
+from .methods import AUTO, METHODS, MRMTL, MRMTLAuto, Then
 from .participation import Participation
 from .partition import Partition
 from .privacy.budget import Privacy
@@ -60,6 +60,11 @@ def make_methods(config: Config) -> list[tuple[Method, str]]:
 
 def methods_of(table: dict[str, Any]) -> list[Method]:
     """Make the methods of one table."""
+    if table["name"] == MRMTL.name and AUTO in _listed(table.get("lam")):
+        rest = [lam for lam in _listed(table["lam"]) if lam != AUTO]
+        fixed = methods_of({**table, "lam": rest}) if rest else []
+        own = {key: value for key, value in table.items() if key != "lam"}
+        return [*fixed, *methods_of({**own, "name": MRMTLAuto.name})]
     kind = METHODS[table["name"]]
     axes: dict[str, list[Any]] = {}
     each_run: dict[str, tuple[float, ...]] = {}
@@ -76,6 +81,10 @@ def methods_of(table: dict[str, Any]) -> list[Method]:
     first = {key: value for key, value in table["after"].items() if key != "share"}
     (before,) = methods_of(first)
     return [Then(first=before, second=method, share=table["after"].get("share", 0.1)) for method in made]
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def make_experiments(config: Config, data_dir: str | Path | None = None) -> list[Experiment]:

@@ -338,7 +338,7 @@ def _problems_of(table: Any) -> list[str]:
     """List what is wrong with the table of a method, or of the one `after` which it runs."""
     from .experiment import BUDGETS
     from .method import check_setting, settings_of
-    from .methods import METHODS
+    from .methods import AUTO, METHODS, MRMTL
 
     if not isinstance(table, dict) or not isinstance(table.get("name"), str):
         return [f"name: expected the name of a method, got {table!r}"]
@@ -364,6 +364,8 @@ def _problems_of(table: Any) -> list[str]:
         if value == []:
             problems.append(f"{key}: expected at least one value, got an empty list")
         for one in value if isinstance(value, list) else [value]:
+            if (name, key, one) == (MRMTL.name, "lam", AUTO):
+                continue
             problem = check_setting(key, one, settings[key])
             if problem:
                 problems.append(f"{key}: expected {problem.removeprefix(key + ' must be ')}")

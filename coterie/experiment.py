@@ -39,6 +39,8 @@ BUDGETS = {
     "minimum": "everybody keeps to the smallest budget",
     "maximum": "everybody spends the largest budget, more than most agreed to: for comparison only",
     "none": "no privacy: for comparison only",
+    "uniform": "all silos add the same noise, and leave when their budgets are spent",
+    "closed-form": "the noise of the closed form of Liu et al. 2021, where it is more than needed",
 }
 
 
@@ -236,9 +238,30 @@ class Experiment:
         roster = Roster(self.roster.names, self.roster.sizes.cpu(), self.roster.epsilon.cpu())
         layers = tuple(self.task.layout.lengths)
         rounds = self.training.rounds
-        return make_plan(
-            self.running, roster, self.work, layers, rounds, self.delta, self.present, on_progress
-        )
+        plan = make_plan(
+            self.running, roster, self.work, layers, rounds, self.delta, self.present, on_progress,
+            self.budgets,
+        )  # fmt: skip
+        remarks = [*self.running.remarks(roster, plan.present), *self._absent(plan)]
+        self.notes.extend(remark for remark in remarks if remark not in self.notes)
+        return plan
+
+    def _absent(self, plan: Plan) -> list[str]:
+        """Name the silos that never take part."""
+        found = []
+        never = sum(silo.rounds == 0 for run in plan.silos for silo in run)
+        if never:
+            name = next(silo.name for run in plan.silos for silo in run if silo.rounds == 0)
+            found.append(
+                f"{self.method.title}: {never} of {sum(map(len, plan.silos))} silos (over all runs), as"
+                f" '{name}', take part in no round: nothing is released or charged"
+                + (": their budgets do not pay for one" if self.budgets == "uniform" else "")
+            )
+        if plan.present is not None:
+            empty = int((~plan.present.any(2)).sum())
+            if empty:
+                found.append(f"{self.method.title}: in {empty} rounds (over all runs) nobody takes part")
+        return found
 
     def cohort(self, plan: Plan) -> Cohort:
         """Give the silos, ready to train."""

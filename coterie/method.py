@@ -79,6 +79,10 @@ class Method(ABC):
         """Give where a method that comes after this one begins (see `Then`)."""
         raise Problem(f"'{self.name}' cannot come before another method: use fedavg, fedprox, mr-mtl or ifca")
 
+    def remarks(self, roster: Roster, present: Tensor | None) -> list[str]:
+        """Say what a person should know, from public facts: who takes part when, `[rounds, runs, silos]`."""
+        return []
+
     def __post_init__(self) -> None:
         problems = []
         for name, field in settings_of(self).items():

@@ -11,10 +11,12 @@ from torch import Tensor
 
 from .cohort.sampling import Work
 from .dry_run import Counts, Facts, dry_run, one_pass
+from .leaving import until_spent
 from .method import Method
-from .privacy.accountant import epsilon_of
+from .privacy.accountant import epsilon, epsilon_of
 from .privacy.calibration import Calibrated, Target, calibrate
 from .privacy.events import Event
+from .privacy.published import pfa_noise
 from .roster import Roster
 
 UNITS = ("example", "silo")
@@ -83,23 +85,59 @@ def make_plan(
     delta: Tensor,
     present: Tensor | None = None,
     on_progress: Callable[[int, int], None] | None = None,
+    spending: str = "own",
 ) -> Plan:
     """Count what a method asks for, and find the noise that makes every silo end at its budget.
 
     `layers` are the lengths of the parameters in a vector; `delta` is `[runs, silos]`, as the roster's
-    epsilon; `present` says who takes part when, `[rounds, runs, silos]`.
+    epsilon; `present` says who takes part when, `[rounds, runs, silos]`. With `spending` "uniform" all
+    silos add the same noise and leave when their budgets are spent; with "closed-form" they add that of
+    `published.pfa_noise`, if it is more than needed.
     """
     runs, facts = len(delta), Facts(roster, rounds, layers)
     counts = [dry_run(method, roster, layers, rounds, present=_mask(present, 0))]
+    same: list[float] | None = None
+    if spending == "uniform":
+        asked = zip(roster.epsilon.tolist(), delta.tolist(), strict=True)
+        found_runs = [
+            until_spent(counts[0].calls, work, budgets, deltas, _mask(present, run), on_progress)
+            for run, (budgets, deltas) in enumerate(asked)
+        ]
+        same, present = [noise for noise, _ in found_runs], torch.stack([w for _, w in found_runs], dim=1)
+        counts = [one_pass(method, facts, present[:, 0], 0)]
     if present is not None:  # who takes part differs from run to run
         counts += [one_pass(method, facts, present[:, run], run) for run in range(1, runs)]
     plans = [
         _silo_plans(roster, work, counts[run % len(counts)], delta[run], run, _mask(present, run))
         for run in range(runs)
     ]
+    if same is not None:
+        silos = tuple(
+            tuple(_at(plan, ask.target, same[run]) for plan, ask in row) for run, row in enumerate(plans)
+        )
+        return Plan(counts[0], silos, present)
     found = calibrate((ask.target for run in plans for _, ask in run if ask.target.steps), on_progress)
+    if spending == "closed-form":
+        found = {target: _more(target, least) for target, least in found.items()}
     silos = tuple(tuple(_spend(plan, ask, found) for plan, ask in run) for run in plans)
     return Plan(counts[0], silos, present)
+
+
+def _at(plan: SiloPlan, target: Target, noise: float) -> SiloPlan:
+    """Fill in a noise that was chosen, and what it spends."""
+    if not target.steps:
+        return plan
+    return replace(plan, noise=noise, epsilon=epsilon(noise, target.rate, target.steps, target.delta))
+
+
+def _more(target: Target, least: Calibrated) -> Calibrated:
+    """Give the noise of the closed form where it is more than the least."""
+    if math.isinf(target.epsilon) or target.beside:
+        return least
+    noise = pfa_noise(target.epsilon, target.rate, target.steps, target.delta)
+    if noise <= least.noise:
+        return least
+    return Calibrated(noise, epsilon(noise, target.rate, target.steps, target.delta))
 
 
 def _mask(present: Tensor | None, run: int) -> Tensor | None:
@@ -122,15 +160,15 @@ def _silo_plans(
         doors = [door for number in rounds for door in counts.calls[number]]
         steps = own.steps * doors.count("descend")
         selects = [door for door in doors if door.startswith("select")]
-        epsilon, own_delta = float(roster.epsilon[run, k]), float(delta[k])
+        budget, own_delta = float(roster.epsilon[run, k]), float(delta[k])
         beside: tuple[Event, ...] = ()
         noise = 0.0
-        if selects and math.isfinite(epsilon):
-            noise = choice_noise(epsilon * share_of(selects[0]), own_delta, len(selects))
+        if selects and math.isfinite(budget):
+            noise = choice_noise(budget * share_of(selects[0]), own_delta, len(selects))
             beside = (Event("selection", noise, 1.0, len(selects)),)
-        target = Target(epsilon, own_delta, own.rate, steps, beside)
+        target = Target(budget, own_delta, own.rate, steps, beside)
         plan = SiloPlan(
-            roster.names[k], own, epsilon, own_delta, steps, 0.0, 0.0, counts.bytes_up[k],
+            roster.names[k], own, budget, own_delta, steps, 0.0, 0.0, counts.bytes_up[k],
             counts.bytes_down[k], len(rounds), len(selects), noise,
         )  # fmt: skip
         made.append((plan, _Ask(target, beside)))

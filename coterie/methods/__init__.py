@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..method import Method
-from .automatic import MRMTLAuto
+from .automatic import AUTO, MRMTLAuto
 from .averaging import FedAvg, FedProx
 from .chain import FineTune, Then
 from .clustered import IFCA
@@ -33,6 +33,7 @@ METHODS: dict[str, type[Method]] = {
 }
 
 __all__ = [
+    "AUTO",
     "IFCA",
     "METHODS",
     "MRMTL",

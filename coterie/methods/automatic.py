@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from ..oracle import Oracle
 
 State = dict[str, Tensor]
+AUTO = "auto"  # as lam of MR-MTL, it means this method
 # How often a silo must have been seen before anything is concluded from it.
 ENOUGH = 3
 TINY = 1e-12

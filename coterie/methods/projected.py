@@ -80,6 +80,25 @@ class PFA(Method):
             "ready": torch.zeros_like(one[..., :1]) > 0,
         }, None
 
+    def remarks(self, roster: Roster, present: Tensor | None) -> list[str]:
+        """Say where there is nothing to project, or nothing to project on."""
+        public = public_silos(roster.epsilon, self.divide, self.top)
+        found = []
+        if bool(public.all(1).any()):
+            found.append(f"{self.title}: one group only, since all budgets are equal: nothing is projected")
+        if present is not None:
+            somebody, loud = present.any(2), (present & public).any(2)
+            empty, rounds = int((somebody & ~loud).sum()), int(somebody.sum())
+            if empty:
+                found.append(
+                    f"{self.title}: no public silo in {empty} of {rounds} rounds: there private silos are"
+                    " projected on the last known basis, or merged as they are where there is none yet"
+                )
+            alone = int((somebody & ~(present & ~public).any(2)).sum())
+            if alone and not bool(public.all()):
+                found.append(f"{self.title}: no private silo in {alone} of {rounds} rounds")
+        return found
+
     def _basis(self, task: Start, one: Tensor) -> tuple[Tensor, ...]:
         shape = (one.shape[0], 1, self.rank)
         return tuple(
@@ -190,6 +209,10 @@ class RandomProjection(PFA):
         """Start with a random basis."""
         shared, own = super().init(task, silos)
         return {**shared, "ready": ~shared["ready"]}, own
+
+    def remarks(self, roster: Roster, present: Tensor | None) -> list[str]:
+        """There is always a basis."""
+        return []
 
     def _basis(self, task: Start, one: Tensor) -> tuple[Tensor, ...]:
         drawn = torch.stack([task.initial(1 + i, apart=True) for i in range(self.rank)], dim=2)
