@@ -1,7 +1,7 @@
 """Run the benchmarks and write benchmarks/results.md (and growth.png).
 
 python -m benchmarks            everything
-python -m benchmarks peers      one part: peers, school, ledger, growth, memory, help
+python -m benchmarks peers      one part: peers, school, ledger, projection, growth, memory, help
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ HERE = Path(__file__).parent
 def main() -> None:
     import torch
 
-    from . import growth, ledger, memory, peers, school, startup
+    from . import growth, ledger, memory, peers, projection, school, startup
 
     parts = {
         "peers": peers.report,
         "school": school.report,
         "ledger": ledger.report,
+        "projection": projection.report,
         "growth": growth.report,
         "memory": memory.report,
         "help": startup.report,

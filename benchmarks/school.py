@@ -13,7 +13,7 @@ from coterie.errors import Problem
 from coterie.experiment import Experiment, Training
 from coterie.federation import from_table, load
 from coterie.methods import MRMTL
-from coterie.privacy.accountant import epsilon
+from coterie.privacy.accountant import epsilon, upper_of
 from coterie.privacy.budget import Privacy
 from coterie.sources.table import Table
 from coterie.task import make_task
@@ -43,7 +43,7 @@ def report() -> list[str]:
         began = time.perf_counter()
         made.plan()
         cold = time.perf_counter() - began
-        epsilon.cache_clear()
+        upper_of.cache_clear()
         began = time.perf_counter()
         plan = made.plan()
         warm = time.perf_counter() - began

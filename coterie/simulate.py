@@ -17,7 +17,7 @@ from .streams import Streams, seed_for
 from .task import Task
 from .tree import Tree, map_leaves
 
-APART = 0.1
+APART = 0.001
 
 
 @dataclass(frozen=True, eq=False)

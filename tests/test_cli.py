@@ -23,7 +23,7 @@ def test_run_saves_everything(config, monkeypatch, capsys):
     assert "scores of a simulation" in out.lower() or "Scores are those of a simulation" in out
     folder = Path("runs/small-1")
     assert sorted(p.name for p in folder.iterdir()) == [
-        "config.toml", "models", "plot.png", "result.json", "statements",
+        "config.toml", "models", "plot.png", "result.json", "statements", "summary.md",
     ]  # fmt: skip
     result = json.loads((folder / "result.json").read_text())
     assert len(result["runs"]) == 6

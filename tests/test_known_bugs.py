@@ -262,14 +262,15 @@ def test_epochs_that_are_shuffled_and_charged_as_poisson(monkeypatch):
     """Elsewhere batches were cut from a shuffled epoch, and the epsilon was that of independent coins."""
     lay_out = descent.lay_out
 
-    def shuffled(tossed, columns, steps, width):
+    def shuffled(tossed, drawn, columns, steps, width):
         dealt = np.zeros_like(tossed)
         for _, _, size, own, start in columns.T:
             batch, generator = min(BATCH, size), np.random.default_rng(size)
             order = np.concatenate([generator.permutation(size) for _ in range(1 + own * batch // size)])
             for step in range(own):
                 dealt[start + step * size + order[step * batch : (step + 1) * batch]] = True
-        return lay_out(dealt, columns, steps, width)
+        counts = np.add.reduceat(dealt, columns[4], dtype=np.int64)
+        return lay_out(dealt, counts, columns, steps, width)
 
     rate = silent().plan().silos[0][0].work.rate
     assert is_poisson(batch_sizes(), rate)

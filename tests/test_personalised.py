@@ -10,6 +10,7 @@ from coterie.cohort.select import mistakes
 from coterie.errors import Problem
 from coterie.method import HandOver
 from coterie.methods import IFCA, MRMTL, Ditto, FedAvg, FineTune, Local, Mocha, Then
+from coterie.methods.clustered import _refilled
 from coterie.methods.covariance import pulls, relations
 from coterie.oracle import CohortOracle
 from coterie.plan import choice_noise
@@ -100,6 +101,15 @@ def test_choices_are_those_of_the_exponential_mechanism(classes):
     deviation = torch.sqrt(expected * (1 - expected) / rounds)
     assert ((found.double().mean(0) - expected).abs() < 5.5 * deviation).all()
     assert (expected < 0.99).all()
+
+
+def test_a_cluster_that_nobody_chose_copies_the_largest():
+    models = torch.arange(8.0).reshape(1, 4, 2)
+    choice = torch.tensor([[1, 1, 3, 1, 3]])
+    found = _refilled(models, choice)
+    assert found.tolist() == [[[2, 3], [2, 3], [2, 3], [6, 7]]]
+    full = torch.tensor([[0, 1, 2, 3, 3]])
+    assert torch.equal(_refilled(models, full), models)
 
 
 def test_groups_have_means_of_their_own():

@@ -79,50 +79,48 @@ def descend(
     """
     keep_freed_memory()
     runs, silos, size = start.shape
-    pairs = runs * silos
-    vectors = start.reshape(pairs, size).clone()
-    lr = cohort.settings.lr.reshape(pairs, 1)
-    clip, noise = cohort.settings.clip.reshape(pairs), cohort.settings.noise.reshape(pairs)
-    deviation = torch.where(noise == 0, 0.0, noise * clip).reshape(pairs, 1)
-    expected = torch.tensor([w.expected for w in cohort.work]).repeat(runs).reshape(pairs, 1).to(start.device)
-    active = None if present is None else present.reshape(pairs).cpu().numpy()
-    counts = np.tile([w.steps for w in cohort.work], runs)
-    if active is not None:
-        counts = counts * active
-    steps_left = torch.from_numpy(counts).to(start.device)
+    active = np.ones(runs * silos, dtype=bool)
+    if present is not None:
+        active = present.reshape(-1).cpu().numpy()
+    here = torch.from_numpy(np.flatnonzero(active)).to(start.device)
+    whole = start.reshape(runs * silos, size)
+    vectors = whole[here]
+    lr = cohort.settings.lr.reshape(-1, 1)[here]
+    clip, noise = cohort.settings.clip.reshape(-1)[here], cohort.settings.noise.reshape(-1)[here]
+    deviation = torch.where(noise == 0, 0.0, noise * clip).reshape(-1, 1)
+    expected = torch.tensor([w.expected for w in cohort.work]).repeat(runs).reshape(-1, 1).to(start.device)
+    expected = expected[here]
+    counts = np.tile([w.steps for w in cohort.work], runs)[active]
+    steps_left, fewest = torch.from_numpy(counts).to(start.device), min(counts, default=0)
     pull = None
     if toward is not None and strength is not None:
         pull = (
-            toward.expand_as(start).reshape(pairs, size),
-            strength.expand(runs, silos, 1).reshape(pairs, 1),
+            toward.expand_as(start).reshape(runs * silos, size)[here],
+            strength.expand(runs, silos, 1).reshape(-1, 1)[here],
         )
     noisy = [bool(flag) for flag in (noise > 0).tolist()]
     chunk = rows_within(cohort.task, cohort.memory)
     names = cohort.examples.names
-    dice = {
-        run * silos + k: streams.generators(run, name, round_, call)
-        for run in range(runs)
-        for k, name in enumerate(names)
-        if active is None or active[run * silos + k]
-    }
-    who = None if active is None else active.tobytes()
-    blocks = (_draw(cohort, dice, noisy, size, who, *block) for block in _blocks(cohort, pairs, size))
+    dice = [streams.generators(pair // silos, names[pair % silos], round_, call) for pair in here.tolist()]
+    who = active.tobytes()
+    blocks = (_draw(cohort, dice, noisy, size, who, *block) for block in _blocks(cohort, len(dice), size))
     for step, (rows, drawn) in enumerate(itertools.chain.from_iterable(blocks)):
-        sums = clipped_sums(cohort.task, cohort.examples, vectors, rows.to(cohort.device), clip, chunk)
-        gradient = ((sums + deviation * drawn.to(start.device)) / expected).float()
+        gradient = clipped_sums(cohort.task, cohort.examples, vectors, rows.to(cohort.device), clip, chunk)
+        gradient += deviation * drawn.to(start.device)
+        gradient /= expected
         if pull is not None:
-            gradient = gradient + pull[1] * (vectors - pull[0])
-        moved = vectors - lr * gradient
-        vectors = torch.where((steps_left > step).unsqueeze(1), moved, vectors)
-    return vectors.reshape(runs, silos, size)
+            gradient += pull[1] * (vectors - pull[0])
+        moved = vectors - lr * gradient.float()
+        vectors = moved if step < fewest else torch.where((steps_left > step).unsqueeze(1), moved, vectors)
+    return whole.index_copy(0, here, vectors).reshape(runs, silos, size)
 
 
 def _draw(
     cohort: Cohort,
-    dice: dict[int, Pair],
+    dice: list[Pair],
     noisy: list[bool],
     size: int,
-    who: bytes | None,
+    who: bytes,
     first: int,
     last: int,
 ) -> list[tuple[Rows, Tensor]]:
@@ -131,19 +129,20 @@ def _draw(
     tossed = np.empty(hands[-1].end if hands else 0, dtype=bool)
     noises = np.zeros((len(noisy), last - first, size), dtype=np.float32)
 
-    def fill(hand: Hand) -> None:
+    def fill(hand: Hand) -> int:
         sampler, noise = dice[hand.pair]
-        np.less(sampler.random(hand.end - hand.start), hand.threshold, out=tossed[hand.start : hand.end])
+        own = tossed[hand.start : hand.end]
+        np.less(sampler.random(hand.end - hand.start), hand.threshold, out=own)
         if noisy[hand.pair]:
             noise.standard_normal(dtype=np.float32, out=noises[hand.pair, : hand.steps])
+        return int(np.count_nonzero(own))
 
     if size * (last - first) < WORTH_A_THREAD:
-        for hand in hands:
-            fill(hand)
+        drawn = [fill(hand) for hand in hands]
     else:
         with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-            list(pool.map(fill, hands))
-    rows = lay_out(tossed, columns, last - first, width_for(cohort.work))
+            drawn = list(pool.map(fill, hands))
+    rows = lay_out(tossed, np.array(drawn, dtype=np.int64), columns, last - first, width_for(cohort.work))
     return [(rows[step], torch.from_numpy(noises[:, step])) for step in range(last - first)]
 
 

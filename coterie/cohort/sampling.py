@@ -93,7 +93,10 @@ def coins(generator: np.random.Generator, work: Work, steps: int) -> np.ndarray:
 
 
 class Hand(NamedTuple):
-    """The coins of one (run, silo) pair among the coins of all: `steps * size` of them."""
+    """The coins of one (run, silo) pair among the coins of all: `steps * size` of them.
+
+    `pair` counts those that take part.
+    """
 
     pair: int
     silo: int
@@ -106,27 +109,27 @@ class Hand(NamedTuple):
 
 @functools.lru_cache(maxsize=256)
 def deal(
-    work: tuple[Work, ...], runs: int, first: int, last: int, who: bytes | None = None
+    work: tuple[Work, ...], runs: int, first: int, last: int, who: bytes
 ) -> tuple[list[Hand], np.ndarray]:
     """Give the hands that have steps from `first` to `last`; their numbers also as columns.
 
     `who` has a byte for each pair, 0 for one that takes no part.
     """
     hands, end = [], 0
-    for pair in range(runs * len(work)):
-        silo = pair % len(work)
+    here = [place for place in range(runs * len(work)) if who[place]]
+    for pair, place in enumerate(here):
+        silo = place % len(work)
         own = work[silo]
         steps = min(own.steps, last) - first
-        if steps > 0 and (who is None or who[pair]):
+        if steps > 0:
             start, end = end, end + steps * own.size
             hands.append(Hand(pair, silo, own.size, steps, start, end, threshold(own.rate)))
     return hands, np.array([hand[:5] for hand in hands], dtype=np.int64).reshape(-1, 5).T
 
 
-def lay_out(tossed: np.ndarray, columns: np.ndarray, steps: int, width: int) -> list[Rows]:
-    """Lay out the batches of all pairs as rows, one `Rows` a step."""
+def lay_out(tossed: np.ndarray, drawn: np.ndarray, columns: np.ndarray, steps: int, width: int) -> list[Rows]:
+    """Lay out the batches of all pairs as rows, one `Rows` a step; `drawn` counts the hits of each hand."""
     pair, silo, size, _, start = columns
-    drawn = np.add.reduceat(tossed, start, dtype=np.int64) if len(start) else np.zeros(0, dtype=np.int64)
     owner = np.repeat(np.arange(len(pair)), drawn)
     step, example = np.divmod(np.flatnonzero(tossed) - start[owner], size[owner])
     short = step.astype(np.int16 if steps < 2**15 else np.int64)  # short numbers are sorted faster

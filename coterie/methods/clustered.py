@@ -24,7 +24,9 @@ class IFCA(Method):
     """Silos privately choose the cluster model that fits them best, and train it together.
 
     They choose in the first rounds only (`choosing`, a share of all), since every choice costs: all of
-    them together about `spend`, a share of epsilon. Later each silo stays with its last choice.
+    them together about `spend`, a share of epsilon. Later each silo stays with its last choice. A model
+    that nobody has chosen starts again as a copy of the one that most have: silos then part by chance, and
+    what they learn tells the copies apart. (Not in the papers, whose clusters stay empty.)
     """
 
     name: ClassVar[str] = "ifca"
@@ -62,7 +64,8 @@ class IFCA(Method):
         for cluster in range(self.clusters):
             weights = roster.sizes * (choice.squeeze(-1) == cluster)
             moved.append(roster.mean(uploads["delta"], weights))
-        return {"models": shared["models"] + torch.cat(moved, 1), "choice": choice}
+        models = shared["models"] + torch.cat(moved, 1)
+        return {"models": _refilled(models, choice.squeeze(-1)), "choice": choice}
 
     def personal(self, sent: Tensor, own: Tensor) -> Tensor:
         """Predict with the model of the silo's cluster."""
@@ -71,6 +74,15 @@ class IFCA(Method):
     def hand_over(self, shared: Shared) -> HandOver:
         """Let the next method begin from each silo's cluster, and learn within clusters."""
         return HandOver(_chosen(shared["models"], shared["choice"]), shared["choice"].squeeze(-1))
+
+
+def _refilled(models: Tensor, choice: Tensor) -> Tensor:
+    """Copy the model that most silos chose to the places of those that nobody chose."""
+    places = torch.arange(models.shape[1], device=models.device)
+    count = (choice.unsqueeze(1) == places.reshape(1, -1, 1)).sum(2)
+    most = count.argmax(1, keepdim=True)
+    source = torch.where(count > 0, places.unsqueeze(0), most)
+    return models.gather(1, source.unsqueeze(-1).expand_as(models))
 
 
 def _chosen(models: Tensor, choice: Tensor) -> Tensor:

@@ -53,10 +53,15 @@ def epsilon(noise: float, rate: float, steps: int, delta: float, adjacency: str 
     return epsilon_of((Event("gaussian", noise, rate, steps),), delta, adjacency)
 
 
-@functools.lru_cache(maxsize=4096)
 def epsilon_of(events: tuple[Event, ...], delta: float, adjacency: str = ADJACENCY) -> float:
     """Bound from above the epsilon of any composition of events fixed beforehand."""
-    return _upper(events, delta, adjacency, POINTS)[0]
+    return upper_of(events, delta, adjacency)[0]
+
+
+@functools.lru_cache(maxsize=4096)
+def upper_of(events: tuple[Event, ...], delta: float, adjacency: str = ADJACENCY) -> tuple[float, str]:
+    """Give the bound from above, and where it comes from (as in `Bounds`)."""
+    return _upper(events, delta, adjacency, POINTS)
 
 
 @functools.lru_cache(maxsize=256)

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..errors import Problem
 from ..jsonable import finite
-from .accountant import ADJACENCY, bounds, epsilon_of, quick_lower
+from .accountant import ADJACENCY, epsilon_of, quick_lower, upper_of
 from .adversaries import ADVERSARIES, table
 from .events import Event, grouped, joined
 from .kept import Kept
@@ -70,7 +70,7 @@ def kept_numbers() -> Kept:
 @functools.lru_cache(maxsize=4096)
 def numbers(events: tuple[Event, ...], delta: float) -> dict[str, Any]:
     """Find all numbers that follow from events: bounds, replace-one, what papers would report."""
-    upper = epsilon_of(events, delta)
+    upper, by = upper_of(events, delta)
     lower = min(quick_lower(events, delta), upper)
     beside: tuple[Published, ...] = ()
     whole = joined(events)
@@ -79,7 +79,7 @@ def numbers(events: tuple[Event, ...], delta: float) -> dict[str, Any]:
         beside = published_for(one.noise, one.rate, one.count, delta, quick=True)
     return {
         "epsilon": upper,
-        "by": bounds(events, delta).by,
+        "by": by,
         "lower": lower,
         "replace_one": epsilon_of(events, delta, "replace-one"),
         "published": [asdict(published) for published in beside],

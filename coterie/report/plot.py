@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ..privacy.accountant import shown
-from ..result import Result, RunRecord
+from ..result import Result, RunRecord, label_of
+from .swept import Line, lines_over, swept_key
 
 COLOURS = ("#7d8597", "#e07a5f", "#2a6f97", "#81b29a", "#f2cc8f", "#6d597a", "#b56576", "#355070")
 
@@ -19,20 +20,46 @@ def draw(result: Result, path: Path) -> None:
     groups: dict[str, list[RunRecord]] = {}
     for run in result.runs:
         groups.setdefault(run.label, []).append(run)
-    height = max(3.6, 0.55 * len(groups) + 1.4)
+    key = swept_key(result.runs)
+    height = 4.6 if key else max(3.6, 0.55 * len(groups) + 1.4)
     figure = Figure(figsize=(10, height), layout="constrained")
     left, right = figure.subplots(1, 2)
-    _scores(left, groups)
-    _curves(right, groups)
     metric = result.task.metric
     better = "higher" if result.task.higher_is_better else "lower"
-    left.set_xlabel(f"test {metric} ({better} is better)")
+    scale = f"test {metric} ({better} is better)"
+    if key is None:
+        _scores(left, groups)
+        left.set_xlabel(scale)
+    else:
+        _lines(left, lines_over(result.runs, key), key)
+        left.set_ylabel(scale)
+        if not result.task.higher_is_better:
+            for axes in (left, right):
+                axes.set_yscale("log")
+                axes.yaxis.set_major_formatter("{x:g}")
+                axes.yaxis.set_minor_formatter("{x:g}")
+                axes.tick_params(axis="y", which="both", labelsize=8)
+        value, groups = _middle(result.runs, key)
+        right.set_title(f"with {key} = {value:g}", fontsize=9, loc="left")
+    _curves(right, groups)
     right.set_xlabel("round")
     right.set_ylabel(f"test {metric}")
     largest = max(row["epsilon"] for row in result.summary)
     spent = "no privacy" if largest == float("inf") else f"epsilon at most {shown(largest)}"
     figure.suptitle(f"{len(result.names)} silos, {spent}; scores of a simulation", fontsize=10)
     figure.savefig(path, dpi=130, format="png")
+
+
+def _middle(runs: list[RunRecord], key: str) -> tuple[float, dict[str, list[RunRecord]]]:
+    """Give the middle value of what was varied, and the runs with it or without this setting, by method."""
+    values = sorted({float(run.settings[key]) for run in runs if key in run.settings})
+    value = values[len(values) // 2]
+    groups: dict[str, list[RunRecord]] = {}
+    for run in runs:
+        rest = {name: v for name, v in run.settings.items() if name != key}
+        if run.settings.get(key, value) == value:
+            groups.setdefault(label_of(run.method, rest), []).append(run)
+    return value, groups
 
 
 def _scores(axes: Any, groups: dict[str, list[RunRecord]]) -> None:
@@ -53,6 +80,34 @@ def _scores(axes: Any, groups: dict[str, list[RunRecord]]) -> None:
     axes.set_title("diamond: mean and deviation over seeds; dots: silos", fontsize=9, loc="left")
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="x", alpha=0.25)
+
+
+def _lines(axes: Any, lines: list[Line], key: str) -> None:
+    """Draw each method's mean over what was varied, with its deviation over seeds."""
+    for place, line in enumerate(lines):
+        colour = COLOURS[place % len(COLOURS)]
+        style = "-" if place < len(COLOURS) else "--"
+        if not line.values:
+            axes.axhline(line.means[0], color=colour, ls=":", lw=1.8, label=line.label)
+            continue
+        low = [m - d for m, d in zip(line.means, line.deviations, strict=True)]
+        high = [m + d for m, d in zip(line.means, line.deviations, strict=True)]
+        axes.plot(line.values, line.means, style, marker="o", ms=4, color=colour, lw=1.8, label=line.label)
+        axes.fill_between(line.values, low, high, color=colour, alpha=0.12, lw=0)
+    values = sorted({value for line in lines for value in line.values})
+    least = min(v for v in values if v > 0)
+    if values[-1] >= 10 * least:
+        if values[0] > 0:
+            axes.set_xscale("log")
+        else:
+            axes.set_xscale("symlog", linthresh=least)
+    axes.set_xticks(values, [f"{value:g}" for value in values], fontsize=8)
+    axes.minorticks_off()
+    axes.set_xlabel(key)
+    axes.set_title("mean and deviation over seeds", fontsize=9, loc="left")
+    axes.legend(frameon=False, fontsize=7.5)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.25)
 
 
 def _curves(axes: Any, groups: dict[str, list[RunRecord]]) -> None:

@@ -1,0 +1,82 @@
+"""A result as lines over one setting that was varied: for the plot, and for a table in markdown."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..privacy.accountant import shown
+from ..result import Result, RunRecord, label_of
+
+ENOUGH = 3  # values of a setting that make a line
+
+
+@dataclass(frozen=True)
+class Line:
+    """One method: the values of the setting that varies, mean scores, and their deviations over seeds.
+
+    A method without this setting has no values, and one mean.
+    """
+
+    label: str
+    values: tuple[float, ...]
+    means: tuple[float, ...]
+    deviations: tuple[float, ...]
+
+
+def swept_key(runs: Sequence[RunRecord]) -> str | None:
+    """Give the setting that has the most values, if they are enough for a line."""
+    seen: dict[str, set[float]] = {}
+    for run in runs:
+        for key, value in run.settings.items():
+            if isinstance(value, int | float):
+                seen.setdefault(key, set()).add(float(value))
+    key = max(seen, key=lambda name: (len(seen[name]), name == "epsilon"), default="")
+    return key if len(seen.get(key, ())) >= ENOUGH else None
+
+
+def lines_over(runs: Sequence[RunRecord], key: str) -> list[Line]:
+    """Give a line for each method and its other settings."""
+    groups: dict[str, dict[tuple[float, ...], list[float]]] = {}
+    for run in runs:
+        rest = {name: value for name, value in run.settings.items() if name != key}
+        at = (float(run.settings[key]),) if key in run.settings else ()
+        groups.setdefault(label_of(run.method, rest), {}).setdefault(at, []).append(run.score)
+    made = []
+    for label, points in groups.items():
+        scores = [points[at] for at in sorted(points)]
+        spread = tuple(statistics.stdev(s) if len(s) > 1 else 0.0 for s in scores)
+        values = tuple(value for at in sorted(points) for value in at)
+        made.append(Line(label, values, tuple(map(statistics.fmean, scores)), spread))
+    return made
+
+
+def markdown(result: Result) -> str:
+    """Give the summary as a table in markdown: methods by values of what varies most, else one column."""
+    better = "higher" if result.task.higher_is_better else "lower"
+    seeds = max(row["seeds"] for row in result.summary)
+    title = f"Test {result.task.metric} ({better} is better), {len(result.names)} silos, {seeds} seed(s)"
+    key = swept_key(result.runs)
+    if key is None:
+        rows = [
+            [label_of(row["method"], row["settings"]), f"{row['mean']:.4f}", f"{row['std']:.4f}",
+             shown(row["epsilon"])]
+            for row in result.summary
+        ]  # fmt: skip
+        return _table(f"{title}: mean and deviation over seeds", ["method", "mean", "±", "epsilon ≤"], rows)
+    lines = lines_over(result.runs, key)
+    values = sorted({value for line in lines for value in line.values})
+    rows = [[line.label, *(_cell(line, value) for value in values)] for line in lines]
+    return _table(f"{title}, by {key}", ["method", *(f"{value:g}" for value in values)], rows)
+
+
+def _cell(line: Line, value: float) -> str:
+    if not line.values:
+        return f"{line.means[0]:.4f}"
+    return f"{line.means[line.values.index(value)]:.4f}" if value in line.values else ""
+
+
+def _table(title: str, head: list[str], rows: list[list[str]]) -> str:
+    lines = [title + ".", "", "| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows), ""])

@@ -1,0 +1,71 @@
+"""Results over a setting that varies: lines, the table in markdown, and the plot."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from coterie.report.plot import draw
+from coterie.report.swept import lines_over, markdown, swept_key
+from coterie.result import Result, RunRecord, SiloRecord
+
+
+def run(method, score, seed=0, **settings):
+    silos = {"north": SiloRecord(score, settings.get("epsilon", 1.0), 1e-3, 1.0)}
+    history = [(0, 1.0), (5, score)]
+    return RunRecord(method, settings, seed, "mse", score, silos, 1.0, 8, 8, history)
+
+
+def result(*runs, higher=False):
+    return Result(SimpleNamespace(metric="mse", higher_is_better=higher), ("north",), list(runs))
+
+
+SWEPT = [
+    run("mr-mtl", score, seed, epsilon=epsilon, lam=1.0)
+    for epsilon, scores in ((1, (0.4, 0.6)), (2, (0.3, 0.3)), (20, (0.1, 0.2)))
+    for seed, score in enumerate(scores)
+]
+
+
+def test_the_setting_with_most_values_is_the_axis():
+    assert swept_key(SWEPT) == "epsilon"
+    assert swept_key(SWEPT[:4]) is None
+    assert swept_key([run("local", 0.1)]) is None
+    assert swept_key([run("pfa", 0.1, divide=way) for way in ("top", "kmeans", "mixture")]) is None
+
+
+def test_lines_are_means_over_seeds():
+    other = run("local", 0.7)
+    swept, flat = lines_over([*SWEPT, other], "epsilon")
+    assert (swept.label, swept.values) == ("mr-mtl lam=1", (1.0, 2.0, 20.0))
+    assert swept.means == pytest.approx((0.5, 0.3, 0.15))
+    assert swept.deviations == pytest.approx((0.2 / 2**0.5, 0, 0.1 / 2**0.5))
+    assert (flat.label, flat.values, flat.means) == ("local", (), (0.7,))
+
+
+def test_the_table_has_a_column_for_each_value():
+    text = markdown(result(*SWEPT, run("local", 0.7), run("ditto", 0.9, epsilon=2)))
+    lines = text.splitlines()
+    assert lines[0] == "Test mse (lower is better), 1 silos, 2 seed(s), by epsilon."
+    assert lines[2:] == [
+        "| method | 1 | 2 | 20 |",
+        "| --- | --- | --- | --- |",
+        "| mr-mtl lam=1 | 0.5000 | 0.3000 | 0.1500 |",
+        "| local | 0.7000 | 0.7000 | 0.7000 |",
+        "| ditto |  | 0.9000 |  |",
+    ]
+
+
+def test_without_a_line_the_table_has_a_row_for_each_method():
+    text = markdown(result(run("local", 0.7, 0), run("local", 0.5, 1), higher=True))
+    assert "| local | 0.6000 | 0.1414 | 1.000 |" in text
+    assert "higher is better" in text
+
+
+@pytest.mark.parametrize("key", ["epsilon", "lam"])
+@pytest.mark.parametrize("least", [0.0, 0.5])
+def test_lines_are_drawn(tmp_path, key, least):
+    runs = [run("mr-mtl", 0.1 + value, **{key: value}) for value in (least, 1.0, 30.0)]
+    draw(result(*runs, run("local", 0.3)), tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").stat().st_size > 10_000
