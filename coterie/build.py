@@ -90,7 +90,7 @@ def _listed(value: Any) -> list[Any]:
 def make_experiments(config: Config, data_dir: str | Path | None = None) -> list[Experiment]:
     """Make the checked experiments of a configuration, one for each method."""
     train, table = config.train, config.privacy
-    privacy = Privacy(table.epsilon, table.delta, table.clip, table.unit, table.budget_seed)
+    privacy = Privacy(table.epsilon, table.delta, table.clip, table.unit, table.budget_seed, table.noise_by)
     federation = load_federation(config, data_dir)
     options = dict(config.model.model_extra or {})
     task = make_task(

@@ -111,13 +111,13 @@ def plan_facts(experiment: Experiment, plan: Plan, took: float) -> dict[str, Any
         silos = {
             silo.name: {
                 "examples": silo.work.size,
-                "rate": silo.work.rate,
+                "rate": silo.rate,
                 "steps": silo.steps,
                 "noise": silo.noise,
                 "budget": silo.budget,
                 "epsilon": silo.epsilon,
                 "delta": silo.delta,
-                "adversaries": table(silo.epsilon, seen_by(silo.bytes_up > 0)),
+                "adversaries": adversaries_of(silo),
                 "published": published_facts(silo),
                 "bytes_up": silo.bytes_up,
                 "bytes_down": silo.bytes_down,
@@ -128,11 +128,18 @@ def plan_facts(experiment: Experiment, plan: Plan, took: float) -> dict[str, Any
     return {"method": experiment.method.name, "seconds": took, "variants": variants}
 
 
+def adversaries_of(silo: SiloPlan) -> dict[str, float | None]:
+    """Give epsilon against each adversary."""
+    if silo.merges is not None:
+        return silo.merges.against(silo.delta)
+    return table(silo.epsilon, seen_by(silo.bytes_up > 0))
+
+
 def published_facts(silo: SiloPlan) -> list[dict[str, Any]]:
     """Give what the papers' formulas report for a silo's steps."""
     if not silo.steps or not silo.noise:
         return []
-    found = published_for(silo.noise, silo.work.rate, silo.steps, silo.delta, quick=True)
+    found = published_for(silo.noise, silo.rate, silo.steps, silo.delta, quick=True)
     return [{"paper": one.paper, "formula": one.formula, "epsilon": one.epsilon} for one in found]
 
 

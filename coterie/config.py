@@ -178,6 +178,7 @@ class PrivacyTable(Section):
     """What each silo may spend."""
 
     unit: Literal["example", "silo"] = "example"
+    noise_by: Literal["server", "silos"] = "server"
     epsilon: Epsilon
     delta: Delta = 1e-5
     clip: Positive = 1.0

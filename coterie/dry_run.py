@@ -5,7 +5,7 @@ Its vectors carry labels (see `labels`), so a method that is not sound in a unit
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -23,11 +23,16 @@ UNITS = ("example", "silo")
 
 @dataclass(frozen=True)
 class Counts:
-    """What a dry run saw: the doors called in each round, bytes of each silo in all rounds."""
+    """What a dry run saw: the doors called in each round, bytes of each silo in all rounds.
+
+    Under the unit 'silo' also in which rounds uploads are merged, and whether personal models are raw.
+    """
 
     calls: tuple[tuple[str, ...], ...]
     bytes_up: tuple[int, ...]
     bytes_down: tuple[int, ...]
+    merged: tuple[bool, ...] = ()
+    raw_personal: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,10 +67,10 @@ def dry_run(
     return first
 
 
-def one_pass(method: Method, facts: Facts, present: Tensor, run: int) -> Counts:
+def one_pass(method: Method, facts: Facts, present: Tensor, run: int, unit: str = "example") -> Counts:
     """Count one run of a method that was found sound: bytes differ where others take part."""
     with Labelling():
-        return _count(for_run(method, run), facts, run, "example", 1.0, present)
+        return _count(for_run(method, run), facts, run, unit, 1.0, present)
 
 
 def _count(method: Method, facts: Facts, run: int, unit: str, scale: float, present: Tensor | None) -> Counts:
@@ -73,7 +78,7 @@ def _count(method: Method, facts: Facts, run: int, unit: str, scale: float, pres
     public = CountingRoster.of(facts.roster, unit, run)
     shared, own = method.init(_RandomStart(scale, public, facts.rounds, facts.layers), silos)
     check_known((shared, own))
-    calls, up, down = [], [0] * silos, [0] * silos
+    calls, merged, up, down = [], [], [0] * silos, [0] * silos
     for number in range(rounds):
         here = None if present is None else label(present, raw=False)[number].unsqueeze(0)
         sent = method.broadcast(shared)
@@ -91,8 +96,14 @@ def _count(method: Method, facts: Facts, run: int, unit: str, scale: float, pres
             uploads = map_leaves(lambda leaf, who=here: _where(who, leaf, torch.zeros_like(leaf)), uploads)
             new = map_leaves(lambda old, own, who=here: _where(who, own, old), own, new)
         own = new
-        shared = method.merge(shared, uploads, public.at(here))
+        asked: list[None] = []
+        shared = method.merge(shared, uploads, replace(public, present=here, asked=asked))
         check_known(shared)
+        _refuse(
+            unit == "silo" and len(asked) > 1,
+            "merge asks for two means: under the unit 'silo' the mean of a round is asked for once",
+        )
+        merged.append(bool(asked))
         _refuse(
             tree_is_raw(shared),
             "merge looks into raw uploads: under the unit 'silo' it may only ask for roster.mean(uploads)",
@@ -103,7 +114,9 @@ def _count(method: Method, facts: Facts, run: int, unit: str, scale: float, pres
     if personal.shape not in ((1, silos, size), (1, 1, size)):
         raise Refused(f"personal must give [runs, silos, {size}], got {list(personal.shape)}")
     _refuse(unit == "example" and is_raw(personal), "a personal model is raw: it must be released")
-    return Counts(tuple(calls), tuple(up), tuple(down))
+    if unit == "example":
+        return Counts(tuple(calls), tuple(up), tuple(down))
+    return Counts(tuple(calls), tuple(up), tuple(down), tuple(merged), is_raw(personal))
 
 
 def _where(present: Tensor, new: Tensor, old: Tensor) -> Tensor:
@@ -121,6 +134,12 @@ def _check_home(uploads: Tree, own: Tree, silos: int, unit: str) -> None:
         for leaf in leaves(tree):
             if leaf.dim() < 2 or leaf.shape[1] != silos:
                 raise Refused(f"a silo's {what} must be [runs, silos, ...], got {list(leaf.shape)}")
+    if unit == "silo":
+        sent = leaves(uploads)
+        _refuse(
+            len(sent) > 1 or not all(leaf.is_floating_point() for leaf in sent),
+            "under the unit 'silo' a silo sends one real vector, which is clipped as a whole",
+        )
     if unit == "example":
         _refuse(
             tree_is_raw(uploads), "an upload is raw: under the unit 'example' only released values may leave"
@@ -221,6 +240,7 @@ class CountingRoster(Roster):
     """A roster for the dry run: under the unit 'silo' its mean is what releases raw uploads."""
 
     unit: str = "example"
+    asked: list[None] | None = None
 
     @classmethod
     def of(cls, roster: Roster, unit: str, run: int = 0) -> CountingRoster:
@@ -236,5 +256,7 @@ class CountingRoster(Roster):
             self.unit == "silo" and (weights is not None or self.groups is not None),
             "under the unit 'silo' the mean is uniform over all: no weights, no groups",
         )
+        if self.asked is not None:
+            self.asked.append(None)
         mean = super().mean(uploads, weights)
         return label(mean, raw=False) if self.unit == "silo" else mean

@@ -28,6 +28,7 @@ from .plan import Plan, make_plan
 from .privacy.budget import PerSilo, Privacy, Swept, check_budgets, loose_deltas, spread, sweep
 from .result import Result, RunRecord, SiloRecord, label_of
 from .roster import Roster
+from .silo_plan import make_silo_plan
 from .simulate import State, personal_vectors, simulate
 from .streams import SeededStreams
 from .task import Task
@@ -170,6 +171,24 @@ class Experiment:
         return torch.where(torch.isinf(self.epsilon), math.inf, clip)
 
     @cached_property
+    def terms(self) -> list[tuple[float, float, float]]:
+        """Under the unit 'silo': epsilon, delta and clip of each run, the same for all silos."""
+        if self.budgets in ("uniform", "closed-form"):
+            raise Problem(f"budgets: '{self.budgets}' is for the unit 'example'")
+        found = []
+        clips = self._per_run(lambda v: v.clip, "privacy.clip")
+        for run in range(len(self.keys)):
+            one = [{float(v) for v in values[run]} for values in (self.epsilon, self.delta, clips)]
+            for key, values in zip(("epsilon", "delta", "clip"), one, strict=True):
+                if len(values) > 1:
+                    raise Problem(
+                        f"privacy.{key}: one noise on the merge protects all silos alike: give one number"
+                        + (", or budgets = 'minimum'" if key == "epsilon" else "")
+                    )
+            found.append((one[0].pop(), one[1].pop(), one[2].pop()))
+        return found
+
+    @cached_property
     def lr(self) -> Tensor:
         """Learning rates `[runs, silos]`."""
         return self._per_run(lambda v: v.lr, "train.lr")
@@ -238,13 +257,23 @@ class Experiment:
         roster = Roster(self.roster.names, self.roster.sizes.cpu(), self.roster.epsilon.cpu())
         layers = tuple(self.task.layout.lengths)
         rounds = self.training.rounds
+        if self.privacy.unit == "silo":
+            plan = make_silo_plan(
+                self.running, roster, self.work, layers, rounds, self.terms, self.training.participation,
+                self.present, self.privacy.noise_by, on_progress,
+            )  # fmt: skip
+            self._remark(roster, plan)
+            return plan
         plan = make_plan(
             self.running, roster, self.work, layers, rounds, self.delta, self.present, on_progress,
             self.budgets,
         )  # fmt: skip
+        self._remark(roster, plan)
+        return plan
+
+    def _remark(self, roster: Roster, plan: Plan) -> None:
         remarks = [*self.running.remarks(roster, plan.present), *self._absent(plan)]
         self.notes.extend(remark for remark in remarks if remark not in self.notes)
-        return plan
 
     def _absent(self, plan: Plan) -> list[str]:
         """Name the silos that never take part."""
@@ -266,7 +295,8 @@ class Experiment:
     def cohort(self, plan: Plan) -> Cohort:
         """Give the silos, ready to train."""
         device = self.training.device
-        numbers = (self.lr, self.clip, plan.noise(), plan.choice_noise())
+        clip = self.clip if plan.merge is None else torch.full_like(self.clip, math.inf)
+        numbers = (self.lr, clip, plan.noise(), plan.choice_noise())
         settings = Settings(*(value.float().to(device) for value in numbers))
         examples = stack(self.federation, "train", device)
         return Cohort(self.task, examples, self.work, settings, self.training.memory)

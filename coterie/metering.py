@@ -54,6 +54,10 @@ class EntropyStreams:
         digest = hashlib.blake2b(key, key=self.secrets[silo], digest_size=48).digest()
         return self._generators.fill((run, silo), digest)
 
+    def merging(self, run: int, silo: str, round_: int) -> np.random.Generator:
+        """Refuse: ledgers do not know the unit 'silo' yet."""
+        raise Problem("ledgers do not keep the unit 'silo' yet: run it without a ledger")
+
     def kept(self, silo: str, what: str) -> np.random.Generator:
         """Give noise for one answer: the same whenever it is repeated, another for any other question."""
         digest = hashlib.blake2b(what.encode(), key=self.secrets[silo], digest_size=32).digest()

@@ -55,7 +55,10 @@ class Oracle(ABC):
 
 @dataclass
 class CohortOracle(Oracle):
-    """The doors of a cohort in training; a call that the plan does not have is refused."""
+    """The doors of a cohort in training; a call that the plan does not have is refused.
+
+    `at_home` under the unit 'silo', where silos train without noise and only merges are protected.
+    """
 
     cohort: Cohort
     streams: Streams
@@ -63,6 +66,7 @@ class CohortOracle(Oracle):
     planned: tuple[str, ...]
     rounds: int = 1
     present: Tensor | None = None
+    at_home: bool = False
     made: list[str] = field(default_factory=list)
 
     def descend(
@@ -74,9 +78,9 @@ class CohortOracle(Oracle):
         home: bool = False,
     ) -> Tensor:
         """Train by (DP-)SGD."""
-        if home:
+        if home and not self.at_home:
             raise Refused("training without noise at home is not sound under the unit 'example'")
-        self._count("descend")
+        self._count("home" if home else "descend")
         shape = (self.cohort.runs, len(self.cohort.work), start.shape[-1])
         pull = None if toward is None else per_run(strength).to(start.device)
         return cohort_descend(
@@ -92,6 +96,8 @@ class CohortOracle(Oracle):
 
     def select(self, candidates: Tensor, share: float) -> Tensor:
         """Choose by noisy numbers of errors."""
+        if self.at_home:
+            raise Refused("what a silo chooses is raw under the unit 'silo', where it has no sound release")
         self._count(f"select {share:g}")
         return cohort_select(
             self.cohort, candidates, self.streams, self.round, len(self.made) - 1, self.present

@@ -29,6 +29,10 @@ class Participation:
         if self.sampler not in ("fixed", "poisson"):
             raise Problem(f"participation: the sampler must be 'fixed' or 'poisson', got '{self.sampler}'")
 
+    def count(self, silos: int) -> int:
+        """Give how many silos a fixed share is."""
+        return max(1, round(self.share * silos))
+
 
 def schedule(how: Participation, seed: int, silos: int, rounds: int) -> Tensor:
     """Draw who takes part when, `[rounds, silos]`."""
@@ -36,6 +40,5 @@ def schedule(how: Participation, seed: int, silos: int, rounds: int) -> Tensor:
     drawn = generator.random((rounds, silos))
     if how.sampler == "poisson":
         return torch.from_numpy(drawn < how.share)
-    count = max(1, round(how.share * silos))
-    places = torch.from_numpy(np.argsort(drawn, axis=1)[:, :count])
+    places = torch.from_numpy(np.argsort(drawn, axis=1)[:, : how.count(silos)])
     return torch.zeros(rounds, silos, dtype=torch.bool).scatter_(1, places, True)

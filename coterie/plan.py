@@ -12,11 +12,13 @@ from torch import Tensor
 from .cohort.sampling import Work
 from .dry_run import Counts, Facts, dry_run, one_pass
 from .leaving import until_spent
+from .merging import Merge
 from .method import Method
 from .privacy.accountant import epsilon, epsilon_of
 from .privacy.calibration import Calibrated, Target, calibrate
 from .privacy.events import Event
 from .privacy.published import pfa_noise
+from .privacy.whole_silo import Merges
 from .roster import Roster
 
 UNITS = ("example", "silo")
@@ -27,7 +29,8 @@ class SiloPlan:
     """What one silo will do and spend in one run.
 
     `steps` are all noisy sums of its trainings, `noise` their multiplier; `selections` are private
-    choices, `choice_noise` the scale of their noise. It takes part in `rounds` rounds.
+    choices, `choice_noise` the scale of their noise. It takes part in `rounds` rounds. Under the unit
+    'silo' `steps` are the noisy merges seen of it, `noise` is theirs, and `merges` says how they are made.
     """
 
     name: str
@@ -42,21 +45,34 @@ class SiloPlan:
     rounds: int = 0
     selections: int = 0
     choice_noise: float = 0.0
+    merges: Merges | None = None
+
+    @property
+    def rate(self) -> float:
+        """The rate of what is released: of examples in a step, or of silos in a merge."""
+        if self.merges is None:
+            return self.work.rate
+        events = self.merges.strongest()
+        return events[0].rate if events else 1.0
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
     """What a training will do: `silos[run][k]` for every run and silo.
 
-    `present` says who takes part when, `[rounds, runs, silos]`; None: everybody always.
+    `present` says who takes part when, `[rounds, runs, silos]`; None: everybody always. Under the unit
+    'silo' `merge` says how uploads are merged.
     """
 
     counts: Counts
     silos: tuple[tuple[SiloPlan, ...], ...]
     present: Tensor | None = None
+    merge: Merge | None = None
 
     def noise(self) -> Tensor:
-        """Give the multipliers `[runs, silos]`."""
+        """Give the multipliers of the noise in silos' doors, `[runs, silos]`."""
+        if self.merge is not None:
+            return torch.zeros(len(self.silos), len(self.silos[0]))
         return torch.tensor([[silo.noise for silo in run] for run in self.silos])
 
     def choice_noise(self) -> Tensor:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from .cohort.sampling import Work, coins
 from .federation import Federation, Silo
+from .merging import SERVER, Merge
 from .messages import addressed, pack, unpack
 from .method import Method, PerRun, for_run, per_run
 from .oracle import Oracle
@@ -141,6 +142,41 @@ class ReferenceSilo:
         return self.method.personal(unpack(message), unpack(self.own)).reshape(-1)
 
 
+@dataclass(frozen=True, eq=False)
+class SlowMerging(Roster):
+    """The mean of the unit 'silo', number by number."""
+
+    merge: Merge | None = None
+    noises: tuple[np.random.Generator, ...] = ()
+    draws: tuple[np.random.Generator, ...] = ()
+
+    @classmethod
+    def of_round(
+        cls, roster: Roster, merge: Merge, streams: SeededStreams, run: int, number: int
+    ) -> SlowMerging:
+        """Give the roster of a round, with the generators of the server's and of each silo's noise."""
+        draws = tuple(streams.merging(run, name, number) for name in roster.names)
+        facts = (roster.names, roster.sizes, roster.epsilon, None, None, roster.steps)
+        one = Merge(merge.noise[run : run + 1], merge.clip[run : run + 1], merge.cohort, merge.where)
+        return cls(*facts, merge=one, noises=(streams.merging(run, SERVER, number),), draws=draws)
+
+    def mean(self, uploads: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Clip each upload, add them and the noise, divide by the planned size of a cohort."""
+        assert self.merge is not None
+        clip, noise = float(self.merge.clip), float(self.merge.noise)
+        total = np.zeros(uploads[0, 0].shape)
+        for k, upload in enumerate(uploads[0].double().numpy()):
+            if self.present is not None and not bool(self.present[0, k]):
+                continue
+            norm = float(np.sqrt((upload**2).sum()))
+            total += upload if norm <= clip else upload * (clip / norm)
+            if noise and self.merge.where == "silos":
+                total += noise * clip * self.draws[k].standard_normal((1, *total.shape))[0]
+        if noise and self.merge.where == "server":
+            total += noise * clip * self.noises[0].standard_normal((1, *total.shape))[0]
+        return torch.from_numpy(total / self.merge.cohort).float().reshape(1, 1, *total.shape)
+
+
 def _steps(terms: Sequence[Terms]) -> Steps:
     """Give how the silos step."""
     noises = [term.noise * term.clip / term.work.expected if term.noise else 0.0 for term in terms]
@@ -188,13 +224,15 @@ def run_reference(
         answers = [
             silo.answer(pack(addressed(sent, k, count)), number) for k, silo in enumerate(silos) if here[k]
         ]
-        if not answers:
+        if not answers and plan.merge is None:
             continue
         found = iter(unpack(answer) for answer in answers)
-        first = unpack(answers[0])
+        first = unpack(answers[0]) if answers else torch.zeros(1, 1, sum(start.layers))
         nothing = map_leaves(torch.zeros_like, first)
         uploads = concatenate([next(found) if flag else nothing for flag in here], dim=1)
         present = None if all(here) else torch.tensor([here])
+        if plan.merge is not None:
+            roster = SlowMerging.of_round(roster, plan.merge, streams, run, number)
         shared = single.merge(shared, uploads, roster.at(present))
     sent = single.broadcast(shared)
     return torch.stack([silo.personal(pack(addressed(sent, k, count))) for k, silo in enumerate(silos)])

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .cohort.descend import Cohort
+from .merging import MergingRoster
 from .method import Method
 from .oracle import CohortOracle
 from .plan import Plan
@@ -90,7 +91,10 @@ def simulate(
     rounds = len(plan.counts.calls)
     for number in range(state.round, rounds):
         present = plan.present_at(number, cohort.runs, before(number) if before is not None else None)
-        state = _round(method, cohort, plan.counts.calls[number], rounds, roster, streams, state, present)
+        merging = roster
+        if plan.merge is not None:
+            merging = MergingRoster.of(roster, plan.merge, streams, number)
+        state = _round(method, cohort, plan.counts.calls[number], rounds, merging, streams, state, present)
         yield state
 
 
@@ -105,9 +109,10 @@ def _round(
     present: Tensor | None,
 ) -> State:
     shared, own = state.shared, state.own
-    if present is not None and not present.any():
+    merging = isinstance(roster, MergingRoster)
+    if present is not None and not present.any() and not merging:
         return State(state.round + 1, shared, own)
-    oracle = CohortOracle(cohort, streams, state.round, calls, rounds, present)
+    oracle = CohortOracle(cohort, streams, state.round, calls, rounds, present, at_home=merging)
     if present is not None:
         present = present.to(cohort.device)
     uploads, own = method.local(method.broadcast(shared), own, oracle)

@@ -24,6 +24,10 @@ class Streams(Protocol):
         """Give the generators of coins and of noise for one call of a door, at their beginning."""
         ...
 
+    def merging(self, run: int, silo: str, round_: int) -> np.random.Generator:
+        """Give the noise of a merge, or of one silo's upload to it."""
+        ...
+
 
 class Refilled:
     """Pairs of generators, made once for each run and silo and set to a new state for each call.
@@ -65,6 +69,13 @@ class SeededStreams:
         key = f"{seed}\0{variant}\0{round_}\0{call}\0{silo}"
         digest = hashlib.blake2b(key.encode(), digest_size=48).digest()
         return self._generators.fill((run, silo), digest)
+
+    def merging(self, run: int, silo: str, round_: int) -> np.random.Generator:
+        """Give the noise of a merge (a silo without a name), or of one silo's upload to it."""
+        seed, variant = self.keys[run]
+        key = f"{seed}\0{variant}\0{round_}\0merge\0{silo}"
+        digest = hashlib.blake2b(key.encode(), digest_size=32).digest()
+        return np.random.Generator(np.random.SFC64(int.from_bytes(digest)))
 
     def for_run(self, run: int) -> SeededStreams:
         """Give the streams of one run alone."""

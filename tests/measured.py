@@ -13,6 +13,8 @@ from coterie.experiment import Experiment
 from coterie.federation import Federation, Silo
 from coterie.metering import run_plans
 from coterie.methods import Local
+from coterie.reference import Terms, run_reference
+from coterie.streams import SeededStreams
 from coterie.task import Task
 from tests.helpers import experiment, reference_vectors, task_for, vectors
 
@@ -36,6 +38,19 @@ def alone(federation: Federation, task: Task | None = None, **more) -> Experimen
 def silent(silos: int = 3, size: int = SIZE, features: int = 2000, **more) -> Experiment:
     """Silos whose examples are all null: whatever moves a model is noise."""
     return alone(federation_of(torch.zeros(silos, size, features)), **more)
+
+
+def reference_of(made: Experiment, run: int) -> torch.Tensor:
+    """Train one run of the unit 'silo' with the slow engine: silos add no noise to their steps."""
+    plan = made.plan()
+    terms = [
+        Terms(silo.work, float(made.lr[run, k]), math.inf, 0.0) for k, silo in enumerate(plan.silos[run])
+    ]
+    seed = made.keys[run][0]
+    streams = SeededStreams(made.keys)
+    return run_reference(
+        made.running, made.task, made.federation, plan, made.roster, terms, seed, streams, run
+    )
 
 
 def noise_is_as_charged(made: Experiment, found: torch.Tensor | None = None) -> bool:

@@ -279,9 +279,8 @@ def test_a_large_delta_is_warned_of():
     assert "2 silo(s), as 'a'" in loose_deltas([0.05, 0.05], [100, 20], ["a", "b"])[0]
 
 
-def test_the_silo_unit_is_refused_for_now():
-    with pytest.raises(Problem, match="'silo' cannot be trained by this version"):
-        Privacy(epsilon=1.0, unit="silo")
+def test_units_are_known():
+    Privacy(epsilon=1.0, unit="silo")
     with pytest.raises(Problem, match="unknown unit 'examples'; did you mean 'example'"):
         Privacy(epsilon=1.0, unit="examples")
 

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from ..errors import Problem, nearest
 from .preferences import check_preference, draw_budgets
+from .whole_silo import PLACES
+
+UNITS = ("example", "silo")
 
 # Within these, float32 holds the norms that are compared with a clip.
 LEAST_CLIP, MOST_CLIP = 1e-6, 1e6
@@ -26,6 +29,9 @@ class Privacy:
     `{"each": [1, 2, 4]}`, dealt in turn), or a list: one run for each. An infinite epsilon
     means no privacy: no clip, no noise. An epsilon that is a name ("mixgauss1") is drawn for
     each silo from these preferences, by `budget_seed`: the same for every seed of training.
+
+    Under the unit "silo" a whole silo is protected: `clip` is that of its upload, and noise is added to
+    the merge by the server, or to each upload by its silo (`noise_by`).
     """
 
     epsilon: Swept
@@ -33,17 +39,18 @@ class Privacy:
     clip: Swept = 1.0
     unit: str = "example"
     budget_seed: int = 0
+    noise_by: str = "server"
 
     def __post_init__(self) -> None:
         for value in sweep(self.epsilon):
             if isinstance(value, str):
                 check_preference(value)
-        if self.unit == "silo":
-            raise Problem(
-                "privacy.unit: 'silo' cannot be trained by this version; 'example' protects each example"
-            )
-        if self.unit != "example":
-            raise Problem(f"privacy.unit: unknown unit '{self.unit}'; {nearest(self.unit, ('example',))}")
+        if self.unit not in UNITS:
+            raise Problem(f"privacy.unit: unknown unit '{self.unit}'; {nearest(self.unit, UNITS)}")
+        if self.noise_by not in PLACES:
+            raise Problem(f"privacy.noise_by: expected one of {', '.join(PLACES)}, got '{self.noise_by}'")
+        if self.unit == "example" and self.noise_by != "server":
+            raise Problem("privacy.noise_by: under the unit 'example' noise is added in the silos' doors")
 
 
 def sweep(value: Swept) -> list[PerSilo]:

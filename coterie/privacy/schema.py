@@ -21,7 +21,7 @@ class Part(BaseModel):
 class Guarantee(Part):
     """What is certified; numbers are null where nothing protects."""
 
-    unit: Literal["example"]
+    unit: Literal["example", "silo"]
     adjacency: Literal["zero-out"]
     epsilon: Bound
     lower: Bound
@@ -78,6 +78,20 @@ class DoorPart(Part):
     clip: float | None
 
 
+class MergesPart(Part):
+    """How uploads of a whole silo were merged."""
+
+    noise: Annotated[float, Field(ge=0)]
+    clip: float
+    silos: Annotated[int, Field(ge=1)]
+    rate: Share
+    sampler: Literal["poisson", "fixed"]
+    merges: Annotated[int, Field(ge=0, le=10**9)]
+    came: Annotated[int, Field(ge=0, le=10**9)]
+    noise_by: Literal["server", "silos"]
+    raw_personal: bool
+
+
 class TuningPart(Part):
     """A sweep, of which the chosen trial is stated."""
 
@@ -118,6 +132,7 @@ class StatementPart(Part):
     tuning: str | TuningPart
     declared_size: Annotated[int, Field(ge=0)]
     doors: list[DoorPart]
+    merges: MergesPart | None
     events: list[EventPart]
     randomness: str
     ledger: LedgerPart | None

@@ -20,8 +20,9 @@ from .events import Event, grouped, joined
 from .kept import Kept
 from .published import Published, published_for, warning
 from .tuning import COVERED, Trials, chosen_epsilon
+from .whole_silo import Merges
 
-SCHEMA = "coterie-statement/2"
+SCHEMA = "coterie-statement/3"
 SEES_UPLOADS = ("server", "silos", "shared")
 CHOSEN = ("shared", "personal")  # who sees only the chosen one of a sweep's trials
 TEST_SCORES = (
@@ -32,6 +33,12 @@ ALWAYS_UNCOVERED = (
     "the number of examples of the silo, the classes and the shape of the data, taken as public",
     "rounding of floating-point noise",
 )
+HOLDS = {
+    "example": "everything that leaves the silo: uploads, shared and personal models",
+    "silo": "the merges that everybody sees and all that others make of them (billboard, hence joint,"
+    " privacy); this silo's own personal model is for itself",
+}
+SEES_ALL = "the server, which sees uploads as they are unless they are added up by secure aggregation"
 SAMPLES = ("poisson", "all examples", "all test examples")
 BOUNDS = {
     "pld": "upper, by privacy-loss distributions (dp-accounting)",
@@ -60,6 +67,12 @@ class Door:
     rate: float
     expected_batch: float
     clip: float
+
+
+def always_uncovered(merges: Merges | None) -> tuple[str, ...]:
+    """Give the sentences about what no statement of a unit covers."""
+    sees_all = merges is not None and merges.releases()["server"] is None
+    return (*ALWAYS_UNCOVERED, SEES_ALL) if sees_all else ALWAYS_UNCOVERED
 
 
 def kept_numbers() -> Kept:
@@ -103,19 +116,21 @@ def statement(
     ledger: dict[str, Any] | None = None,
     tuning: dict[str, Any] | None = None,
     kept: Kept | None = None,
+    merges: Merges | None = None,
 ) -> dict[str, Any]:
     """Give the statement of one silo as plain data.
 
     `charged` is what the ledger charged, where that is more than what was released. `tuning` tells of
     a sweep, of which `events` are all trials: how their number was drawn, and what one trial releases.
-    `kept` are numbers of earlier statements, not found again.
+    `kept` are numbers of earlier statements, not found again. With `merges` the unit is the whole silo.
     """
     whole = grouped(events)
     found = _found(whole, delta, kept)
     private = math.isfinite(found["epsilon"])
     certified = max(found["epsilon"], charged)
-    uncovered = [*not_covered, *ALWAYS_UNCOVERED, WITHOUT_LEDGER if ledger is None else LEAVING]
-    against = table(certified, seen)
+    unit = "example" if merges is None else "silo"
+    uncovered = [*not_covered, *always_uncovered(merges), WITHOUT_LEDGER if ledger is None else LEAVING]
+    against = table(certified, seen) if merges is None else merges.against(delta)
     if tuning is not None:
         best = best_trial(tuning)
         against |= {name: best if math.isfinite(best) else None for name in CHOSEN}
@@ -126,7 +141,7 @@ def statement(
         "method": method,
         "settings": settings,
         "guarantee": {
-            "unit": "example",
+            "unit": unit,
             "adjacency": ADJACENCY,
             "epsilon": certified if private else None,
             "lower": found["lower"] if private else None,
@@ -134,7 +149,7 @@ def statement(
             "budget": budget if private else None,
             "replace_one": found["replace_one"] if private else None,
             "bound": BOUNDS[found["by"]],
-            "holds_for": "everything that leaves the silo: uploads, shared and personal models",
+            "holds_for": HOLDS[unit],
         },
         "adversaries": {
             name: {"who": ADVERSARIES[name], "epsilon": value} for name, value in against.items()
@@ -144,6 +159,7 @@ def statement(
         "tuning": UNTUNED if tuning is None else tuning,
         "declared_size": size,
         "doors": [asdict(door) for door in doors],
+        "merges": None if merges is None else asdict(merges),
         "events": [asdict(event) for event in whole],
         "randomness": SIMULATED if ledger is None else METERED,
         "ledger": ledger,
@@ -219,7 +235,15 @@ def verify(text: str) -> dict[str, Any]:
 def _recompute(content: dict[str, Any]) -> None:
     said = content["guarantee"]
     events = tuple(Event(**event) for event in content["events"])
-    _check_words(content)
+    try:
+        merges = None if content["merges"] is None else Merges(**content["merges"])
+    except Problem as problem:
+        raise Problem(f"statement: {problem}") from None
+    _check_words(content, merges)
+    if said["unit"] != ("example" if merges is None else "silo"):
+        raise Problem("statement: guarantee.unit: not that of what was merged")
+    if merges is not None and grouped(events) != grouped(merges.strongest()):
+        raise Problem("statement: events: not what its merges give")
     if said["epsilon"] is None:
         if any(entry["epsilon"] for entry in content["adversaries"].values()):
             raise Problem("statement: adversaries: an epsilon is stated where nothing protects")
@@ -236,14 +260,17 @@ def _recompute(content: dict[str, Any]) -> None:
         _check_trials(events, tuning)
         true |= dict.fromkeys(CHOSEN, best_trial(tuning))
     spent = true["personal"]
+    if merges is not None:
+        _check_merges(content, merges)
     if content["ledger"] is None and spent > said["budget"] * (1 + 1e-9):
         raise Problem(f"statement: guarantee.budget: {spent:.6g} is spent of {said['budget']:.6g}")
     stated = {name: entry["epsilon"] for name, entry in content["adversaries"].items()}
     nothing_sent = all(stated[name] == 0 for name in SEES_UPLOADS)
-    for name, epsilon in true.items():
+    for name, epsilon in (true if merges is None else {}).items():
         if stated[name] != epsilon and not (nothing_sent and name in SEES_UPLOADS):
             raise Problem(f"statement: adversaries.{name}: {stated[name]} is not what the events give")
-    _check_doors(content["doors"], events)
+    if merges is None:
+        _check_doors(content["doors"], events)
     beside = [[p["paper"], p["formula"], p["epsilon"]] for p in content["published"]]
     if beside != finite([[p["paper"], p["formula"], p["epsilon"]] for p in found["published"]]):
         raise Problem("statement: published: not what the formulas give for these events")
@@ -251,10 +278,29 @@ def _recompute(content: dict[str, Any]) -> None:
         raise Problem("statement: warnings or guarantee.bound: not what the events give")
 
 
-def _check_words(content: dict[str, Any]) -> None:
+def merge_door(merges: Merges) -> list[Door]:
+    """Give the door of a silo's uploads."""
+    clip = math.inf if merges.noise == 0 else merges.clip
+    door = Door("merge", merges.came, 1, merges.sampler, merges.rate, merges.cohort, clip)
+    return [door] if merges.came else []
+
+
+def _check_merges(content: dict[str, Any], merges: Merges) -> None:
+    """What is said against whom is what the merges give, and so are the doors."""
+    true = merges.against(content["guarantee"]["delta"])
+    for name, entry in content["adversaries"].items():
+        said, least = entry["epsilon"], true[name]
+        if (said is None) != (least is None) or abs((said or 0) - (least or 0)) > 1e-9 * (least or 1):
+            raise Problem(f"statement: adversaries.{name}: {said} is not what the merges give")
+    if content["doors"] != finite([asdict(door) for door in merge_door(merges)]):
+        raise Problem("statement: doors: not those of the merges")
+
+
+def _check_words(content: dict[str, Any], merges: Merges | None) -> None:
     """Check the sentences that every statement has."""
     metered = content["ledger"] is not None
-    missing = {*ALWAYS_UNCOVERED, LEAVING if metered else WITHOUT_LEDGER} - set(content["not_covered"])
+    always = always_uncovered(merges)
+    missing = {*always, LEAVING if metered else WITHOUT_LEDGER} - set(content["not_covered"])
     if missing:
         raise Problem(f"statement: not_covered: it lacks '{sorted(missing)[0]}'")
     if content["randomness"] != (METERED if metered else SIMULATED):

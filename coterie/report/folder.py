@@ -20,9 +20,9 @@ from ..errors import Problem
 from ..experiment import Experiment
 from ..jsonable import finite
 from ..metering import Account, Meter, run_plans
-from ..plan import Plan
+from ..plan import Plan, SiloPlan
 from ..privacy.kept import Kept
-from ..privacy.statement import Door, kept_numbers, statement, text_of
+from ..privacy.statement import Door, kept_numbers, merge_door, statement, text_of
 from ..result import Result, RunRecord, SiloRecord, file_names, save_vector
 from .statement_page import page
 
@@ -169,6 +169,8 @@ def statement_of(
 ) -> dict[str, Any]:
     """Give the statement of one silo in one run."""
     silo = plan.silos[run][k]
+    if silo.merges is not None:
+        return silo_statement(experiment, silo, run, kept)
     asked = run_plans(experiment.method.name, plan, k)[run]
     account = Account(
         asked.events(0, asked.rounds), silo.epsilon, silo.delta, silo.budget, ((0, asked.rounds),), None
@@ -176,6 +178,26 @@ def statement_of(
     if meter is not None:
         account = meter.account(k, run)
     return statement_for(experiment, plan, run, k, account, asked.seen, kept=kept)
+
+
+def silo_statement(experiment: Experiment, silo: SiloPlan, run: int, kept: Kept | None) -> dict[str, Any]:
+    """Give the statement of a whole silo in one run."""
+    merges = silo.merges
+    assert merges is not None
+    return statement(
+        silo=silo.name,
+        method=experiment.method.name,
+        settings=experiment.variants[experiment.keys[run][1]].shown,
+        size=silo.work.size,
+        doors=merge_door(merges),
+        events=merges.strongest(),
+        seen=(),
+        budget=silo.budget,
+        delta=silo.delta,
+        not_covered=experiment.federation.not_covered,
+        kept=kept,
+        merges=merges,
+    )
 
 
 def statement_for(

@@ -72,7 +72,8 @@ def _headline(said: dict[str, Any]) -> list[str]:
         f"<p class='number'>epsilon ≤ {shown(said['epsilon'])} at delta {said['delta']:g}</p>",
         f"<p>of a budget of {said['budget']:g}. No less than {_floor(said['lower'])} is true."
         f" The unit is one {escape(said['unit'])}; adjacency is {escape(said['adjacency'])}"
-        f" (an {escape(said['unit'])} replaced by a null one). For one replaced by any other the bound is"
+        f" ({'an' if said['unit'] == 'example' else 'a'} {escape(said['unit'])} replaced by a null one). For"
+        " one replaced by any other the bound is"
         f" {shown(said['replace_one'])}. It holds for {escape(said['holds_for'])}.</p>",
     ]
 
@@ -91,6 +92,12 @@ def _door(door: dict[str, Any]) -> tuple[str, str]:
     if door["door"] == "score":
         tests = f"{door['expected_batch']:g} test examples"
         return "score", f"{door['calls']} noisy sums over all {tests}, each bounded to [0, 1]"
+    if door["door"] == "merge":
+        clip = "not clipped" if door["clip"] is None else f"clipped to {door['clip']:g}"
+        return "merge", (
+            f"{door['calls']} uploads, {clip}, each added to those of the round's silos ({door['sampler']}"
+            f" draws at rate {door['rate']:.4g}; the sum is divided by {door['expected_batch']:g})"
+        )
     if door["door"] == "select":
         return "select", f"{door['calls']} private choices by noisy numbers of errors of all examples"
     clip = "not clipped" if door["clip"] is None else f"each example's gradient clipped to {door['clip']:g}"

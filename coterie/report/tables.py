@@ -104,7 +104,7 @@ def _plan_table(silos: tuple[SiloPlan, ...], labels: list[str]) -> Table:
         table.add_row(
             silo.name,
             str(silo.work.size),
-            f"{silo.work.rate:.3g}",
+            f"{silo.rate:.3g}",
             str(silo.steps),
             f"{silo.noise:.3f}",
             number(silo.budget),
