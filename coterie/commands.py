@@ -87,15 +87,25 @@ def plan_config(config: Config, *, data_dir: str | None, as_json: bool) -> None:
     for experiment, plan in zip(made, plans, strict=True):
         for shown in plan_tables(experiment, plan):
             out.print(shown)
-        seen = seen_by(plan.counts.bytes_up[0] > 0)
-        whom = ", ".join(ADVERSARIES[name] for name in seen)
-        rest = "" if len(seen) == len(ADVERSARIES) else "; others see nothing of a silo"
-        tell(out, f"{experiment.method.name}: epsilon holds against {whom}{rest}.")
+        tell(out, f"{experiment.method.name}: {_whom(plan)}.")
     for note in notes_of(made):
         tell(out, f"note: {note}", "yellow")
     runs = sum(len(e.keys) for e in made)
     expected = max(1, round(sum(took)))
     tell(out, f"{runs} run(s), about {expected} s of training on this machine. Nothing was trained.")
+
+
+def _whom(plan: Plan) -> str:
+    """Say against whom epsilon holds, of the silo that is most seen."""
+    most = max((silo for run in plan.silos for silo in run), key=lambda silo: (silo.steps, silo.bytes_up))
+    against = adversaries_of(most)
+    holds = [ADVERSARIES[name] for name, value in against.items() if value]
+    bare = [ADVERSARIES[name] for name, value in against.items() if value is None]
+    blind = [ADVERSARIES[name] for name, value in against.items() if value == 0]
+    parts = [f"epsilon holds against {', '.join(holds)}"] if holds else []
+    parts += [f"nothing protects against {', '.join(bare)}"] if bare else []
+    parts += [f"nothing is seen of a silo by {', '.join(blind)}"] if blind else []
+    return "; ".join(parts)
 
 
 def notes_of(made: list[Experiment]) -> list[str]:
@@ -236,6 +246,13 @@ def meters_for(config: Config, made: Sequence[Experiment], alone: bool) -> list[
     """Open the ledgers that a configuration asks for; new ones get the budgets of a run if it is alone."""
     if config.privacy.ledger is None:
         return [None] * len(made)
+    for experiment in made:
+        if experiment.budgets in ("maximum", "none"):
+            raise Problem(
+                f"method: budgets = '{experiment.budgets}' is for comparison only: no ledger pays for it"
+            )
+        if experiment.privacy.unit != "example":
+            raise Problem("privacy.ledger: ledgers do not keep the unit 'silo' yet: run it without a ledger")
     first, federation = made[0], made[0].federation
     budgets: Sequence[tuple[float, float] | None] = [None] * len(federation)
     if alone:

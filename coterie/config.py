@@ -111,7 +111,8 @@ def _range(value: Any) -> Any:
 def _participation(value: Any) -> Any:
     """Accept a share of silos a round, or {poisson = share}."""
     share = value.get("poisson") if isinstance(value, Mapping) and set(value) == {"poisson"} else value
-    if value is None or (_number(share, 0, 1, True) and float(share or 0) > 0):
+    number = isinstance(share, int | float) and not isinstance(share, bool) and 0 < share <= 1
+    if value is None or number:
         return value
     raise _fail(f"expected a share in (0, 1] or {{ poisson = share }}, got {value!r}")
 
@@ -355,7 +356,7 @@ def _problems_of(table: Any) -> list[str]:
             problems += [f"after.{problem}" for problem in _problems_of_first(value)]
             continue
         if key == "budgets":
-            if value not in BUDGETS:
+            if not isinstance(value, str) or value not in BUDGETS:
                 problems.append(f"budgets: expected one of {', '.join(BUDGETS)}, got {value!r}")
             continue
         if key not in settings:
@@ -378,7 +379,10 @@ def _problems_of_first(table: Any) -> list[str]:
         return [f"name: expected a table of a method, as {{ name = 'ifca', share = 0.1 }}, got {table!r}"]
     share = table.get("share", 0.1)
     wrong = [] if _number(share, 0, 1, True) else [f"share: expected a share of rounds, got {share!r}"]
-    rest = {key: value for key, value in table.items() if key not in ("share", "after")}
+    for key in ("after", "budgets"):
+        if key in table:
+            wrong.append(f"{key}: not possible here: it belongs to the method that comes after")
+    rest = {key: value for key, value in table.items() if key not in ("share", "after", "budgets")}
     wrong += [f"{key}: a list is not possible here" for key, value in rest.items() if isinstance(value, list)]
     return wrong + _problems_of(rest)
 

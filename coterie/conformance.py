@@ -17,6 +17,7 @@ from .dry_run import dry_run
 from .errors import Refused
 from .experiment import Experiment, Training
 from .federation import Federation, from_table
+from .merging import MergingRoster
 from .method import Method, settings_of
 from .oracle import CohortOracle
 from .privacy.budget import Privacy
@@ -47,11 +48,9 @@ def check_method(method: Method, unit: str = "example") -> None:
             raise NotConforming("a method must be frozen: @dataclass(frozen=True)")
     except dataclasses.FrozenInstanceError:
         pass
-    made = _experiment(method)
-    layers = tuple(made.task.layout.lengths)
-    dry_run(made.running, made.roster, layers, made.training.rounds, unit)
-    if unit != "example":
-        return
+    made = _experiment(method, unit=unit)
+    layers, names = tuple(made.task.layout.lengths), tuple(made.task.layout.names)
+    dry_run(made.running, made.roster, layers, made.training.rounds, unit, names=names)
     _check_round(made)
     vectors = _train(made)
     _check_order(method, made, vectors)
@@ -63,10 +62,12 @@ def _require(condition: bool, sentence: str) -> None:
         raise NotConforming(sentence)
 
 
-def _experiment(method: Method, federation: Federation | None = None) -> Experiment:
+def _experiment(method: Method, federation: Federation | None = None, unit: str = "example") -> Experiment:
     federation = federation or _federation()
     task = make_task("mlp", shape=federation.shape, classes=0, options={"hidden": 3})
     privacy = Privacy(epsilon={"a": 1.0, "b": 2.0, "c": 4.0, "d": 8.0}, delta=1e-3)
+    if unit == "silo":
+        privacy = Privacy(epsilon=8.0, delta=1e-2, unit=unit)
     return Experiment(federation, task, method, privacy, Training(rounds=3, batch=4, lr=0.3))
 
 
@@ -88,7 +89,10 @@ def _check_round(made: Experiment) -> None:
     before = _copy((shared, own))
     answers = []
     for _ in range(2):
-        oracle = CohortOracle(cohort, streams, 0, plan.counts.calls[0], made.training.rounds)
+        at_home = plan.merge is not None
+        oracle = CohortOracle(cohort, streams, 0, plan.counts.calls[0], made.training.rounds, at_home=at_home)
+        if plan.merge is not None:
+            roster = MergingRoster.of(roster, plan.merge, streams, 0)
         sent = method.broadcast(shared)
         uploads, kept = method.local(sent, own, oracle)
         merged = method.merge(shared, uploads, roster)
@@ -116,7 +120,7 @@ def _train(made: Experiment) -> Tensor:
 def _check_order(method: Method, made: Experiment, vectors: Tensor) -> None:
     order = [2, 0, 3, 1]
     names = [made.federation.names[k] for k in order]
-    turned = _train(_experiment(method, made.federation.pick(names)))
+    turned = _train(_experiment(method, made.federation.pick(names), made.privacy.unit))
     _require(
         _close(turned, vectors[:, order]),
         f"'{method.name}' depends on the order of the silos",
@@ -125,9 +129,10 @@ def _check_order(method: Method, made: Experiment, vectors: Tensor) -> None:
 
 def _check_reference(made: Experiment, vectors: Tensor) -> None:
     plan = made.plan()
+    settings = made.cohort(plan).settings
+    lr, clip, noise = (part[0].tolist() for part in (made.lr, settings.clip, plan.noise()))
     terms = [
-        Terms(silo.work, float(made.lr[0, k]), float(made.clip[0, k]), silo.noise, silo.choice_noise)
-        for k, silo in enumerate(plan.silos[0])
+        Terms(silo.work, lr[k], clip[k], noise[k], silo.choice_noise) for k, silo in enumerate(plan.silos[0])
     ]
     roster = replace(made.roster, epsilon=made.roster.epsilon[:1])
     slow = run_reference(

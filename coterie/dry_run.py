@@ -42,6 +42,7 @@ class Facts:
     roster: Roster
     rounds: int
     layers: tuple[int, ...]
+    names: tuple[str, ...] = ()
 
 
 def dry_run(
@@ -51,12 +52,14 @@ def dry_run(
     rounds: int,
     unit: str = "example",
     present: Tensor | None = None,
+    names: tuple[str, ...] = (),
 ) -> Counts:
     """Run a method on labelled random vectors, on their opposites and on others: the counts must agree.
 
-    `present` says who takes part when, `[rounds, silos]`.
+    `layers` and `names` are lengths and names of the parameters; `present` says who takes part when,
+    `[rounds, silos]`.
     """
-    single, facts = for_run(method, 0), Facts(roster, rounds, layers)
+    single, facts = for_run(method, 0), Facts(roster, rounds, layers, names)
     with Labelling():
         first, *others = (_count(single, facts, 0, unit, scale, present) for scale in (1.0, -1.0, 7.0))
     if any(other != first for other in others):
@@ -67,7 +70,7 @@ def dry_run(
     return first
 
 
-def one_pass(method: Method, facts: Facts, present: Tensor, run: int, unit: str = "example") -> Counts:
+def one_pass(method: Method, facts: Facts, present: Tensor | None, run: int, unit: str = "example") -> Counts:
     """Count one run of a method that was found sound: bytes differ where others take part."""
     with Labelling():
         return _count(for_run(method, run), facts, run, unit, 1.0, present)
@@ -76,7 +79,7 @@ def one_pass(method: Method, facts: Facts, present: Tensor, run: int, unit: str 
 def _count(method: Method, facts: Facts, run: int, unit: str, scale: float, present: Tensor | None) -> Counts:
     silos, size, rounds = len(facts.roster), sum(facts.layers), facts.rounds
     public = CountingRoster.of(facts.roster, unit, run)
-    shared, own = method.init(_RandomStart(scale, public, facts.rounds, facts.layers), silos)
+    shared, own = method.init(_RandomStart(scale, public, facts.rounds, facts.layers, _names(facts)), silos)
     check_known((shared, own))
     calls, merged, up, down = [], [], [0] * silos, [0] * silos
     for number in range(rounds):
@@ -117,6 +120,11 @@ def _count(method: Method, facts: Facts, run: int, unit: str, scale: float, pres
     if unit == "example":
         return Counts(tuple(calls), tuple(up), tuple(down))
     return Counts(tuple(calls), tuple(up), tuple(down), tuple(merged), is_raw(personal))
+
+
+def _names(facts: Facts) -> tuple[str, ...]:
+    """Give the names of the parameters, or numbers in their places."""
+    return facts.names or tuple(map(str, range(len(facts.layers))))
 
 
 def _where(present: Tensor, new: Tensor, old: Tensor) -> Tensor:
@@ -181,6 +189,7 @@ class _RandomStart:
     roster: Roster
     rounds: int
     layers: tuple[int, ...]
+    names: tuple[str, ...]
 
     def initial(self, index: int = 0, apart: bool = False) -> Tensor:
         """Give a random vector in place of an initial one."""

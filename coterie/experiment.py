@@ -255,18 +255,18 @@ class Experiment:
     def plan(self, on_progress: Callable[[int, int], None] | None = None) -> Plan:
         """Give what every silo will do and spend, without training."""
         roster = Roster(self.roster.names, self.roster.sizes.cpu(), self.roster.epsilon.cpu())
-        layers = tuple(self.task.layout.lengths)
+        layers, names = tuple(self.task.layout.lengths), tuple(self.task.layout.names)
         rounds = self.training.rounds
         if self.privacy.unit == "silo":
             plan = make_silo_plan(
                 self.running, roster, self.work, layers, rounds, self.terms, self.training.participation,
-                self.present, self.privacy.noise_by, on_progress,
+                self.present, self.privacy.noise_by, on_progress, names,
             )  # fmt: skip
             self._remark(roster, plan)
             return plan
         plan = make_plan(
             self.running, roster, self.work, layers, rounds, self.delta, self.present, on_progress,
-            self.budgets,
+            self.budgets, names,
         )  # fmt: skip
         self._remark(roster, plan)
         return plan
@@ -278,13 +278,14 @@ class Experiment:
     def _absent(self, plan: Plan) -> list[str]:
         """Name the silos that never take part."""
         found = []
-        never = sum(silo.rounds == 0 for run in plan.silos for silo in run)
+        absent = [silo.name for run in plan.silos for silo in run if silo.rounds == 0]
+        never = len(absent)
         if never:
-            name = next(silo.name for run in plan.silos for silo in run if silo.rounds == 0)
+            name = absent[0]
             found.append(
                 f"{self.method.title}: {never} of {sum(map(len, plan.silos))} silos (over all runs), as"
                 f" '{name}', take part in no round: nothing is released or charged"
-                + (": their budgets do not pay for one" if self.budgets == "uniform" else "")
+                + (": they are not drawn, or do not pay for one" if self.budgets == "uniform" else "")
             )
         if plan.present is not None:
             empty = int((~plan.present.any(2)).sum())

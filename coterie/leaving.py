@@ -37,8 +37,14 @@ def until_spent(
     here = torch.ones(len(calls), len(work), dtype=torch.bool) if present is None else present.clone()
     steps = [own.steps * each * int(here[:, k].sum()) for k, own in enumerate(work)]
     asked = zip(delta, work, steps, strict=True)
-    targets = [Target(largest, d, own.rate, count) for d, own, count in asked if count]
+    targets = [
+        Target(largest, d, own.rate, count)
+        for (d, own, count), budget in zip(asked, budgets, strict=True)
+        if count and budget == largest
+    ]
     noise = max((found.noise for found in calibrate(targets, on_progress).values()), default=0.0)
+    if not targets:
+        raise Problem("budgets: 'uniform': no silo with the largest budget takes part in any round")
     for k, own in enumerate(work):
         rounds = here[:, k].nonzero().flatten().tolist()
         count = affordable(noise, own.rate, own.steps * each, len(rounds), budgets[k], delta[k])

@@ -116,7 +116,7 @@ def run_plans(label: str, plan: Plan, k: int) -> list[RunPlan]:
         silo = run[k]
         here = None if plan.present is None else tuple(plan.present[:, r, k].tolist())
         stages = tuple((rounds, _events(silo, doors)) for rounds, doors in _doors(plan.counts.calls, here))
-        seen = seen_by(silo.bytes_up > 0)
+        seen = seen_by(silo.bytes_up > 0) if any(events for _, events in stages) else ()
         found.append(RunPlan(label, "example", silo.delta, silo.epsilon, stages, seen))
     return found
 

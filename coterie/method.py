@@ -51,6 +51,11 @@ class Start(Protocol):
         """The sizes of the parameters."""
         ...
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the parameters."""
+        ...
+
     def initial(self, index: int = 0, apart: bool = False) -> Tensor:
         """Give the initial vector of every run: `[runs, 1, P]`; another index, another vector.
 
@@ -93,6 +98,8 @@ class Method(ABC):
                 value = tuple(value)
                 object.__setattr__(self, name, value)
             values: Sequence[Any] = value if isinstance(value, tuple) else (value,)
+            if field.metadata.get("whole") and isinstance(value, float) and value.is_integer():
+                object.__setattr__(self, name, int(value))
             problems += [p for v in values if (p := check_setting(name, v, field))]
             if not values:
                 problems.append(f"{name} must be a number or a list of them, got an empty list")
@@ -127,16 +134,17 @@ def setting(
     maximum: float = math.inf,
     whole: bool = False,
     choices: tuple[str, ...] = (),
+    text: bool = False,
     fixed: bool = False,
     help: str = "",
 ) -> Any:
-    """Declare a number among a method's settings, or one of some words.
+    """Declare a number among a method's settings, or one of some words, or any words (or numbers).
 
     A `fixed` one shapes what the method does, so runs that train together share it.
     """
     facts = {
-        "minimum": minimum, "maximum": maximum, "whole": whole, "choices": choices, "fixed": fixed,
-        "help": help,
+        "minimum": minimum, "maximum": maximum, "whole": whole, "choices": choices, "text": text,
+        "fixed": fixed, "help": help,
     }  # fmt: skip
     return dataclasses.field(default=default, metadata=facts)
 
@@ -159,6 +167,9 @@ def check_setting(name: str, value: Any, field: dataclasses.Field[Any]) -> str |
     if facts.get("choices"):
         allowed = ", ".join(facts["choices"])
         return None if value in facts["choices"] else f"{name} must be one of {allowed}, got {value!r}"
+    if facts.get("text"):
+        good = isinstance(value, str | int | float) and not isinstance(value, bool) and value != ""
+        return None if good else f"{name} must be a name or a number, got {value!r}"
     minimum, maximum = facts.get("minimum", -math.inf), facts.get("maximum", math.inf)
     number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if number and minimum <= value <= maximum and not (facts.get("whole") and value != int(value)):

@@ -110,6 +110,8 @@ def amount(count: int) -> str:
     each, bytes_left = divmod(rest, NUMBER * len(LAYERS))
     if each and not bytes_left:
         parts.append(f"{each} {'number' if each == 1 else 'numbers'} a layer")
+    elif not models and rest in [NUMBER * sum(LAYERS[:some]) for some in range(1, len(LAYERS))]:
+        parts.append("the first layers")
     elif rest:
         parts.append(f"{rest} bytes")
     return " and ".join(parts) or "nothing"

@@ -102,16 +102,17 @@ def make_plan(
     present: Tensor | None = None,
     on_progress: Callable[[int, int], None] | None = None,
     spending: str = "own",
+    names: tuple[str, ...] = (),
 ) -> Plan:
     """Count what a method asks for, and find the noise that makes every silo end at its budget.
 
-    `layers` are the lengths of the parameters in a vector; `delta` is `[runs, silos]`, as the roster's
-    epsilon; `present` says who takes part when, `[rounds, runs, silos]`. With `spending` "uniform" all
-    silos add the same noise and leave when their budgets are spent; with "closed-form" they add that of
-    `published.pfa_noise`, if it is more than needed.
+    `layers` are the lengths of the parameters in a vector, `names` their names; `delta` is `[runs, silos]`,
+    as the roster's epsilon; `present` says who takes part when, `[rounds, runs, silos]`. With `spending`
+    "uniform" all silos add the same noise and leave when their budgets are spent; with "closed-form" they
+    add that of `published.pfa_noise`, if it is more than needed.
     """
-    runs, facts = len(delta), Facts(roster, rounds, layers)
-    counts = [dry_run(method, roster, layers, rounds, present=_mask(present, 0))]
+    runs, facts = len(delta), Facts(roster, rounds, layers, names)
+    counts = [dry_run(method, roster, layers, rounds, present=_mask(present, 0), names=names)]
     same: list[float] | None = None
     if spending == "uniform":
         asked = zip(roster.epsilon.tolist(), delta.tolist(), strict=True)
@@ -121,8 +122,8 @@ def make_plan(
         ]
         same, present = [noise for noise, _ in found_runs], torch.stack([w for _, w in found_runs], dim=1)
         counts = [one_pass(method, facts, present[:, 0], 0)]
-    if present is not None:  # who takes part differs from run to run
-        counts += [one_pass(method, facts, present[:, run], run) for run in range(1, runs)]
+    if present is not None or any(not torch.equal(row, roster.epsilon[0]) for row in roster.epsilon):
+        counts = _every_run(method, facts, present, counts[0])
     plans = [
         _silo_plans(roster, work, counts[run % len(counts)], delta[run], run, _mask(present, run))
         for run in range(runs)
@@ -154,6 +155,19 @@ def _more(target: Target, least: Calibrated) -> Calibrated:
     if noise <= least.noise:
         return least
     return Calibrated(noise, epsilon(noise, target.rate, target.steps, target.delta))
+
+
+def _every_run(method: Method, facts: Facts, present: Tensor | None, first: Counts) -> list[Counts]:
+    """Count each run: what is sent may depend on who takes part, and on budgets."""
+    known: dict[tuple[float | bytes, ...], Counts] = {}
+    found = []
+    for run, budgets in enumerate(facts.roster.epsilon.tolist()):
+        here = _mask(present, run)
+        key = (*budgets, b"" if here is None else here.numpy().tobytes())
+        if key not in known:
+            known[key] = one_pass(method, facts, here, run) if run else first
+        found.append(known[key])
+    return found
 
 
 def _mask(present: Tensor | None, run: int) -> Tensor | None:

@@ -137,6 +137,12 @@ class ReferenceSilo:
         self.own = pack(own)
         return pack(upload)
 
+    def shape(self, message: bytes, number: int) -> bytes:
+        """Give what an upload would look like, and forget it."""
+        kept, answer = self.own, self.answer(message, number)
+        self.own = kept
+        return answer
+
     def personal(self, message: bytes) -> Tensor:
         """Give the vector this silo predicts with."""
         return self.method.personal(unpack(message), unpack(self.own)).reshape(-1)
@@ -224,11 +230,9 @@ def run_reference(
         answers = [
             silo.answer(pack(addressed(sent, k, count)), number) for k, silo in enumerate(silos) if here[k]
         ]
-        if not answers and plan.merge is None:
-            continue
         found = iter(unpack(answer) for answer in answers)
-        first = unpack(answers[0]) if answers else torch.zeros(1, 1, sum(start.layers))
-        nothing = map_leaves(torch.zeros_like, first)
+        shape = unpack(answers[0] if answers else silos[0].shape(pack(addressed(sent, 0, count)), number))
+        nothing = map_leaves(torch.zeros_like, shape)
         uploads = concatenate([next(found) if flag else nothing for flag in here], dim=1)
         present = None if all(here) else torch.tensor([here])
         if plan.merge is not None:

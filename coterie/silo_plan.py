@@ -32,14 +32,15 @@ def make_silo_plan(
     present: Tensor | None,
     where: str = "server",
     on_progress: Callable[[int, int], None] | None = None,
+    names: tuple[str, ...] = (),
 ) -> Plan:
     """Count what a method asks for, and find the noise of its merges; `terms` are (epsilon, delta, clip).
 
     The budget holds against the best informed against whom there is any protection: all other silos
     together where the server adds the noise, the server where silos do.
     """
-    facts = Facts(roster, rounds, layers)
-    counts = [dry_run(method, roster, layers, rounds, "silo", None if present is None else present[:, 0])]
+    facts, first = Facts(roster, rounds, layers, names), None if present is None else present[:, 0]
+    counts = [dry_run(method, roster, layers, rounds, "silo", first, names)]
     if present is not None:
         counts += [one_pass(method, facts, present[:, run], run, "silo") for run in range(1, len(terms))]
     rate, sampler = draw_of(how, len(roster))

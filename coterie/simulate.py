@@ -45,6 +45,11 @@ class SeededStart:
         """Give the sizes of the parameters, in the order of the vector."""
         return tuple(self.task.layout.lengths)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Give the names of the parameters, in the order of the vector."""
+        return tuple(self.task.layout.names)
+
     def initial(self, index: int = 0, apart: bool = False) -> Tensor:
         """Give the initial vector of every run: `[runs, 1, P]`; if `apart`, none of them zero."""
         seeds = [seed_for(seed, f"initial/{index}") for seed in self.seeds]
@@ -109,10 +114,8 @@ def _round(
     present: Tensor | None,
 ) -> State:
     shared, own = state.shared, state.own
-    merging = isinstance(roster, MergingRoster)
-    if present is not None and not present.any() and not merging:
-        return State(state.round + 1, shared, own)
-    oracle = CohortOracle(cohort, streams, state.round, calls, rounds, present, at_home=merging)
+    at_home = isinstance(roster, MergingRoster)
+    oracle = CohortOracle(cohort, streams, state.round, calls, rounds, present, at_home=at_home)
     if present is not None:
         present = present.to(cohort.device)
     uploads, own = method.local(method.broadcast(shared), own, oracle)

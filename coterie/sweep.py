@@ -109,6 +109,12 @@ def check_sweep(experiment: Experiment, tuning: Tuning, metered: bool) -> None:
         raise Problem("privacy.epsilon: the budget is not a setting to be tuned: give one, not a list")
     if len(experiment.variants) < 2:
         raise Problem("a sweep needs a list to choose from, as train.lr = [0.1, 0.3] or a method's setting")
+    if experiment.privacy.unit != "example":
+        raise Problem("privacy.unit: a sweep is billed for the unit 'example' only")
+    if experiment.training.participation is not None:
+        raise Problem("train.participation: a sweep is billed for rounds in which everybody takes part")
+    if experiment.budgets != "own":
+        raise Problem(f"budgets: a sweep is billed for silos' own budgets, not for '{experiment.budgets}'")
     public = torch.isinf(experiment.epsilon[0])
     if tuning.score == "public" and not public.any():
         raise Problem(
@@ -156,6 +162,8 @@ def tuned_plan(
     What is stated as spent is what all trials spend together.
     """
     plan = experiment.plan()
+    if any(silo.selections for silo in plan.silos[0]):
+        raise Problem(f"'{experiment.method.name}' makes private choices, which a sweep does not bill")
     found: dict[Any, tuple[float, float]] = {}
     silos = []
     for k, silo in enumerate(plan.silos[0]):

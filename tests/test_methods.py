@@ -25,7 +25,7 @@ UNSOUND_FOR_SILOS = {
     "ifca": "what a silo chooses is raw",
     "weiavg": "the mean is uniform over all",
     "pfa": "the mean is uniform over all",
-    "pfa+": "the mean is uniform over all",
+    "pfa+": "a silo sends one real vector",
     "random-projection": "the mean is uniform over all",
     "then": "what a silo chooses is raw",
 }

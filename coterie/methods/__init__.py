@@ -9,6 +9,7 @@ from .chain import FineTune, Then
 from .clustered import IFCA
 from .covariance import Mocha
 from .ditto import Ditto
+from .heads import Heads
 from .local import Local
 from .mean_regularised import MRMTL
 from .projected import PFA, PFAPlus, RandomProjection, WeiAvg
@@ -23,6 +24,7 @@ METHODS: dict[str, type[Method]] = {
         MRMTL,
         MRMTLAuto,
         Ditto,
+        Heads,
         Mocha,
         IFCA,
         WeiAvg,
@@ -42,6 +44,7 @@ __all__ = [
     "FedAvg",
     "FedProx",
     "FineTune",
+    "Heads",
     "Local",
     "MRMTLAuto",
     "Mocha",

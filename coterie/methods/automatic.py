@@ -128,14 +128,14 @@ def choose(state: State, roster: Roster, share: Tensor, limit: Tensor) -> Tensor
     facts = facts_of(roster)
     trained = (facts.sizes / facts.sizes.sum() * facts.pace * state["seen"]).sum(1, keepdim=True)
     slope = curvature(state, facts)
-    scale = torch.maximum(slope, 1 / trained)
+    scale = torch.maximum(slope, 1 / trained.clamp_min(TINY))
     total, weight = spread(state, roster)
     chance = torch.minimum(facts.clip.square() / facts.sizes, share * total)
     differences = total - (weight * chance).sum(1, keepdim=True)
     noisy = facts.rate * facts.noise.square() * state["models"].shape[-1] / 4 * slope
     best = scale * (noisy + chance) / (differences - noisy).clamp_min(TINY)
     enough = (state["seen"] >= ENOUGH).sum(1, keepdim=True) > 1
-    lam = torch.where(enough, best, scale.expand_as(best))
+    lam = torch.where(enough, best, scale.expand_as(best)) * (trained > 0)
     highest = limit / facts.pace
     return torch.minimum(torch.where(torch.isfinite(lam), lam, highest), highest)
 

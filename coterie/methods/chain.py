@@ -144,3 +144,8 @@ class _At:
     def layers(self) -> tuple[int, ...]:
         """Refuse."""
         raise Problem("this method cannot come after another one: it wants to know the layers")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Refuse."""
+        raise Problem("this method cannot come after another one: it wants to know the layers")

@@ -36,21 +36,22 @@ class IFCA(Method):
     spend: float = setting(0.1, minimum=1e-6, maximum=0.99, fixed=True, help="share of epsilon for choices")
 
     def init(self, task: Start, silos: int) -> tuple[Shared, Tensor]:
-        """Start every cluster from a vector of its own, every silo in the first cluster."""
+        """Start every cluster from a vector of its own; a silo that has not chosen (-1) takes the first."""
         if len(task.roster) < self.clusters:
             raise Problem(f"clusters: there are {self.clusters} clusters for {len(task.roster)} silos")
         models = torch.cat([task.initial(index, apart=True) for index in range(self.clusters)], 1)
-        first = torch.zeros_like(models[:, :1, :1]).long()
-        choice = first.expand(-1, len(task.roster), -1)
-        return {"models": models, "choice": choice}, first.expand(-1, silos, -1)
+        nothing = torch.zeros_like(models[:, :1, :1]).long() - 1
+        choice = nothing.expand(-1, len(task.roster), -1)
+        return {"models": models, "choice": choice}, nothing.expand(-1, silos, -1)
 
     def broadcast(self, shared: Shared) -> Tensor:
-        """Send all cluster models."""
-        return shared["models"]
+        """Send all cluster models to everybody: `[runs, 1, clusters, P]`."""
+        return shared["models"].unsqueeze(1)
 
     def local(self, sent: Tensor, own: Tensor, oracle: Oracle) -> tuple[Shared, Tensor]:
         """Choose, train the chosen model, upload the choice and the difference."""
-        if oracle.round < max(1, math.ceil(self.choosing * oracle.rounds - 1e-9)) and self.clusters > 1:
+        sent = sent.squeeze(1)
+        if oracle.round < _rounds_to_choose(self.choosing, oracle.rounds) and self.clusters > 1:
             own = oracle.select(sent, self.spend).unsqueeze(-1)
         start = _chosen(sent, own)
         return {"delta": oracle.descend(start) - start, "choice": own}, own
@@ -62,18 +63,31 @@ class IFCA(Method):
             choice = torch.where(roster.present.unsqueeze(-1), choice, shared["choice"])
         moved = []
         for cluster in range(self.clusters):
-            weights = roster.sizes * (choice.squeeze(-1) == cluster)
+            weights = roster.sizes * (choice.clamp(min=0).squeeze(-1) == cluster)
             moved.append(roster.mean(uploads["delta"], weights))
         models = shared["models"] + torch.cat(moved, 1)
         return {"models": _refilled(models, choice.squeeze(-1)), "choice": choice}
 
     def personal(self, sent: Tensor, own: Tensor) -> Tensor:
         """Predict with the model of the silo's cluster."""
-        return _chosen(sent, own)
+        return _chosen(sent.squeeze(1), own)
 
     def hand_over(self, shared: Shared) -> HandOver:
         """Let the next method begin from each silo's cluster, and learn within clusters."""
-        return HandOver(_chosen(shared["models"], shared["choice"]), shared["choice"].squeeze(-1))
+        choice = shared["choice"].clamp(min=0)
+        return HandOver(_chosen(shared["models"], choice), choice.squeeze(-1))
+
+    def remarks(self, roster: Roster, present: Tensor | None) -> list[str]:
+        """Say of silos that are absent whenever there is a choice."""
+        if present is None or self.clusters == 1:
+            return []
+        absent = int((~present[: _rounds_to_choose(self.choosing, len(present))].any(0)).sum())
+        if not absent:
+            return []
+        return [
+            f"{self.title}: {absent} silo(s) (over all runs) are absent whenever clusters are chosen, and"
+            " stay in the first one: raise 'choosing'"
+        ]
 
 
 def _refilled(models: Tensor, choice: Tensor) -> Tensor:
@@ -81,10 +95,15 @@ def _refilled(models: Tensor, choice: Tensor) -> Tensor:
     places = torch.arange(models.shape[1], device=models.device)
     count = (choice.unsqueeze(1) == places.reshape(1, -1, 1)).sum(2)
     most = count.argmax(1, keepdim=True)
-    source = torch.where(count > 0, places.unsqueeze(0), most)
+    nobody = count.sum(1, keepdim=True) == 0
+    source = torch.where((count > 0) | nobody, places.unsqueeze(0), most)
     return models.gather(1, source.unsqueeze(-1).expand_as(models))
 
 
 def _chosen(models: Tensor, choice: Tensor) -> Tensor:
     """Take the chosen one of models `[runs, clusters, P]` for each silo: `[runs, silos, P]`."""
-    return models.gather(1, choice.expand(-1, -1, models.shape[-1]))
+    return models.gather(1, choice.clamp(min=0).expand(-1, -1, models.shape[-1]))
+
+
+def _rounds_to_choose(share: float, rounds: int) -> int:
+    return max(1, math.ceil(share * rounds - 1e-9))

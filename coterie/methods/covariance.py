@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
+from ..errors import Problem
 from ..method import Method, PerRun, Start, per_run, setting
 from ..roster import Roster
 
@@ -50,6 +51,8 @@ class Mocha(Method):
 
     def merge(self, shared: dict[str, Tensor], uploads: Tensor, roster: Roster) -> dict[str, Tensor]:
         """Follow the models, relate them anew."""
+        if roster.groups is not None:
+            raise Problem("'mocha' relates all silos, and cannot learn within clusters: not after ifca")
         models = shared["models"] + uploads
         anchor, strength = pulls(models, relations(models))
         return {"models": models, "anchor": anchor, "strength": strength}

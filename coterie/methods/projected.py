@@ -63,13 +63,7 @@ class PFA(Method):
         """Start from one shared vector, without a basis."""
         start = task.initial()
         public = public_silos(task.roster.epsilon, self.divide, self.top)
-        fewest = int(public.sum(1).min())
-        most = fewest - (self.centre == "mean")
-        if self.rank > max(most, 0) and fewest < len(task.roster):
-            raise Problem(
-                f"rank: {fewest} public silo(s) span {max(most, 0)} direction(s) about their {self.centre}:"
-                f" rank {self.rank} is too much; lower it, or divide otherwise"
-            )
+        self._check_rank(int(public.sum(1).min()), len(task.roster))
         one = start[:, :1]
         return {
             "model": start,
@@ -80,12 +74,21 @@ class PFA(Method):
             "ready": torch.zeros_like(one[..., :1]) > 0,
         }, None
 
+    def _check_rank(self, fewest: int, silos: int) -> None:
+        """Refuse more directions than public silos span; where all are public nothing is projected."""
+        most = silos if fewest == silos else max(fewest - (self.centre == "mean"), 0)
+        if self.rank > most:
+            raise Problem(
+                f"rank: {fewest} public silo(s) span {most} direction(s) about their {self.centre}:"
+                f" rank {self.rank} is too much; lower it, or divide otherwise"
+            )
+
     def remarks(self, roster: Roster, present: Tensor | None) -> list[str]:
         """Say where there is nothing to project, or nothing to project on."""
         public = public_silos(roster.epsilon, self.divide, self.top)
         found = []
         if bool(public.all(1).any()):
-            found.append(f"{self.title}: one group only, since all budgets are equal: nothing is projected")
+            found.append(f"{self.title}: one group only after division: nothing is projected")
         if present is not None:
             somebody, loud = present.any(2), (present & public).any(2)
             empty, rounds = int((somebody & ~loud).sum()), int(somebody.sum())
@@ -209,6 +212,9 @@ class RandomProjection(PFA):
         """Start with a random basis."""
         shared, own = super().init(task, silos)
         return {**shared, "ready": ~shared["ready"]}, own
+
+    def _check_rank(self, fewest: int, silos: int) -> None:
+        """Any number of random directions will do."""
 
     def remarks(self, roster: Roster, present: Tensor | None) -> list[str]:
         """There is always a basis."""

@@ -94,7 +94,7 @@ def _check_new_budget(state: State, body: dict[str, Any]) -> None:
 
 def _check_run(state: State, plan: RunPlan, allowed: int) -> None:
     """A run's epsilon is at least what its events cost; it says who sees it and in which unit."""
-    if plan.unit not in state.budgets or not plan.seen or not set(plan.seen) <= set(ADVERSARIES):
+    if plan.unit not in state.budgets or not set(plan.seen) <= set(ADVERSARIES):
         raise Problem(f"a run in the unit '{plan.unit}', seen by {list(plan.seen)}")
     if not 1 <= allowed <= plan.rounds:
         raise Problem(f"{allowed} rounds are allowed of {plan.rounds}")

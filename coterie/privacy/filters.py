@@ -117,6 +117,8 @@ class Basic:
 
     def affordable(self, state: State, plan: RunPlan, partial: bool) -> int:
         """Compare what is left with what is planned."""
+        if not plan.seen:
+            return plan.rounds
         epsilon, delta = _budget(state, plan.unit)
         spent = self._spent(state, plan)
         left = epsilon * (1 + ROUNDING) - max(e for e, _ in spent)
@@ -169,11 +171,15 @@ class Renyi:
 
     def affordable(self, state: State, plan: RunPlan, partial: bool) -> int:
         """Compare what is left of the divergence with that of the rounds."""
+        if not plan.seen:
+            return plan.rounds
         left = self._left(state, plan)
         return _most(plan.rounds, lambda n: plan.divergence(0, n, state.order) <= left, partial)
 
     def check_reserve(self, state: State, run: int, first: int, last: int) -> None:
         """Every reservation must fit into what is left."""
+        if not state.plan_of(run).seen:
+            return
         plan, before = state.plan_of(run), state.reserved(run)
         more = _charged(plan, [*before, (first, last)])[len(_charged(plan, before)) :]
         if sum(plan.divergence(*span, state.order) for span in more) > self._left(state, plan) + ROUNDING:

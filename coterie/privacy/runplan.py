@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ..errors import Problem
 from .accountant import ORDERS, epsilon_of, renyi_curve
 from .adversaries import ADVERSARIES
 from .calibration import certified
@@ -27,6 +28,10 @@ class RunPlan:
     stages: tuple[tuple[int, tuple[Event, ...]], ...]
     seen: tuple[str, ...] = tuple(ADVERSARIES)
     trials: Trials | None = None
+
+    def __post_init__(self) -> None:
+        if not self.seen and any(events for _, events in self.stages):
+            raise Problem(f"run '{self.label}': what releases something is seen by somebody")
 
     @property
     def rounds(self) -> int:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ..privacy.accountant import shown
-from ..result import Result, RunRecord, label_of
-from .swept import Line, lines_over, swept_key
+from ..result import Result, RunRecord
+from .swept import Line, label_without, lines_over, place_of, swept_key
 
 COLOURS = ("#7d8597", "#e07a5f", "#2a6f97", "#81b29a", "#f2cc8f", "#6d597a", "#b56576", "#355070")
 
@@ -44,21 +44,20 @@ def draw(result: Result, path: Path) -> None:
     _curves(right, groups)
     right.set_xlabel("round")
     right.set_ylabel(f"test {metric}")
-    largest = max(row["epsilon"] for row in result.summary)
-    spent = "no privacy" if largest == float("inf") else f"epsilon at most {shown(largest)}"
+    private = [row["epsilon"] for row in result.summary if row["epsilon"] < float("inf")]
+    spent = f"epsilon at most {shown(max(private))}" if private else "no privacy"
     figure.suptitle(f"{len(result.names)} silos, {spent}; scores of a simulation", fontsize=10)
     figure.savefig(path, dpi=130, format="png")
 
 
 def _middle(runs: list[RunRecord], key: str) -> tuple[float, dict[str, list[RunRecord]]]:
     """Give the middle value of what was varied, and the runs with it or without this setting, by method."""
-    values = sorted({float(run.settings[key]) for run in runs if key in run.settings})
+    values = sorted({value for line in lines_over(runs, key) for value in line.values})
     value = values[len(values) // 2]
     groups: dict[str, list[RunRecord]] = {}
     for run in runs:
-        rest = {name: v for name, v in run.settings.items() if name != key}
-        if run.settings.get(key, value) == value:
-            groups.setdefault(label_of(run.method, rest), []).append(run)
+        if place_of(run, key) in (value, None):
+            groups.setdefault(label_without(run, key), []).append(run)
     return value, groups
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,23 +27,36 @@ class Line:
 
 
 def swept_key(runs: Sequence[RunRecord]) -> str | None:
-    """Give the setting that has the most values, if they are enough for a line."""
-    seen: dict[str, set[float]] = {}
+    """Give the setting of which one method has the most values, if they are enough for a line."""
+    seen: dict[tuple[str, str], set[float]] = {}
     for run in runs:
-        for key, value in run.settings.items():
-            if isinstance(value, int | float):
-                seen.setdefault(key, set()).add(float(value))
-    key = max(seen, key=lambda name: (len(seen[name]), name == "epsilon"), default="")
-    return key if len(seen.get(key, ())) >= ENOUGH else None
+        for key in run.settings:
+            if (value := place_of(run, key)) is not None:
+                seen.setdefault((key, label_without(run, key)), set()).add(value)
+    best = max(seen, key=lambda one: (len(seen[one]), one[0] == "epsilon"), default=("", ""))
+    return best[0] if len(seen.get(best, ())) >= ENOUGH else None
+
+
+def place_of(run: RunRecord, key: str) -> float | None:
+    """Give a setting as a place on an axis, if it has one."""
+    value = run.settings.get(key)
+    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if number else None  # type: ignore[arg-type]
+
+
+def label_without(run: RunRecord, key: str) -> str:
+    """Name a run without a setting that has a place on the axis."""
+    gone = place_of(run, key) is not None
+    return label_of(run.method, {k: v for k, v in run.settings.items() if k != key or not gone})
 
 
 def lines_over(runs: Sequence[RunRecord], key: str) -> list[Line]:
     """Give a line for each method and its other settings."""
     groups: dict[str, dict[tuple[float, ...], list[float]]] = {}
     for run in runs:
-        rest = {name: value for name, value in run.settings.items() if name != key}
-        at = (float(run.settings[key]),) if key in run.settings else ()
-        groups.setdefault(label_of(run.method, rest), {}).setdefault(at, []).append(run.score)
+        value = place_of(run, key)
+        at = () if value is None else (value,)
+        groups.setdefault(label_without(run, key), {}).setdefault(at, []).append(run.score)
     made = []
     for label, points in groups.items():
         scores = [points[at] for at in sorted(points)]

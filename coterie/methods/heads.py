@@ -1,0 +1,111 @@
+"""Shared layers and a head of one's own (Collins et al. 2021; with noise: DPFedMTL).
+
+Silos train whole models; what they send, and what is merged, are the shared layers only. Heads never leave.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import Tensor
+
+from ..errors import Problem, nearest
+from ..method import Method, Start, setting
+from ..roster import Roster
+
+if TYPE_CHECKING:
+    from ..oracle import Oracle
+
+State = dict[str, Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heads(Method):
+    """Every silo has a head of its own on layers that all share.
+
+    `head` names a submodule or a parameter ("4", "classifier", "2.weight"), or is a share of the layers,
+    counted from the end.
+    """
+
+    name: ClassVar[str] = "heads"
+    paper: ClassVar[str] = "Collins et al. 2021"
+    head: str = setting("0.5", text=True, fixed=True, help="name of the head, or its share of the layers")
+
+    def init(self, task: Start, silos: int) -> tuple[Tensor, State]:
+        """Start shared layers and heads from one initial vector."""
+        start = task.initial()
+        mine = self.is_head(task).to(start.device)
+        where = {
+            "head": torch.nonzero(mine).flatten(),
+            "body": torch.nonzero(~mine).flatten(),
+        }
+        places = {key: value.reshape(1, 1, -1).expand(len(start), silos, -1) for key, value in where.items()}
+        head = start.expand(-1, silos, -1).gather(2, places["head"])
+        return start[..., where["body"]], {"head": head, "at": places["head"], "rest": places["body"]}
+
+    def is_head(self, task: Start) -> Tensor:
+        """Say of each number of a vector whether it belongs to the head."""
+        flags = [name in self.parameters_of(task.names) for name in task.names]
+        if all(flags):
+            raise Problem(f"head: '{self.head}' is the whole network: nothing is left to share")
+        if not any(flags):
+            raise Problem(f"head: '{self.head}' has no parameters")
+        return torch.tensor(
+            list(
+                itertools.chain.from_iterable([flag] * n for flag, n in zip(flags, task.layers, strict=True))
+            )
+        )
+
+    def parameters_of(self, names: tuple[str, ...]) -> set[str]:
+        """Give the parameters of the head."""
+        layers = list(dict.fromkeys(_layer(name) for name in names))
+        try:
+            share = float(self.head)
+        except ValueError:
+            share = math.nan
+        if 0 < share < 1:
+            parts = layers if len(layers) > 1 else list(names)  # of one layer, its parameters
+            kept = parts[len(parts) - max(1, round(share * len(parts))) :]
+            return {name for name in names if name in kept or _layer(name) in kept}
+        found = {name for name in names if name == self.head or name.startswith(f"{self.head}.")}
+        if not found:
+            raise Problem(
+                f"head: there is no layer '{self.head}' ({nearest(self.head, layers)}); the layers are"
+                f" {', '.join(layers)}"
+            )
+        return found
+
+    def broadcast(self, shared: Tensor) -> Tensor:
+        """Send the shared layers."""
+        return shared
+
+    def local(self, sent: Tensor, own: State, oracle: Oracle) -> tuple[Tensor, State]:
+        """Train the whole model; upload how the shared layers moved, keep the head."""
+        start = join(sent, own)
+        trained = oracle.descend(start)
+        moved = (trained - start).gather(2, own["rest"])
+        return moved, {**own, "head": trained.gather(2, own["at"])}
+
+    def merge(self, shared: Tensor, uploads: Tensor, roster: Roster) -> Tensor:
+        """Move the shared layers by the mean."""
+        return shared + roster.mean(uploads)
+
+    def personal(self, sent: Tensor, own: State) -> Tensor:
+        """Predict with the shared layers and the silo's head."""
+        return join(sent, own)
+
+
+def _layer(name: str) -> str:
+    return name.rpartition(".")[0] or name
+
+
+def join(body: Tensor, own: State) -> Tensor:
+    """Put shared layers and heads together: `[runs, silos, P]`."""
+    runs, silos, count = own["head"].shape
+    whole = torch.zeros_like(own["head"][..., :1]).expand(runs, silos, count + body.shape[-1])
+    whole = whole.scatter(2, own["at"], own["head"])
+    return whole.scatter(2, own["rest"], body.expand(-1, silos, -1))

@@ -1,0 +1,95 @@
+"""Shared layers and private heads: what is sent, what stays, and what it becomes at its ends."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from coterie.conformance import check_method
+from coterie.experiment import Experiment, Training
+from coterie.methods import FedAvg, Heads
+from coterie.participation import Participation
+from coterie.privacy.budget import Privacy
+from tests.helpers import experiment, refused, task_for, vectors
+from tests.measured import reference_of
+
+
+def of(federation, head, unit="silo", **more):
+    task = task_for(federation, "mlp", hidden=5)
+    training = Training(**{"rounds": 4, "batch": 8, "lr": 0.3} | more)
+    made = Experiment(
+        federation, task, Heads(head=head), Privacy(epsilon=6.0, delta=1e-2, unit=unit), training
+    )
+    made.check()
+    return made
+
+
+@pytest.mark.parametrize("unit", ["example", "silo"])
+def test_it_is_sound_in_both_units(unit):
+    check_method(Heads(), unit)
+
+
+def test_heads_differ_and_the_rest_is_shared(classes):
+    made = of(classes, "3")
+    found = vectors(made)[0]
+    cut = sum(made.task.layout.lengths[:2])
+    assert (found[:, :cut] == found[:1, :cut]).all()
+    assert len({tuple(row) for row in found[:, cut:].tolist()}) == len(classes)
+
+
+def test_only_shared_layers_are_sent(classes):
+    made = of(classes, "3")
+    shared = sum(made.task.layout.lengths[:2])
+    assert {silo.bytes_up for silo in made.plan().silos[0]} == {4 * shared * 4}
+    assert {silo.bytes_down for silo in made.plan().silos[0]} == {4 * shared * 4}
+
+
+@pytest.mark.parametrize("how", [None, Participation(0.5, "poisson")])
+def test_engines_agree(classes, how):
+    made = of(classes, "3", participation=how)
+    torch.testing.assert_close(vectors(made)[0], reference_of(made, 0), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("head", "expected"),
+    [
+        ("3", {"3.weight", "3.bias"}),
+        ("3.bias", {"3.bias"}),
+        ("0.5", {"3.weight", "3.bias"}),
+        (0.1, {"3.weight", "3.bias"}),
+        ("1", {"1.weight", "1.bias"}),
+    ],
+)
+def test_a_head_is_named_or_a_share(head, expected):
+    assert Heads(head=head).parameters_of(("1.weight", "1.bias", "3.weight", "3.bias")) == expected
+
+
+def test_a_head_that_cannot_be(classes):
+    with refused("there is no layer 'fc'"):
+        of(classes, "fc").plan()
+    with refused("the layers are 1, 3"):
+        of(classes, "fc").plan()
+    with refused("is the whole network"):
+        of(classes, "0.9").plan()
+    with refused("head must be a name or a number"):
+        Heads(head="")
+
+
+def test_what_is_shared_moves_as_averaging_does_in_one_step(federation):
+    """In one step of all examples what is shared moves as FedAvg's does, whatever the head."""
+    task = task_for(federation, "mlp", hidden=5)
+    privacy = Privacy(epsilon=math.inf)
+    cut = sum(task.layout.lengths[:3])
+    assert task.layout.names[-1] == "3.bias"
+    everything = Training(rounds=1, steps=1, batch=10_000, lr=0.3)
+    a = vectors(Experiment(federation, task, FedAvg(), privacy, everything))
+    b = vectors(Experiment(federation, task, Heads(head="3.bias"), privacy, everything))
+    torch.testing.assert_close(a[..., :cut], b[..., :cut], atol=1e-6, rtol=1e-5)
+    assert not torch.allclose(a[..., cut:], b[..., cut:])
+
+
+def test_in_the_unit_example_heads_are_noised_too(classes):
+    made = experiment(classes, Heads(head="3"), task=task_for(classes, "mlp", hidden=5))
+    assert all(silo.noise > 0 for silo in made.plan().silos[0])
