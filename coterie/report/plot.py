@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from ..privacy.accountant import shown
 from ..result import Result, RunRecord
 from .swept import Line, label_without, lines_over, place_of, swept_key
 
+WIDE = 26
 COLOURS = ("#7d8597", "#e07a5f", "#2a6f97", "#81b29a", "#f2cc8f", "#6d597a", "#b56576", "#355070")
 
 
@@ -21,7 +23,7 @@ def draw(result: Result, path: Path) -> None:
     for run in result.runs:
         groups.setdefault(run.label, []).append(run)
     key = swept_key(result.runs)
-    height = 4.6 if key else max(3.6, 0.55 * len(groups) + 1.4)
+    height = 4.6 if key else max(3.6, 0.62 * len(groups) + 1.4)
     figure = Figure(figsize=(10, height), layout="constrained")
     left, right = figure.subplots(1, 2)
     metric = result.task.metric
@@ -50,6 +52,11 @@ def draw(result: Result, path: Path) -> None:
     figure.savefig(path, dpi=130, format="png")
 
 
+def _wrapped(label: str) -> str:
+    """Break a long label into lines."""
+    return textwrap.fill(label, WIDE)
+
+
 def _middle(runs: list[RunRecord], key: str) -> tuple[float, dict[str, list[RunRecord]]]:
     """Give the middle value of what was varied, and the runs with it or without this setting, by method."""
     values = sorted({value for line in lines_over(runs, key) for value in line.values})
@@ -73,7 +80,7 @@ def _scores(axes: Any, groups: dict[str, list[RunRecord]]) -> None:
         height = [place + 0.16 + 0.18 * ((k * 0.618) % 1) for k in range(len(silos))]
         axes.plot(silos, height, "o", color=colour, ms=3.5, alpha=max(0.15, min(0.7, 20 / len(silos))), mew=0)
         axes.errorbar(mean, place, xerr=spread, fmt="D", color=colour, ms=8, capsize=4, mec="black", mew=0.6)
-        labels.append(f"{label}\n{mean:.4f}")
+        labels.append(f"{_wrapped(label)}\n{mean:.4f}")
     axes.set_yticks(range(len(groups)), labels)
     axes.set_ylim(len(groups) - 0.4, -0.5)
     axes.set_title("diamond: mean and deviation over seeds; dots: silos", fontsize=9, loc="left")
@@ -87,11 +94,13 @@ def _lines(axes: Any, lines: list[Line], key: str) -> None:
         colour = COLOURS[place % len(COLOURS)]
         style = "-" if place < len(COLOURS) else "--"
         if not line.values:
-            axes.axhline(line.means[0], color=colour, ls=":", lw=1.8, label=line.label)
+            axes.axhline(line.means[0], color=colour, ls=":", lw=1.8, label=_wrapped(line.label))
             continue
         low = [m - d for m, d in zip(line.means, line.deviations, strict=True)]
         high = [m + d for m, d in zip(line.means, line.deviations, strict=True)]
-        axes.plot(line.values, line.means, style, marker="o", ms=4, color=colour, lw=1.8, label=line.label)
+        axes.plot(
+            line.values, line.means, style, marker="o", ms=4, color=colour, lw=1.8, label=_wrapped(line.label)
+        )
         axes.fill_between(line.values, low, high, color=colour, alpha=0.12, lw=0)
     values = sorted({value for line in lines for value in line.values})
     least = min(v for v in values if v > 0)
@@ -117,8 +126,8 @@ def _curves(axes: Any, groups: dict[str, list[RunRecord]]) -> None:
             statistics.fmean(values)
             for values in zip(*([s for _, s in r.history] for r in runs), strict=True)
         ]
-        axes.plot(rounds, means, label=label, color=COLOURS[place % len(COLOURS)], lw=1.8)
+        axes.plot(rounds, means, label=_wrapped(label), color=COLOURS[place % len(COLOURS)], lw=1.8)
     if len(groups) <= 10:
-        axes.legend(frameon=False, fontsize=8)
+        axes.legend(frameon=False, fontsize=7 if len(groups) > 5 else 8)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
