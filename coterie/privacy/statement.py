@@ -69,6 +69,12 @@ class Door:
     clip: float
 
 
+@functools.cache
+def software() -> dict[str, str]:
+    """Give the versions of what the numbers rest on."""
+    return {name: version(name) for name in ("coterie", "dp-accounting", "torch", "numpy", "scipy")}
+
+
 def always_uncovered(merges: Merges | None) -> tuple[str, ...]:
     """Give the sentences about what no statement of a unit covers."""
     sees_all = merges is not None and merges.releases()["server"] is None
@@ -83,7 +89,7 @@ def kept_numbers() -> Kept:
 @functools.lru_cache(maxsize=4096)
 def numbers(events: tuple[Event, ...], delta: float) -> dict[str, Any]:
     """Find all numbers that follow from events: bounds, replace-one, what papers would report."""
-    upper, by = upper_of(events, delta)
+    upper, by = upper_of(events, delta, ADJACENCY)
     lower = min(quick_lower(events, delta), upper)
     beside: tuple[Published, ...] = ()
     whole = joined(events)
@@ -164,7 +170,7 @@ def statement(
         "randomness": SIMULATED if ledger is None else METERED,
         "ledger": ledger,
         "not_covered": uncovered,
-        "software": {name: version(name) for name in ("coterie", "dp-accounting", "torch", "numpy", "scipy")},
+        "software": software(),
     }
     plain: dict[str, Any] = json.loads(json.dumps(finite(content)))
     return {**plain, "checksum": checksum(plain)}
