@@ -247,12 +247,7 @@ def meters_for(config: Config, made: Sequence[Experiment], alone: bool) -> list[
     if config.privacy.ledger is None:
         return [None] * len(made)
     for experiment in made:
-        if experiment.budgets in ("maximum", "none"):
-            raise Problem(
-                f"method: budgets = '{experiment.budgets}' is for comparison only: no ledger pays for it"
-            )
-        if experiment.privacy.unit != "example":
-            raise Problem("privacy.ledger: ledgers do not keep the unit 'silo' yet: run it without a ledger")
+        experiment.check_metered()
     first, federation = made[0], made[0].federation
     budgets: Sequence[tuple[float, float] | None] = [None] * len(federation)
     if alone:

@@ -252,6 +252,13 @@ class Experiment:
                 " training examples: each of their batches is the whole silo (rate 1)"
             )
 
+    def check_metered(self) -> None:
+        """Refuse what no ledger keeps or pays for."""
+        if self.privacy.unit != "example":
+            raise Problem("privacy.ledger: ledgers do not keep the unit 'silo' yet: run it without a ledger")
+        if self.budgets in ("maximum", "none"):
+            raise Problem(f"method: budgets = '{self.budgets}' is for comparison only: no ledger pays for it")
+
     def plan(self, on_progress: Callable[[int, int], None] | None = None) -> Plan:
         """Give what every silo will do and spend, without training."""
         roster = Roster(self.roster.names, self.roster.sizes.cpu(), self.roster.epsilon.cpu())
@@ -312,7 +319,10 @@ class Experiment:
 
         A `keeper` writes checkpoints and asks the ledgers; with a meter, noise is the system's.
         """
-        plan, keeper = plan or self.plan(), keeper or Keeper()
+        keeper = keeper or Keeper()
+        if keeper.meter is not None:
+            self.check_metered()
+        plan = plan or self.plan()
         began = time.perf_counter()
         cohort, meter = self.cohort(plan), keeper.meter
         test = stack(self.federation, "test", self.training.device)

@@ -11,11 +11,13 @@ from coterie.cohort.descend import descend
 from coterie.config import Tuning, check
 from coterie.errors import Problem
 from coterie.federation import Federation
-from coterie.metering import run_plans
+from coterie.keeping import Keeper
+from coterie.metering import make_meter, open_ledgers, run_plans
 from coterie.methods import IFCA, MRMTL, PFA, Ditto, FedAvg, Mocha, PFAPlus, RandomProjection, Then, WeiAvg
 from coterie.methods.automatic import observe
 from coterie.participation import Participation
 from coterie.privacy.accountant import epsilon
+from coterie.privacy.budget import Privacy
 from coterie.privacy.events import Event
 from coterie.privacy.runplan import RunPlan
 from coterie.privacy.statement import text_of, verify
@@ -283,3 +285,20 @@ def test_no_ledger_pays_for_comparisons(tmp_path, monkeypatch, capsys, key, said
     code, out, err = call(monkeypatch, capsys, "run", "a.toml", "--ledger", "ledgers", "--out", "done")
     assert code == 2
     assert said in out + err
+
+
+@pytest.mark.parametrize("unit", ["silo", "example"])
+def test_python_refuses_before_anything_is_charged(federation, tmp_path, unit):
+    """Not only the command: a ledger asked for what it does not keep stays as it was."""
+    made = experiment(federation, FedAvg(), epsilon=2.0)
+    if unit == "silo":
+        made = dataclasses.replace(made, privacy=Privacy(epsilon=2.0, delta=1e-3, unit="silo"))
+    else:
+        made = dataclasses.replace(made, budgets="maximum")
+    for ledger in open_ledgers(tmp_path, federation, "made", [(5.0, 1e-2)] * len(federation)):
+        ledger.close()
+    meter = make_meter(tmp_path, federation, "made", [None] * len(federation))
+    with pytest.raises(Problem, match="ledger"):
+        made.train(keeper=Keeper(meter=meter))
+    assert [len(ledger.entries()) for ledger in meter.ledgers] == [2] * len(federation)
+    meter.close()
