@@ -12,13 +12,14 @@ import tempfile
 import time
 from pathlib import Path
 
-from coterie.experiment import Experiment, Training
+from coterie.experiment import Experiment
 from coterie.keeping import Keeper
 from coterie.metering import make_meter, open_ledgers
 from coterie.methods import MRMTL
 from coterie.plan import Plan
 from coterie.privacy.budget import Privacy
 from coterie.task import make_task
+from coterie.training import Training
 
 from .school import federation
 

@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 
-from coterie.experiment import Experiment, Training
+from coterie.experiment import Experiment
 from coterie.federation import from_table
 from coterie.methods import PFA
 from coterie.participation import Participation
@@ -15,6 +15,7 @@ from coterie.plan import Plan
 from coterie.privacy.budget import Privacy
 from coterie.sources.table import Table
 from coterie.task import make_task
+from coterie.training import Training
 
 SILOS, SIZE, RUNS, STEPS = 30, 1200, 5, 100
 

@@ -10,13 +10,14 @@ import time
 import numpy as np
 
 from coterie.errors import Problem
-from coterie.experiment import Experiment, Training
+from coterie.experiment import Experiment
 from coterie.federation import from_table, load
 from coterie.methods import MRMTL
 from coterie.privacy.accountant import epsilon, upper_of
 from coterie.privacy.budget import Privacy
 from coterie.sources.table import Table
 from coterie.task import make_task
+from coterie.training import Training
 
 
 def federation():

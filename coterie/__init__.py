@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from .build import run as run
     from .errors import Problem as Problem
     from .errors import Refused as Refused
-    from .experiment import Training as Training
     from .federation import Federation as Federation
     from .federation import load as load
     from .metering import open_ledgers as open_ledgers
@@ -27,12 +26,13 @@ if TYPE_CHECKING:
     from .result import load_model as load_model
     from .task import Task as Task
     from .task import make_task as make_task
+    from .training import Training as Training
 
 _HOME = {
     "run": "build",
     "Problem": "errors",
     "Refused": "errors",
-    "Training": "experiment",
+    "Training": "training",
     "Federation": "federation",
     "load": "federation",
     "open_ledgers": "metering",

@@ -9,7 +9,7 @@ from typing import Any
 
 from .config import Config
 from .errors import Problem
-from .experiment import Experiment, Training, experiments
+from .experiment import Experiment, experiments
 from .federation import Federation, load
 from .keeping import Keeper
 from .metering import make_meter
@@ -20,6 +20,7 @@ from .partition import Partition
 from .privacy.budget import Privacy
 from .result import Result
 from .task import Task, make_task
+from .training import Training
 
 
 def load_federation(config: Config, data_dir: str | Path | None = None) -> Federation:

@@ -239,7 +239,9 @@ def run_config(
     if len(result.summary) > 1:
         tell(shown, UNACCOUNTED, "dim")
     tell(shown, SIMULATED, "dim")
-    tell(shown, f"Saved in {folder.path}: result.json, plot.png, statements/, models/, config.toml")
+    tell(
+        shown, f"Saved in {folder.path}: result.json, summary.md, plot.png, statements/, models/, config.toml"
+    )
 
 
 def meters_for(config: Config, made: Sequence[Experiment], alone: bool) -> list[Meter | None]:

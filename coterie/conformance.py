@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .dry_run import dry_run
 from .errors import Refused
-from .experiment import Experiment, Training
+from .experiment import Experiment
 from .federation import Federation, from_table
 from .merging import MergingRoster
 from .method import Method, settings_of
@@ -26,6 +26,7 @@ from .simulate import SeededStart, personal_vectors, simulate, steps_of
 from .sources.table import Table
 from .streams import SeededStreams
 from .task import make_task
+from .training import Training
 from .tree import Tree, leaves, map_leaves
 
 

@@ -17,24 +17,24 @@ from .checkpoint import History
 from .cohort.descend import Cohort, Settings
 from .cohort.examples import stack
 from .cohort.gradients import rows_within
-from .cohort.sampling import Work, epochs_of_work
+from .cohort.sampling import Work
 from .cohort.score import score
 from .errors import Problem
 from .federation import Federation
 from .keeping import Keeper
 from .method import Method, for_runs, settings_of
-from .participation import Participation, schedule
+from .participation import schedule
 from .plan import Plan, make_plan
-from .privacy.budget import PerSilo, Privacy, Swept, check_budgets, loose_deltas, spread, sweep
+from .privacy.budget import PerSilo, Privacy, check_budgets, loose_deltas, spread, sweep
 from .result import Result, RunRecord, SiloRecord, label_of
 from .roster import Roster
 from .silo_plan import make_silo_plan
 from .simulate import State, personal_vectors, simulate
 from .streams import SeededStreams
 from .task import Task
+from .training import Training
 from .tree import map_leaves
 
-MOST = 1_000_000
 BUDGETS = {
     "own": "every silo keeps to its own budget",
     "minimum": "everybody keeps to the smallest budget",
@@ -43,43 +43,6 @@ BUDGETS = {
     "uniform": "all silos add the same noise, and leave when their budgets are spent",
     "closed-form": "the noise of the closed form of Liu et al. 2021, where it is more than needed",
 }
-
-
-@dataclass(frozen=True)
-class Training:
-    """How long and how fast silos train.
-
-    A round is `epochs` expected passes over a silo's examples, or `steps` batches.
-    `lr` may be one number, one for each silo, or a list (one run each). `participation` says who takes
-    part in a round; None: everybody. `memory` bounds the working memory of a step, in bytes.
-    """
-
-    rounds: int = 50
-    epochs: float = 1.0
-    steps: int | None = None
-    batch: int = 32
-    lr: Swept = 0.1
-    seeds: tuple[int, ...] = (0,)
-    participation: Participation | None = None
-    memory: int = 2**30
-    device: str = "cpu"
-
-    def __post_init__(self) -> None:
-        for key in ("rounds", "batch", "steps"):
-            value = getattr(self, key)
-            whole = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST
-            if not whole and not (key == "steps" and value is None):
-                raise Problem(f"train.{key}: expected a whole number from 1 to {MOST}, got {value!r}")
-        if not (math.isfinite(self.epochs) and 0 < self.epochs <= MOST):
-            raise Problem(f"train.epochs: expected a number > 0, got {self.epochs!r}")
-        if not self.seeds or len(set(self.seeds)) != len(self.seeds):
-            raise Problem(f"train.seeds: expected one or more different seeds, got {list(self.seeds)}")
-
-    def work(self, size: int) -> Work:
-        """Give the local work of a silo of some size."""
-        if self.steps is not None:
-            return Work(size, min(self.batch, size), self.steps)
-        return epochs_of_work(size, self.batch, self.epochs)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from .privacy.ledger import read_ledger
 from .privacy.published import published_for, warning
 from .privacy.rows import State
 from .privacy.statement import verify
-from .privacy.tuning import Trials
+from .privacy.trials import Trials
 
 
 def show_epsilon(event: Event, delta: float, adjacency: str, tight: bool, as_json: bool) -> None:

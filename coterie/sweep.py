@@ -27,7 +27,8 @@ from .plan import Plan
 from .privacy.calibration import Target, noise_for
 from .privacy.events import Event
 from .privacy.runplan import RunPlan
-from .privacy.tuning import Trials, draw_trials, noise_for_tuning, server_epsilon
+from .privacy.trials import Trials, draw_trials
+from .privacy.tuning import noise_for_tuning, server_epsilon
 from .simulate import State
 from .streams import seed_for
 

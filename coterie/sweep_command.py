@@ -25,7 +25,7 @@ from .metering import Account, Meter
 from .plan import Plan
 from .privacy.accountant import shown
 from .privacy.adversaries import ADVERSARIES
-from .privacy.tuning import Trials
+from .privacy.trials import Trials
 from .report.folder import Folder, next_free, published_facts, statement_for, write_json
 from .report.tables import summary_table
 from .result import UNACCOUNTED, Result, file_names, label_of

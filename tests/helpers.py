@@ -11,7 +11,7 @@ import torch
 
 from coterie import cli
 from coterie.errors import Problem
-from coterie.experiment import Experiment, Training
+from coterie.experiment import Experiment
 from coterie.federation import Federation
 from coterie.method import Method, described
 from coterie.methods import (
@@ -32,6 +32,7 @@ from coterie.simulate import personal_vectors, simulate
 from coterie.sources.table import Table
 from coterie.streams import SeededStreams
 from coterie.task import Task, make_task
+from coterie.training import Training
 
 ROWS = 200
 LABELS = np.random.default_rng(0).permutation(np.arange(ROWS) % 10)

@@ -15,7 +15,7 @@ from coterie.privacy.audit import check_ledger
 from coterie.privacy.events import grouped
 from coterie.privacy.filters import Spent
 from coterie.privacy.ledger import read_ledger
-from coterie.privacy.tuning import Trials
+from coterie.privacy.trials import Trials
 from coterie.privacy_commands import set_budgets
 from tests.test_ledger import DELTA, ledger, plan, spent
 

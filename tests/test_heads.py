@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from coterie.conformance import check_method
-from coterie.experiment import Experiment, Training
+from coterie.experiment import Experiment
 from coterie.methods import FedAvg, Heads
 from coterie.participation import Participation
 from coterie.privacy.budget import Privacy
+from coterie.training import Training
 from tests.helpers import experiment, refused, task_for, vectors
 from tests.measured import reference_of
 

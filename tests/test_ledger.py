@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import sqlite3
@@ -391,12 +390,3 @@ def test_budgets_that_are_none(tmp_path, epsilon, delta):
 def test_no_ledger_and_no_budget(tmp_path):
     with pytest.raises(Problem, match="there is no ledger of 'north'"):
         open_ledger(tmp_path, WHO)
-
-
-def test_events_of_rounds_are_those_of_their_stages():
-    a, b = Event("gaussian", 1.0, 0.5, 3), Event("selection", 2.0)
-    whole = RunPlan("x", "example", DELTA, 1.0, ((2, (a, b)), (3, (a,))))
-    assert whole.rounds == 5
-    counts = {(e.mechanism, e.count) for e in whole.events(1, 4)}
-    assert counts == {("gaussian", 3), ("selection", 1), ("gaussian", 6)}
-    assert RunPlan.from_json(json.loads(json.dumps(whole.to_json()))) == whole

@@ -10,12 +10,12 @@ import torch
 from coterie import methods_command
 from coterie.conformance import check_method
 from coterie.errors import Refused
-from coterie.experiment import Training
 from coterie.method import settings_of
 from coterie.methods import METHODS
 from coterie.methods_command import BUDGETS, LAYERS, NUMBER, ROUNDS, amount, method_facts
 from coterie.plan import make_plan
 from coterie.roster import Roster
+from coterie.training import Training
 from tests.helpers import call, every_method
 
 MODEL = NUMBER * sum(LAYERS)

@@ -14,7 +14,7 @@ from scipy import stats
 
 from coterie import merging
 from coterie.errors import Problem, Refused
-from coterie.experiment import Experiment, Training
+from coterie.experiment import Experiment
 from coterie.merging import Merge, MergingRoster, clipped_sum
 from coterie.methods import IFCA, MRMTL, PFA, Ditto, FedAvg, FedProx, Local, MRMTLAuto
 from coterie.participation import Participation
@@ -27,6 +27,7 @@ from coterie.report.folder import statement_of
 from coterie.report.statement_page import page
 from coterie.roster import Roster
 from coterie.streams import SeededStreams
+from coterie.training import Training
 from tests.helpers import refused, task_for, vectors
 from tests.measured import CHANCE, federation_of, reference_of
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import pytest
 import torch
@@ -14,7 +15,9 @@ from coterie.metering import run_plans
 from coterie.methods import IFCA, MRMTL, PFA, FedAvg, FineTune, MRMTLAuto, WeiAvg
 from coterie.participation import Participation
 from coterie.privacy.accountant import epsilon
+from coterie.privacy.events import Event
 from coterie.privacy.published import pfa_noise
+from coterie.privacy.runplan import RunPlan
 from tests.helpers import experiment, reference_vectors, refused, vectors
 
 BUDGETS = {"each": [2.0, 3.0, 4.0]}
@@ -129,3 +132,12 @@ def test_lam_auto_is_the_automatic_method():
     assert methods_of({"name": "mr-mtl", "lam": "auto"}) == [MRMTLAuto()]
     both = methods_of({"name": "mr-mtl", "lam": [0.5, "auto", 2]})
     assert both == [MRMTL(lam=(0.5, 2.0)), MRMTLAuto()]
+
+
+def test_events_of_rounds_are_those_of_their_stages():
+    a, b = Event("gaussian", 1.0, 0.5, 3), Event("selection", 2.0)
+    whole = RunPlan("x", "example", 1e-5, 1.0, ((2, (a, b)), (3, (a,))))
+    assert whole.rounds == 5
+    counts = {(e.mechanism, e.count) for e in whole.events(1, 4)}
+    assert counts == {("gaussian", 3), ("selection", 1), ("gaussian", 6)}
+    assert RunPlan.from_json(json.loads(json.dumps(whole.to_json()))) == whole

@@ -21,13 +21,8 @@ from coterie.privacy.audit import check_ledger
 from coterie.privacy.calibration import Target, noise_for
 from coterie.privacy.events import Event
 from coterie.privacy.statement import checksum, text_of, verify
-from coterie.privacy.tuning import (
-    Trials,
-    chance_above,
-    chosen_epsilon,
-    noise_for_tuning,
-    server_epsilon,
-)  # fmt: skip
+from coterie.privacy.trials import Trials, chance_above
+from coterie.privacy.tuning import chosen_epsilon, noise_for_tuning, server_epsilon
 from coterie.report.statement_page import page
 from coterie.sweep import (
     Sweep,

@@ -12,7 +12,8 @@ from scipy.special import logsumexp
 from coterie.privacy import tuning
 from coterie.privacy.accountant import ORDERS, epsilon_of, renyi_epsilon
 from coterie.privacy.events import Event
-from coterie.privacy.tuning import Trials, chosen_epsilon, profile_excess, selected_curve
+from coterie.privacy.trials import Trials
+from coterie.privacy.tuning import chosen_epsilon, profile_excess, selected_curve
 from tests.trials import KINDS, named, normed
 
 

@@ -13,7 +13,8 @@ from scipy import optimize, stats
 from coterie.privacy import tuning
 from coterie.privacy.accountant import ORDERS, epsilon_of, renyi_curve, renyi_epsilon
 from coterie.privacy.events import Event
-from coterie.privacy.tuning import Trials, chosen_epsilon, selected_curve
+from coterie.privacy.trials import Trials
+from coterie.privacy.tuning import chosen_epsilon, selected_curve
 from tests.trials import KINDS, PLAIN, SCHOOL, named
 
 

@@ -12,9 +12,8 @@ from coterie.privacy import tuning
 from coterie.privacy.accountant import epsilon, epsilon_of
 from coterie.privacy.calibration import Target, noise_for
 from coterie.privacy.events import Event
+from coterie.privacy.trials import Trials, chance_above
 from coterie.privacy.tuning import (
-    Trials,
-    chance_above,
     chosen_epsilon,
     noise_for_server,
     noise_for_tuning,

@@ -10,7 +10,7 @@ from dp_accounting.rdp import rdp_privacy_accountant as rdp
 from scipy import stats
 
 from coterie.errors import Problem
-from coterie.privacy.tuning import Trials, chance_above, draw_trials
+from coterie.privacy.trials import Trials, chance_above, draw_trials
 from tests.trials import KINDS, named, normed
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from scipy import stats
 
 from coterie.privacy.events import Event
-from coterie.privacy.tuning import Trials
+from coterie.privacy.trials import Trials
 
 SCHOOL = (Event("gaussian", 5.0, 0.3, 603),)
 PLAIN = (Event("gaussian", 4.0),)

@@ -10,7 +10,8 @@ from .accountant import ORDERS, epsilon_of, renyi_curve
 from .adversaries import ADVERSARIES
 from .calibration import certified
 from .events import Event, grouped, joined
-from .tuning import Trials, chosen_epsilon, selected_curve
+from .trials import Trials
+from .tuning import chosen_epsilon, selected_curve
 
 
 @dataclass(frozen=True)

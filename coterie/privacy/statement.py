@@ -19,7 +19,8 @@ from .adversaries import ADVERSARIES, table
 from .events import Event, grouped, joined
 from .kept import Kept
 from .published import Published, published_for, warning
-from .tuning import COVERED, Trials, chosen_epsilon
+from .trials import Trials
+from .tuning import COVERED, chosen_epsilon
 from .whole_silo import Merges
 
 SCHEMA = "coterie-statement/3"

@@ -17,17 +17,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.optimize import brentq
-from scipy.special import betaln
 
-from ..errors import Problem, nearest
+from ..errors import Problem
 from .accountant import ADJACENCY, LEAST_NOISE, ORDERS, epsilon_of, interval, renyi_curve, rounding
 from .calibration import MOST_NOISE, SLACK, Calibrated, Target, next_guess, noise_for
 from .distribution import distribution
 from .events import Event, check_adjacency, check_delta, joined
+from .trials import Trials, chance_above, check_count, decay_of, shape_of
 
-DISTRIBUTIONS = ("poisson", "geometric", "negative-binomial")
-LEAST_GAMMA = 1e-250
 PROFILE_POINTS = 1_000  # of the excess, which needs less than the epsilon it is added to
 COVERED = (
     "the epsilon of the chosen model holds against whoever sees that model and its setting only: not the"
@@ -40,52 +37,6 @@ COVERED = (
     "each trial must draw its setting at random from one public list, whatever the other trials gave, and"
     " is charged as the costliest setting",
 )
-
-
-@dataclass(frozen=True)
-class Trials:
-    """A random number of trials: its distribution, its mean and, for some, its shape.
-
-    "negative-binomial" is conditioned on at least one trial (Papernot and Steinke 2022,
-    definition 1): their eta is `shape`, any number above -1, and their gamma is found from the
-    mean. Shape 0 is the logarithmic distribution, 1 the geometric one, which has a name of its
-    own and takes no shape. A smaller shape costs less and draws far from its mean more often.
-    "poisson" stays near its mean and costs most; it may give no trial at all. With `most`, nothing
-    is run and nothing chosen when more than that are drawn, which costs some of delta.
-
-    >>> Trials("geometric", mean=10.0).gamma
-    0.1
-    """
-
-    distribution: str
-    mean: float
-    shape: float | None = None
-    most: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.most is not None:
-            _check_count(self.most, least=1)
-        if self.distribution not in DISTRIBUTIONS:
-            raise Problem(
-                f"distribution: unknown distribution '{self.distribution}';"
-                f" {nearest(self.distribution, DISTRIBUTIONS)}"
-            )
-        if not 1 <= self.mean < math.inf:
-            raise Problem(f"mean must be a finite number of trials >= 1, got {self.mean}")
-        if self.distribution != "negative-binomial":
-            if self.shape is not None:
-                raise Problem(f"shape: a {self.distribution} number of trials has none, got {self.shape}")
-        elif self.shape is None or not -1 < self.shape < math.inf:
-            raise Problem(f"shape must be a finite number > -1, got {self.shape}")
-        elif _log_mean(-math.log(LEAST_GAMMA), self.shape) < math.log(self.mean):
-            raise Problem(
-                f"shape {self.shape:g} is too near -1 for a mean of {self.mean:g} trials: take a larger shape"
-            )
-
-    @property
-    def gamma(self) -> float:
-        """The chance in (0, 1] that shortens the number of trials, so that its mean is `mean`."""
-        return 1 / self.mean if self.distribution == "geometric" else math.exp(-_decay(self))
 
 
 @dataclass(frozen=True)
@@ -102,95 +53,6 @@ class TuningSpent:
     server: float
     delta: float
     notes: tuple[str, ...]
-
-
-def draw_trials(trials: Trials, generator: np.random.Generator) -> int:
-    """Draw a number of trials.
-
-    A Poisson number may be 0: then no trial is run and nothing is chosen. That is an outcome to
-    be published as it is; to draw again is another distribution, whose cost is not known here.
-
-    The negative binomial is a Poisson sum of logarithmic numbers, here with at least one of them
-    (Quenouille 1949); a shape below 0 is drawn by rejection from the logarithmic distribution.
-    """
-    if trials.distribution == "poisson":
-        return int(generator.poisson(trials.mean))
-    decay, shape = _decay(trials), _shape(trials)
-    if shape > 0:
-        first = -math.log1p(generator.random() * math.expm1(-shape * decay))
-        parts = 1 + int(generator.poisson(max(shape * decay - first, 0.0)))
-        return sum(_logarithmic(decay, generator) for _ in range(parts))
-    while True:
-        drawn = _logarithmic(decay, generator)
-        kept = -math.log(drawn + shape) - float(betaln(drawn, 1 + shape))
-        if math.log(1 - generator.random()) <= kept:
-            return drawn
-
-
-def _logarithmic(decay: float, generator: np.random.Generator) -> int:
-    """Draw from the logarithmic distribution: geometric, its chance gamma^u for a uniform u (Kemp 1981)."""
-    chance = math.exp(-decay * generator.random())
-    if chance >= 1:
-        return 1
-    return 1 + math.floor(math.log(1 - generator.random()) / math.log1p(-chance))
-
-
-def chance_above(trials: Trials, count: int) -> float:
-    """Give the chance that more than `count` trials are drawn.
-
-    Whoever stops at `count` trials pays for it: an (epsilon, delta) of the chosen model becomes
-    (epsilon, delta + (1 + e^epsilon) * chance). Rounded up, so never quite 0.
-
-    >>> round(chance_above(Trials("geometric", 10.0), 20), 6)  # 0.9^20
-    0.121577
-    """
-    _check_count(count)
-    return min(max(1 - float(np.exp(_log_chances(trials, count)).sum()), 0.0) + 1e-14 * (1 + count), 1.0)
-
-
-def _log_chances(trials: Trials, count: int) -> np.ndarray:
-    """Give the log-chances of the numbers up to `count`, from 0 on for Poisson, from 1 on for the others."""
-    if trials.distribution == "poisson":
-        later = math.log(trials.mean) - np.log(np.arange(1.0, count + 1))
-        return -trials.mean + np.concatenate([[0.0], np.cumsum(later)])
-    decay, shape = _decay(trials), _shape(trials)
-    if decay == 0:
-        return np.zeros(min(count, 1))
-    less = math.log(-math.expm1(-decay))
-    first = less - math.log(decay) - _log_growth(shape * decay)
-    number = np.arange(1.0, max(count, 1))
-    later = less + np.log((number + shape) / (number + 1))
-    return np.cumsum(np.concatenate([[first], later]))[:count]
-
-
-def _log_growth(x: float) -> float:
-    """Give log((e^x - 1) / x), which is 0 at 0."""
-    if x == 0:
-        return 0.0
-    return max(x, 0.0) + math.log(-math.expm1(-abs(x)) / abs(x))
-
-
-def _log_mean(decay: float, shape: float) -> float:
-    """Give the log of the mean, shape * (1 / gamma - 1) / (1 - gamma^shape), where gamma = e^-decay."""
-    return _log_growth(decay) - _log_growth(-shape * decay)
-
-
-def _shape(trials: Trials) -> float:
-    return 1.0 if trials.shape is None else trials.shape
-
-
-@functools.lru_cache(maxsize=1024)
-def _decay(trials: Trials) -> float:
-    """Give log(1 / gamma), at which the mean is as asked for."""
-    if trials.distribution == "poisson":
-        raise Problem("gamma: a poisson number of trials has none")
-    if trials.mean == 1:
-        return 0.0
-    if trials.distribution == "geometric":
-        return math.log(trials.mean)
-    wanted, shape = math.log(trials.mean), _shape(trials)
-    most = -math.log(LEAST_GAMMA)
-    return float(brentq(lambda decay: _log_mean(decay, shape) - wanted, 0.0, most, xtol=1e-15, rtol=1e-14))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -239,9 +101,9 @@ def selected_curve(
         deltas = np.array([known(math.log1p(1 / (order - 1))) for order in orders.tolist()])
         some = (orders - 1) * (one + trials.mean * deltas + size)
         return [float(value) for value in np.logaddexp(-trials.mean, some) / (orders - 1)]
-    decay = _decay(trials)
+    decay = decay_of(trials)
     second = min(decay, float(np.min((1 - 1 / orders) * one + decay / orders)))
-    return [float(value) for value in one + (1 + _shape(trials)) * second + size]
+    return [float(value) for value in one + (1 + shape_of(trials)) * second + size]
 
 
 def profile_excess(trials: Trials, delta_at: Callable[[float], float]) -> float:
@@ -260,13 +122,13 @@ def profile_excess(trials: Trials, delta_at: Callable[[float], float]) -> float:
     """
     if trials.distribution == "poisson":
         return trials.mean * delta_at(0.0)
-    decay = _decay(trials)
+    decay = decay_of(trials)
     low, high = 0.0, decay
     for _ in range(50):
         middle = (low + high) / 2
         enough = delta_at(middle) * math.expm1(decay) <= math.expm1(middle)
         low, high = (low, middle) if enough else (middle, high)
-    return (1 + _shape(trials)) * high
+    return (1 + shape_of(trials)) * high
 
 
 def _profile(
@@ -318,7 +180,7 @@ def server_epsilon(
     known, and given it this is a composition fixed beforehand.
     """
     check_delta(delta)
-    _check_count(most_trials)
+    check_count(most_trials)
     check_adjacency(adjacency)
     if most_trials == 0:
         return 0.0
@@ -330,7 +192,7 @@ def spent_by_tuning(
 ) -> TuningSpent:
     """Give what tuning cost: `ran` trials drawn from `trials`, each of them `events`."""
     one = tuple(events)
-    _check_count(ran)
+    check_count(ran)
     if ran == 0 and trials.distribution != "poisson":
         raise Problem(f"a {trials.distribution} number of trials is at least 1, got 0")
     nothing = (
@@ -397,11 +259,6 @@ def noise_for_server(epsilon: float, delta: float, rate: float, steps: int, most
     Fix `most_trials` before the number of trials is drawn: noise that follows the draw tells it,
     and then `chosen_epsilon` does not hold (see `chance_above` for what stopping there costs).
     """
-    _check_count(most_trials, least=1)
+    check_count(most_trials, least=1)
     Event("gaussian", 1.0, rate, steps)
     return noise_for(Target(epsilon, delta, rate, steps * most_trials))
-
-
-def _check_count(count: int, least: int = 0) -> None:
-    if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < least:
-        raise Problem(f"the number of trials must be a whole number >= {least}, got {count}")

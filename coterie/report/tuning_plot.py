@@ -9,7 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..privacy.calibration import Target, noise_for
-from ..privacy.tuning import Trials, noise_for_tuning
+from ..privacy.trials import Trials
+from ..privacy.tuning import noise_for_tuning
 from ..theory.mean_estimation import (
     FIGURE_DELTA,
     FIGURE_EPSILON,
