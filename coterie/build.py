@@ -18,6 +18,7 @@ from .methods import AUTO, METHODS, MRMTL, MRMTLAuto, Then
 from .participation import Participation
 from .partition import Partition
 from .privacy.budget import Privacy
+from .relations import read_relations
 from .result import Result
 from .task import Task, make_task
 from .training import Training
@@ -74,7 +75,9 @@ def methods_of(table: dict[str, Any]) -> list[Method]:
         if isinstance(value, list) and not field.metadata.get("fixed") and "after" not in table:
             each_run[key] = tuple(map(float, value))
         elif value is not None:
-            axes[key] = value if isinstance(value, list) else [value]
+            axes[key] = _listed(value)
+            if field.metadata.get("relations"):
+                axes[key] = [read_relations(path) for path in axes[key]]
     picks = [dict(zip(axes, picked, strict=True)) for picked in itertools.product(*axes.values())]
     made = [kind(**picked, **each_run) for picked in picks]
     if "after" not in table:

@@ -25,7 +25,8 @@ UNITS = ("example", "silo")
 class Counts:
     """What a dry run saw: the doors called in each round, bytes of each silo in all rounds.
 
-    Under the unit 'silo' also in which rounds uploads are merged, and whether personal models are raw.
+    Under the unit 'silo' also in which rounds uploads are merged, whether personal models are raw, and
+    whether other sums than the mean are asked for.
     """
 
     calls: tuple[tuple[str, ...], ...]
@@ -33,6 +34,7 @@ class Counts:
     bytes_down: tuple[int, ...]
     merged: tuple[bool, ...] = ()
     raw_personal: bool = False
+    mixed: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +83,7 @@ def _count(method: Method, facts: Facts, run: int, unit: str, scale: float, pres
     public = CountingRoster.of(facts.roster, unit, run)
     shared, own = method.init(_RandomStart(scale, public, facts.rounds, facts.layers, _names(facts)), silos)
     check_known((shared, own))
-    calls, merged, up, down = [], [], [0] * silos, [0] * silos
+    calls, merged, mixed, up, down = [], [], False, [0] * silos, [0] * silos
     for number in range(rounds):
         here = None if present is None else label(present, raw=False)[number].unsqueeze(0)
         sent = method.broadcast(shared)
@@ -99,7 +101,7 @@ def _count(method: Method, facts: Facts, run: int, unit: str, scale: float, pres
             uploads = map_leaves(lambda leaf, who=here: _where(who, leaf, torch.zeros_like(leaf)), uploads)
             new = map_leaves(lambda old, own, who=here: _where(who, own, old), own, new)
         own = new
-        asked: list[None] = []
+        asked: list[str] = []
         shared = method.merge(shared, uploads, replace(public, present=here, asked=asked))
         check_known(shared)
         _refuse(
@@ -107,6 +109,7 @@ def _count(method: Method, facts: Facts, run: int, unit: str, scale: float, pres
             "merge asks for two means: under the unit 'silo' the mean of a round is asked for once",
         )
         merged.append(bool(asked))
+        mixed |= "mix" in asked
         _refuse(
             tree_is_raw(shared),
             "merge looks into raw uploads: under the unit 'silo' it may only ask for roster.mean(uploads)",
@@ -119,7 +122,7 @@ def _count(method: Method, facts: Facts, run: int, unit: str, scale: float, pres
     _refuse(unit == "example" and is_raw(personal), "a personal model is raw: it must be released")
     if unit == "example":
         return Counts(tuple(calls), tuple(up), tuple(down))
-    return Counts(tuple(calls), tuple(up), tuple(down), tuple(merged), is_raw(personal))
+    return Counts(tuple(calls), tuple(up), tuple(down), tuple(merged), is_raw(personal), mixed)
 
 
 def _names(facts: Facts) -> tuple[str, ...]:
@@ -249,7 +252,7 @@ class CountingRoster(Roster):
     """A roster for the dry run: under the unit 'silo' its mean is what releases raw uploads."""
 
     unit: str = "example"
-    asked: list[None] | None = None
+    asked: list[str] | None = None
 
     @classmethod
     def of(cls, roster: Roster, unit: str, run: int = 0) -> CountingRoster:
@@ -266,6 +269,15 @@ class CountingRoster(Roster):
             "under the unit 'silo' the mean is uniform over all: no weights, no groups",
         )
         if self.asked is not None:
-            self.asked.append(None)
+            self.asked.append("mean")
         mean = super().mean(uploads, weights)
         return label(mean, raw=False) if self.unit == "silo" else mean
+
+    def mix(self, uploads: Tensor, matrix: Tensor) -> Tensor:
+        """Give sums by a public matrix, released under the unit 'silo'."""
+        check_known(matrix)
+        _refuse(is_raw(matrix), "uploads are mixed by a raw matrix: it must be public")
+        if self.asked is not None:
+            self.asked.append("mix")
+        mixed = super().mix(uploads, matrix)
+        return label(mixed, raw=False) if self.unit == "silo" else mixed

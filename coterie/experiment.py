@@ -26,6 +26,7 @@ from .method import Method, for_runs, settings_of
 from .participation import schedule
 from .plan import Plan, make_plan
 from .privacy.budget import PerSilo, Privacy, check_budgets, loose_deltas, spread, sweep
+from .relations import Relations
 from .result import Result, RunRecord, SiloRecord, label_of
 from .roster import Roster
 from .silo_plan import make_silo_plan
@@ -56,6 +57,11 @@ class Variant:
     clip: PerSilo
 
 
+def _told(value: Any) -> Any:
+    """Give a setting as results tell it."""
+    return str(value) if isinstance(value, Relations) else value
+
+
 @dataclass(frozen=True, eq=False)
 class Experiment:
     """Runs of one method that train together: every variant with every seed, or those picked."""
@@ -84,7 +90,7 @@ class Experiment:
         found = []
         for choice in itertools.product(*axes.values()):
             picked = dict(zip(axes, choice, strict=True))
-            shown = {k: v for k, v in picked.items() if k in own or len(axes[k]) > 1}
+            shown = {k: _told(v) for k, v in picked.items() if k in own or len(axes[k]) > 1}
             if self.budgets != "own":
                 shown["budgets"] = self.budgets
             settings = {k: picked[k] for k in own}
@@ -200,7 +206,8 @@ class Experiment:
         if self.budgets in ("maximum", "none"):
             self.notes.append(f"{self.method.title}, budgets = {self.budgets}: {BUDGETS[self.budgets]}")
         if not torch.isinf(self.epsilon).all():
-            self.notes.extend(loose_deltas(self.delta[0].tolist(), sizes, names))
+            units = sizes if self.privacy.unit == "example" else [len(names)] * len(names)
+            self.notes.extend(loose_deltas(self.delta[0].tolist(), units, names, self.privacy.unit))
         self.notes.extend(f"not covered by any budget: {what}" for what in self.federation.not_covered)
         largest = max(float(silo.x.abs().max()) * self.federation.scale for silo in self.federation.silos)
         if largest > 10:

@@ -7,6 +7,8 @@ planned size of a cohort, never the number of silos that came.
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -19,6 +21,7 @@ from .roster import Roster
 
 # Uploads are float32; this share of the clip pays for the rounding of their norms.
 ROUNDING = 1e-5
+SUMS_AT_HOME = "noise_by = 'silos' goes with the mean over all: take noise_by = 'server' here"
 SERVER = "\0server"  # no silo has this name
 
 
@@ -71,25 +74,61 @@ class MergingRoster(Roster):
         """Clip, add up, add noise and divide: `[runs, 1, ...]`."""
         if weights is not None or self.groups is not None:
             raise Refused("under the unit 'silo' the mean is uniform over all: no weights, no groups")
+        merge = self._ask()
+        total = clipped_sum(uploads, merge.clip.to(uploads.device), self.present)
+        for run, (noise, clip) in enumerate(zip(merge.noise, merge.clip, strict=True)):
+            if float(noise) > 0:
+                total[run] += float(noise) * float(clip) * self._drawn(run, total[run])
+        return (total / merge.cohort).to(uploads.dtype)
+
+    def mix(self, uploads: Tensor, matrix: Tensor) -> Tensor:
+        """Clip, add up by a public matrix `[rows, silos]`, add noise to every row: `[runs, rows, ...]`.
+
+        Formal guarantee: a silo whose upload is replaced by nothing moves all rows together by at most
+        `clip` times the norm of its column; the noise is `noise * clip` times the largest such norm.
+        """
+        merge = self._ask()
+        if merge.where == "silos":
+            raise Refused(SUMS_AT_HOME)
+        exact = matrix.detach().cpu().double()
+        reach, keys = float(exact.norm(dim=0).max()), row_keys(self.names, exact)
+        flat = clipped(uploads, merge.clip.to(uploads.device), self.present)
+        total = exact.to(flat.device) @ flat
+        for run, (noise, clip) in enumerate(zip(merge.noise, merge.clip, strict=True)):
+            if float(noise) > 0:
+                rows = [self._drawn(run, row, [key]) for row, key in zip(total[run], keys, strict=True)]
+                total[run] += float(noise) * float(clip) * reach * torch.stack(rows)
+        total = total * (len(self) / merge.cohort)
+        return total.reshape(uploads.shape[0], len(matrix), *uploads.shape[2:]).to(uploads.dtype)
+
+    def _ask(self) -> Merge:
         if self.merge is None or self.streams is None or self.asked is None or self.asked:
             raise Refused("under the unit 'silo' the mean of a round is asked for once: it costs each time")
         self.asked.append(None)
-        total = clipped_sum(uploads, self.merge.clip.to(uploads.device), self.present)
-        for run, (noise, clip) in enumerate(zip(self.merge.noise, self.merge.clip, strict=True)):
-            if float(noise) > 0:
-                total[run] += float(noise) * float(clip) * self._drawn(run, total[run])
-        return (total / self.merge.cohort).to(uploads.dtype)
+        return self.merge
 
-    def _drawn(self, run: int, like: Tensor) -> Tensor:
+    def _drawn(self, run: int, like: Tensor, keys: Sequence[str] = ()) -> Tensor:
         """Draw the standard noise of one run's sum: one draw, or one for each silo that takes part."""
         assert self.merge is not None
         assert self.streams is not None
-        names = [SERVER]
+        names = list(keys) or [SERVER]
         if self.merge.where == "silos":
             here = [True] * len(self.names) if self.present is None else self.present[run].tolist()
             names = [name for name, flag in zip(self.names, here, strict=True) if flag]
         drawn = sum(self.streams.merging(run, name, self.round).standard_normal(like.shape) for name in names)
         return torch.as_tensor(drawn, dtype=like.dtype).to(like.device)
+
+
+def row_keys(names: Sequence[str], matrix: Tensor) -> list[str]:
+    """Name the noise of each row by whose uploads it adds up and how, whatever the order of the silos.
+
+    Equal rows get equal noise: they are one release.
+    """
+    found = []
+    for row in matrix.tolist():
+        parts = sorted((name, value) for name, value in zip(names, row, strict=True) if value)
+        found.append(f"{SERVER}/{hashlib.sha256(repr(parts).encode()).hexdigest()}")
+    return found
 
 
 def clipped_sum(uploads: Tensor, clip: Tensor, present: Tensor | None) -> Tensor:
@@ -98,6 +137,12 @@ def clipped_sum(uploads: Tensor, clip: Tensor, present: Tensor | None) -> Tensor
     In float64: in float32 one upload could move the rounding of all the others' sum. An upload that is
     not finite counts as nothing.
     """
+    flat = clipped(uploads, clip, present)
+    return flat.sum(1, keepdim=True).reshape(uploads.shape[0], 1, *uploads.shape[2:])
+
+
+def clipped(uploads: Tensor, clip: Tensor, present: Tensor | None) -> Tensor:
+    """Give each upload within its run's clip, in float64, zero for silos not present: `[runs, silos, P]`."""
     if not uploads.is_floating_point():
         raise Refused(f"an upload is {uploads.dtype}: under the unit 'silo' uploads are real vectors")
     flat = uploads.double().flatten(2) if uploads.dim() > 2 else uploads.double().unsqueeze(-1)
@@ -108,4 +153,4 @@ def clipped_sum(uploads: Tensor, clip: Tensor, present: Tensor | None) -> Tensor
     flat = torch.where(sound, flat * factor, torch.zeros_like(flat))
     if present is not None:
         flat = torch.where(present.unsqueeze(-1), flat, torch.zeros_like(flat))
-    return flat.sum(1, keepdim=True).reshape(uploads.shape[0], 1, *uploads.shape[2:])
+    return flat

@@ -7,7 +7,7 @@ would on a network.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .cohort.sampling import Work, coins
 from .federation import Federation, Silo
-from .merging import SERVER, Merge
+from .merging import SERVER, Merge, row_keys
 from .messages import addressed, pack, unpack
 from .method import Method, PerRun, for_run, per_run
 from .oracle import Oracle
@@ -153,6 +153,7 @@ class SlowMerging(Roster):
     """The mean of the unit 'silo', number by number."""
 
     merge: Merge | None = None
+    rows: Callable[[str], np.random.Generator] | None = None
     noises: tuple[np.random.Generator, ...] = ()
     draws: tuple[np.random.Generator, ...] = ()
 
@@ -164,7 +165,11 @@ class SlowMerging(Roster):
         draws = tuple(streams.merging(run, name, number) for name in roster.names)
         facts = (roster.names, roster.sizes, roster.epsilon, None, None, roster.steps)
         one = Merge(merge.noise[run : run + 1], merge.clip[run : run + 1], merge.cohort, merge.where)
-        return cls(*facts, merge=one, noises=(streams.merging(run, SERVER, number),), draws=draws)
+
+        def rows(key: str) -> np.random.Generator:
+            return streams.merging(run, key, number)
+
+        return cls(*facts, merge=one, rows=rows, noises=(rows(SERVER),), draws=draws)
 
     def mean(self, uploads: Tensor, weights: Tensor | None = None) -> Tensor:
         """Clip each upload, add them and the noise, divide by the planned size of a cohort."""
@@ -181,6 +186,24 @@ class SlowMerging(Roster):
         if noise and self.merge.where == "server":
             total += noise * clip * self.noises[0].standard_normal((1, *total.shape))[0]
         return torch.from_numpy(total / self.merge.cohort).float().reshape(1, 1, *total.shape)
+
+    def mix(self, uploads: Tensor, matrix: Tensor) -> Tensor:
+        """Clip each upload, add it to every row by the matrix, add the noise."""
+        assert self.merge is not None
+        assert self.rows is not None
+        clip, noise, shares = float(self.merge.clip), float(self.merge.noise), matrix.double().numpy()
+        total = np.zeros((len(shares), uploads.shape[-1]))
+        for k, upload in enumerate(uploads[0].double().numpy()):
+            if self.present is not None and not bool(self.present[0, k]):
+                continue
+            norm = float(np.sqrt((upload**2).sum()))
+            for row, share in enumerate(shares[:, k]):
+                total[row] += share * (upload if norm <= clip else upload * (clip / norm))
+        if noise:
+            reach = max(float(np.sqrt((shares[:, k] ** 2).sum())) for k in range(shares.shape[1]))
+            for row, key in enumerate(row_keys(self.names, matrix.double())):
+                total[row] += noise * clip * reach * self.rows(key).standard_normal(total.shape[1])
+        return torch.from_numpy(total * len(self) / self.merge.cohort).float().unsqueeze(0)
 
 
 def _steps(terms: Sequence[Terms]) -> Steps:

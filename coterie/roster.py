@@ -61,6 +61,23 @@ class Roster:
         flat = uploads.reshape(*uploads.shape[:2], -1)
         return (share @ flat).reshape(uploads.shape)
 
+    def mix(self, uploads: Tensor, matrix: Tensor) -> Tensor:
+        """Give sums of uploads by a public matrix `[rows, silos]`: `[runs, rows, ...]`.
+
+        Where only some silos take part, what they sent counts for all.
+        """
+        share = torch.ones(1, 1) if self.present is None else self.present.float().mean(1, keepdim=True)
+        flat = (matrix.to(uploads) @ self._only_present(uploads).flatten(2)) / share.to(uploads).clamp(
+            min=1 / len(self)
+        ).unsqueeze(-1)
+        return flat.reshape(uploads.shape[0], len(matrix), *uploads.shape[2:])
+
+    def _only_present(self, uploads: Tensor) -> Tensor:
+        if self.present is None:
+            return uploads
+        here = self.present.reshape(*self.present.shape, *[1] * (uploads.dim() - 2))
+        return torch.where(here, uploads, torch.zeros_like(uploads))
+
     def within(self, groups: Tensor | None) -> Roster:
         """Give the roster in which silos learn within groups."""
         return replace(self, groups=groups)

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from .cohort.sampling import Work
 from .dry_run import Counts, Facts, dry_run, one_pass
-from .merging import Merge
+from .errors import Refused
+from .merging import SUMS_AT_HOME, Merge
 from .method import Method
 from .participation import Participation
 from .plan import Plan, SiloPlan
@@ -41,6 +42,8 @@ def make_silo_plan(
     """
     facts, first = Facts(roster, rounds, layers, names), None if present is None else present[:, 0]
     counts = [dry_run(method, roster, layers, rounds, "silo", first, names)]
+    if where == "silos" and counts[0].mixed:
+        raise Refused(SUMS_AT_HOME)
     if present is not None:
         counts += [one_pass(method, facts, present[:, run], run, "silo") for run in range(1, len(terms))]
     rate, sampler = draw_of(how, len(roster))

@@ -21,6 +21,9 @@ from tests.helpers import call, every_method
 MODEL = NUMBER * sum(LAYERS)
 SENDS = {
     "heads": "the first layers",
+    "related": "the model",
+    "joint": "the model",
+    "pp-sgd": "the model",
     "local": "nothing",
     "fedavg": "the model",
     "fedprox": "the model",
@@ -120,7 +123,9 @@ def test_units_are_those_in_which_it_is_sound(found, name):
 
 def test_methods_that_look_into_uploads_are_refused_for_whole_silos(found):
     sound = {name for name, facts in found.items() if "silo" in facts["units"]}
-    assert sound == {"local", "fedavg", "fedprox", "fine-tune", "mr-mtl", "ditto", "heads"}
+    assert sound == {
+        "local", "fedavg", "fedprox", "fine-tune", "mr-mtl", "ditto", "heads", "related", "joint", "pp-sgd"
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

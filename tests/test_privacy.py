@@ -277,6 +277,8 @@ def test_budgets_are_checked(numbers, said):
 def test_a_large_delta_is_warned_of():
     assert loose_deltas([1e-5, 1e-5], [100, 20], ["a", "b"]) == []
     assert "2 silo(s), as 'a'" in loose_deltas([0.05, 0.05], [100, 20], ["a", "b"])[0]
+    assert loose_deltas([0.05, 0.05], [2, 2], ["a", "b"], "silo") == []
+    assert "for 2 silos: it would allow" in loose_deltas([0.5, 0.5], [2, 2], ["a", "b"], "silo")[0]
 
 
 def test_units_are_known():

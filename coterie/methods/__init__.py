@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..method import Method
+from .additive import PPSGD
 from .automatic import AUTO, MRMTLAuto
 from .averaging import FedAvg, FedProx
 from .chain import FineTune, Then
@@ -13,6 +14,7 @@ from .heads import Heads
 from .local import Local
 from .mean_regularised import MRMTL
 from .projected import PFA, PFAPlus, RandomProjection, WeiAvg
+from .related import Joint, Related
 
 METHODS: dict[str, type[Method]] = {
     kind.name: kind
@@ -24,7 +26,10 @@ METHODS: dict[str, type[Method]] = {
         MRMTL,
         MRMTLAuto,
         Ditto,
+        Related,
         Heads,
+        PPSGD,
+        Joint,
         Mocha,
         IFCA,
         WeiAvg,
@@ -40,16 +45,19 @@ __all__ = [
     "METHODS",
     "MRMTL",
     "PFA",
+    "PPSGD",
     "Ditto",
     "FedAvg",
     "FedProx",
     "FineTune",
     "Heads",
+    "Joint",
     "Local",
     "MRMTLAuto",
     "Mocha",
     "PFAPlus",
     "RandomProjection",
+    "Related",
     "Then",
     "WeiAvg",
 ]

@@ -108,12 +108,19 @@ def check_budgets(epsilon: Sequence[float], delta: Sequence[float], clip: Sequen
             )
 
 
-def loose_deltas(delta: Sequence[float], sizes: Sequence[int], names: Sequence[str]) -> list[str]:
-    """Warn of deltas that would allow one example to be given away whole."""
+def loose_deltas(
+    delta: Sequence[float], sizes: Sequence[int], names: Sequence[str], unit: str = "example"
+) -> list[str]:
+    """Warn of deltas that would allow one of so many examples, or silos, to be given away whole."""
     loose = [(name, d, n) for name, d, n in zip(names, delta, sizes, strict=True) if d >= 1 / n]
     if not loose:
         return []
     name, d, n = max(loose, key=lambda item: item[1] * item[2])
+    if unit == "silo":
+        return [
+            f"privacy.delta: {d:g} is not below 1/n for {n} silos: it would allow to publish one silo whole;"
+            " take a smaller delta"
+        ]
     return [
         f"privacy.delta: {d:g} is not below 1/n for {len(loose)} silo(s), as '{name}' with {n} examples:"
         " it would allow to publish one example whole; take a smaller delta"
