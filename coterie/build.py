@@ -17,7 +17,7 @@ from .method import Method, settings_of
 from .methods import AUTO, METHODS, MRMTL, MRMTLAuto, Then
 from .participation import Participation
 from .partition import Partition
-from .privacy.budget import Privacy
+from .privacy.budget import NOT_GIVEN, Privacy
 from .relations import read_relations
 from .result import Result
 from .task import Task, make_task
@@ -94,7 +94,9 @@ def _listed(value: Any) -> list[Any]:
 def make_experiments(config: Config, data_dir: str | Path | None = None) -> list[Experiment]:
     """Make the checked experiments of a configuration, one for each method."""
     train, table = config.train, config.privacy
-    privacy = Privacy(table.epsilon, table.delta, table.clip, table.unit, table.budget_seed, table.noise_by)
+    epsilon = NOT_GIVEN if table.epsilon is None else table.epsilon
+    where = (table.unit, table.budget_seed, table.noise_by, table.noise, table.sensitivity)
+    privacy = Privacy(epsilon, table.delta, table.clip, *where)
     federation = load_federation(config, data_dir)
     options = dict(config.model.model_extra or {})
     task = make_task(

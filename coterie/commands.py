@@ -33,6 +33,7 @@ from .plan import Plan, SiloPlan
 from .privacy.adversaries import ADVERSARIES, seen_by, table
 from .privacy.filters import Spent
 from .privacy.published import published_for
+from .privacy.published_merges import published_for_merges
 from .report.folder import Folder, next_free
 from .report.tables import plan_tables, silo_table, summary_table
 from .result import SIMULATED, UNACCOUNTED, Result
@@ -149,7 +150,10 @@ def published_facts(silo: SiloPlan) -> list[dict[str, Any]]:
     """Give what the papers' formulas report for a silo's steps."""
     if not silo.steps or not silo.noise:
         return []
-    found = published_for(silo.noise, silo.rate, silo.steps, silo.delta, quick=True)
+    if silo.merges is not None:
+        found = published_for_merges(silo.merges, silo.delta)
+    else:
+        found = published_for(silo.noise, silo.rate, silo.steps, silo.delta, quick=True)
     return [{"paper": one.paper, "formula": one.formula, "epsilon": one.epsilon} for one in found]
 
 
@@ -235,7 +239,7 @@ def run_config(
         print((folder.path / "result.json").read_text(), end="")
         return
     shown.print(summary_table(result))
-    shown.print(silo_table(result, made[0].epsilon[0].tolist(), made[0].federation.sizes))
+    shown.print(silo_table(result, [silo.budget for silo in plans[0].silos[0]], made[0].federation.sizes))
     if len(result.summary) > 1:
         tell(shown, UNACCOUNTED, "dim")
     tell(shown, SIMULATED, "dim")

@@ -181,7 +181,9 @@ class PrivacyTable(Section):
 
     unit: Literal["example", "silo"] = "example"
     noise_by: Literal["server", "silos"] = "server"
-    epsilon: Epsilon
+    epsilon: Epsilon = None
+    noise: Positive = None
+    sensitivity: Literal["certified", "paper"] = "certified"
     delta: Delta = 1e-5
     clip: Positive = 1.0
     budget_seed: Annotated[int, Field(ge=0)] = 0
@@ -234,7 +236,12 @@ def read(path: str | Path, changes: Sequence[str] = ()) -> Config:
 
 
 def _find_beside(content: dict[str, Any], folder: Path) -> None:
-    """Let data be named from where one stands or from beside the configuration; keep the whole path."""
+    """Let files be named from where one stands or from beside the configuration; keep the whole path."""
+    methods = content.get("method")
+    for table in methods if isinstance(methods, list) else []:
+        named = table.get("relations") if isinstance(table, dict) else None
+        if isinstance(named, str) and not Path(named).exists() and (folder / named).exists():
+            table["relations"] = str((folder / named).resolve())
     data = content.get("data")
     source = data.get("source") if isinstance(data, dict) else None
     if not isinstance(data, dict) or not isinstance(source, str):
@@ -327,10 +334,31 @@ def check(content: dict[str, Any], where: str = "config") -> Config:
     train = content.get("train", {})
     if isinstance(train, dict) and "steps" in train and "epochs" in train:
         problems.append("train: give epochs or steps, not both")
+    privacy = content.get("privacy")
+    if isinstance(privacy, dict):
+        problems += _privacy_problems(privacy)
     if problems or config is None:
         lines = "".join(f"\n  {p}" for p in dict.fromkeys(problems))
         raise Problem(f"{where} has {len(dict.fromkeys(problems))} problem(s):{lines}")
     return config
+
+
+def _privacy_problems(table: dict[str, Any]) -> list[str]:
+    """List what is wrong with how noise is asked for."""
+    problems = []
+    if "epsilon" not in table and "noise" not in table:
+        problems.append("privacy.epsilon: missing; it must be given (or, for unit = 'silo', noise)")
+    if "epsilon" in table and "noise" in table:
+        problems.append("privacy: give epsilon or noise, not both")
+    if "noise" in table and table.get("unit") != "silo":
+        problems.append("privacy.noise: only for unit = 'silo': elsewhere it follows from epsilon")
+    if table.get("sensitivity") == "paper" and not ("noise" in table and table.get("noise_by") == "silos"):
+        problems.append("privacy.sensitivity: 'paper' goes with noise given and noise_by = 'silos'")
+    if table.get("unit") == "silo" and table.get("ledger"):
+        problems.append("privacy.ledger: ledgers do not keep the unit 'silo' yet: run it without a ledger")
+    if table.get("unit", "example") == "example" and table.get("noise_by") == "silos":
+        problems.append("privacy.noise_by: under the unit 'example' noise is added in the silos' doors")
+    return problems
 
 
 def _sentence(error: dict[str, Any]) -> str:

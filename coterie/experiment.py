@@ -29,7 +29,7 @@ from .privacy.budget import PerSilo, Privacy, check_budgets, loose_deltas, sprea
 from .relations import Relations
 from .result import Result, RunRecord, SiloRecord, label_of
 from .roster import Roster
-from .silo_plan import make_silo_plan
+from .silo_plan import Terms, make_silo_plan, terms_of
 from .simulate import State, personal_vectors, simulate
 from .streams import SeededStreams
 from .task import Task
@@ -55,6 +55,7 @@ class Variant:
     lr: PerSilo
     epsilon: PerSilo
     clip: PerSilo
+    noise: PerSilo
 
 
 def _told(value: Any) -> Any:
@@ -86,6 +87,7 @@ class Experiment:
             "lr": sweep(self.training.lr),
             "epsilon": sweep(self.privacy.epsilon),
             "clip": sweep(self.privacy.clip),
+            "noise": sweep(0.0 if self.privacy.noise is None else self.privacy.noise),
         }
         found = []
         for choice in itertools.product(*axes.values()):
@@ -94,7 +96,8 @@ class Experiment:
             if self.budgets != "own":
                 shown["budgets"] = self.budgets
             settings = {k: picked[k] for k in own}
-            found.append(Variant(shown, settings, picked["lr"], picked["epsilon"], picked["clip"]))
+            rest = (picked[key] for key in ("lr", "epsilon", "clip", "noise"))
+            found.append(Variant(shown, settings, *rest))
         return found
 
     @cached_property
@@ -140,22 +143,14 @@ class Experiment:
         return torch.where(torch.isinf(self.epsilon), math.inf, clip)
 
     @cached_property
-    def terms(self) -> list[tuple[float, float, float]]:
-        """Under the unit 'silo': epsilon, delta and clip of each run, the same for all silos."""
+    def terms(self) -> list[Terms]:
+        """Under the unit 'silo': what each run trains with, the same for all silos."""
         if self.budgets in ("uniform", "closed-form"):
             raise Problem(f"budgets: '{self.budgets}' is for the unit 'example'")
-        found = []
-        clips = self._per_run(lambda v: v.clip, "privacy.clip")
-        for run in range(len(self.keys)):
-            one = [{float(v) for v in values[run]} for values in (self.epsilon, self.delta, clips)]
-            for key, values in zip(("epsilon", "delta", "clip"), one, strict=True):
-                if len(values) > 1:
-                    raise Problem(
-                        f"privacy.{key}: one noise on the merge protects all silos alike: give one number"
-                        + (", or budgets = 'minimum'" if key == "epsilon" else "")
-                    )
-            found.append((one[0].pop(), one[1].pop(), one[2].pop()))
-        return found
+        clip = self._per_run(lambda v: v.clip, "privacy.clip")
+        given = self.privacy.noise is not None
+        noise = self._per_run(lambda v: v.noise, "privacy.noise") if given else None
+        return terms_of(self.epsilon, self.delta, clip, noise)
 
     @cached_property
     def lr(self) -> Tensor:
@@ -237,7 +232,7 @@ class Experiment:
         if self.privacy.unit == "silo":
             plan = make_silo_plan(
                 self.running, roster, self.work, layers, rounds, self.terms, self.training.participation,
-                self.present, self.privacy.noise_by, on_progress, names,
+                self.present, self.privacy.noise_by, on_progress, names, self.privacy.sensitivity,
             )  # fmt: skip
             self._remark(roster, plan)
             return plan

@@ -5,21 +5,48 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from .cohort.sampling import Work
 from .dry_run import Counts, Facts, dry_run, one_pass
-from .errors import Refused
+from .errors import Problem, Refused
 from .merging import SUMS_AT_HOME, Merge
 from .method import Method
 from .participation import Participation
 from .plan import Plan, SiloPlan
 from .privacy.accountant import epsilon_of
 from .privacy.calibration import Target, calibrate
+from .privacy.published import heads_sensitivity
 from .privacy.whole_silo import Merges
 from .roster import Roster
+
+
+class Terms(NamedTuple):
+    """The terms of one run, the same for all its silos: a budget, or a noise that was given."""
+
+    epsilon: float
+    delta: float
+    clip: float
+    noise: float | None = None
+
+
+def terms_of(epsilon: Tensor, delta: Tensor, clip: Tensor, noise: Tensor | None) -> list[Terms]:
+    """Give the terms of each run; all are `[runs, silos]`."""
+    found = []
+    asked = {"epsilon": epsilon, "delta": delta, "clip": clip} | ({} if noise is None else {"noise": noise})
+    for run in range(len(epsilon)):
+        one = {key: {float(value) for value in values[run]} for key, values in asked.items()}
+        for key, values in one.items():
+            if len(values) > 1:
+                raise Problem(
+                    f"privacy.{key}: one noise on the merge protects all silos alike: give one number"
+                    + (", or budgets = 'minimum'" if key == "epsilon" else "")
+                )
+        found.append(Terms(**{key: values.pop() for key, values in one.items()}))
+    return found
 
 
 def make_silo_plan(
@@ -28,14 +55,18 @@ def make_silo_plan(
     work: Sequence[Work],
     layers: tuple[int, ...],
     rounds: int,
-    terms: Sequence[tuple[float, float, float]],
+    terms: Sequence[Terms],
     how: Participation | None,
     present: Tensor | None,
     where: str = "server",
     on_progress: Callable[[int, int], None] | None = None,
     names: tuple[str, ...] = (),
+    sensitivity: str = "certified",
 ) -> Plan:
-    """Count what a method asks for, and find the noise of its merges; `terms` are (epsilon, delta, clip).
+    """Count what a method asks for, and find the noise of its merges, unless it is given.
+
+    A given noise is a multiplier of the clip; under the `sensitivity` "paper" of what Wu, Chen, Wang 2020
+    take for the sensitivity of an upload (see `published.heads_sensitivity`).
 
     The budget holds against the best informed against whom there is any protection: all other silos
     together where the server adds the noise, the server where silos do.
@@ -52,12 +83,17 @@ def make_silo_plan(
             Merges(1.0, clip, len(roster), rate, sampler, sum(own.merged), came, where, own.raw_personal)
             for came in _came(own, present, run, len(roster))
         ]
-        for run, (_, _, clip) in enumerate(terms)
+        for run, (_, _, clip, _) in enumerate(terms)
         for own in (counts[run % len(counts)],)
     ]
-    targets = [_target(own, epsilon, delta) for own, (epsilon, delta, _) in zip(asked, terms, strict=True)]
-    found = calibrate((target for target in targets if target.steps), on_progress)
-    noise = [found[target].noise if target.steps else 0.0 for target in targets]
+    unit = 1.0 if sensitivity == "certified" else heads_sensitivity(1.0, asked[0][0].cohort, len(roster))
+    targets = [_target(own, one.epsilon, one.delta) for own, one in zip(asked, terms, strict=True)]
+    sought = (t for t, one in zip(targets, terms, strict=True) if t.steps and one.noise is None)
+    found = calibrate(sought, on_progress)
+    noise = [
+        0.0 if not target.steps else found[target].noise if one.noise is None else one.noise * unit
+        for target, one in zip(targets, terms, strict=True)
+    ]
     silos = tuple(
         tuple(
             _silo(roster.names[k], work[k], counts[run % len(counts)], k, replace(own, noise=noise[run]),
@@ -66,7 +102,7 @@ def make_silo_plan(
         )
         for run, row in enumerate(asked)
     )  # fmt: skip
-    clips = torch.tensor([math.inf if math.isinf(e) else clip for e, _, clip in terms], dtype=torch.float64)
+    clips = torch.tensor([math.inf if math.isinf(t.epsilon) else t.clip for t in terms], dtype=torch.float64)
     merge = Merge(torch.tensor(noise, dtype=torch.float64), clips, asked[0][0].cohort, where)
     return Plan(counts[0], silos, present, merge)
 
@@ -104,15 +140,16 @@ def _silo(
     counts: Counts,
     k: int,
     merges: Merges,
-    terms: tuple[float, float, float],
+    terms: Terms,
     rounds: int,
 ) -> SiloPlan:
-    events, (budget, delta, _) = merges.strongest(), terms
+    events, delta = merges.strongest(), terms.delta
+    spent = epsilon_of(events, delta)
     return SiloPlan(
-        name, work, budget, delta,
+        name, work, terms.epsilon if terms.noise is None else spent, delta,
         steps=sum(event.count for event in events),
         noise=merges.noise,
-        epsilon=epsilon_of(events, delta),
+        epsilon=spent,
         bytes_up=counts.bytes_up[k],
         bytes_down=counts.bytes_down[k],
         rounds=rounds,

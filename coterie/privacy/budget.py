@@ -12,6 +12,8 @@ from .whole_silo import PLACES
 
 UNITS = ("example", "silo")
 
+SENSITIVITIES = ("certified", "paper")
+NOT_GIVEN = float.fromhex("0x1.fffffffffffffp+1023")  # of an epsilon that follows from a given noise
 # Within these, float32 holds the norms that are compared with a clip.
 LEAST_CLIP, MOST_CLIP = 1e-6, 1e6
 # One number for all; a mapping with a number for each silo's name (and perhaps "default"),
@@ -31,17 +33,22 @@ class Privacy:
     each silo from these preferences, by `budget_seed`: the same for every seed of training.
 
     Under the unit "silo" a whole silo is protected: `clip` is that of its upload, and noise is added to
-    the merge by the server, or to each upload by its silo (`noise_by`).
+    the merge by the server, or to each upload by its silo (`noise_by`). There `noise` may be given in
+    place of epsilon: a multiplier of the clip, or (`sensitivity` "paper", with noise of the silos) of what
+    the paper of private heads takes for the sensitivity of an upload. Certified is what it comes to.
     """
 
-    epsilon: Swept
+    epsilon: Swept = NOT_GIVEN
     delta: PerSilo = 1e-5
     clip: Swept = 1.0
     unit: str = "example"
     budget_seed: int = 0
     noise_by: str = "server"
+    noise: Swept | None = None
+    sensitivity: str = "certified"
 
     def __post_init__(self) -> None:
+        self._check_noise()
         for value in sweep(self.epsilon):
             if isinstance(value, str):
                 check_preference(value)
@@ -51,6 +58,22 @@ class Privacy:
             raise Problem(f"privacy.noise_by: expected one of {', '.join(PLACES)}, got '{self.noise_by}'")
         if self.unit == "example" and self.noise_by != "server":
             raise Problem("privacy.noise_by: under the unit 'example' noise is added in the silos' doors")
+
+    def _check_noise(self) -> None:
+        if (self.noise is None) == (self.epsilon == NOT_GIVEN):
+            raise Problem("privacy: expected either epsilon or noise")
+        if self.noise is not None:
+            if self.unit != "silo":
+                raise Problem("privacy.noise: only for unit = 'silo': elsewhere it follows from epsilon")
+            for value in sweep(self.noise):
+                if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e6:
+                    raise Problem(f"privacy.noise: expected a number > 0 (and < 1e6), got {value!r}")
+        if self.sensitivity not in SENSITIVITIES:
+            raise Problem(
+                f"privacy.sensitivity: expected one of {', '.join(SENSITIVITIES)}, got '{self.sensitivity}'"
+            )
+        if self.sensitivity == "paper" and (self.noise is None or self.noise_by != "silos"):
+            raise Problem("privacy.sensitivity: 'paper' goes with noise given and noise_by = 'silos'")
 
 
 def sweep(value: Swept) -> list[PerSilo]:

@@ -19,6 +19,7 @@ from .adversaries import ADVERSARIES, table
 from .events import Event, grouped, joined
 from .kept import Kept
 from .published import Published, published_for, warning
+from .published_merges import merge_warnings, published_for_merges
 from .trials import Trials
 from .tuning import COVERED, chosen_epsilon
 from .whole_silo import Merges
@@ -161,8 +162,7 @@ def statement(
         "adversaries": {
             name: {"who": ADVERSARIES[name], "epsilon": value} for name, value in against.items()
         },
-        "published": found["published"],
-        "warnings": found["warnings"],
+        **_beside(found, merges, delta),
         "tuning": UNTUNED if tuning is None else tuning,
         "declared_size": size,
         "doors": [asdict(door) for door in doors],
@@ -175,6 +175,14 @@ def statement(
     }
     plain: dict[str, Any] = json.loads(json.dumps(finite(content)))
     return {**plain, "checksum": checksum(plain)}
+
+
+def _beside(found: dict[str, Any], merges: Merges | None, delta: float) -> dict[str, Any]:
+    """Give what papers report, and where it is too little."""
+    if merges is None:
+        return {"published": found["published"], "warnings": found["warnings"]}
+    published = [asdict(one) for one in published_for_merges(merges, delta)]
+    return {"published": published, "warnings": merge_warnings(merges, delta)}
 
 
 def _found(events: tuple[Event, ...], delta: float, kept: Kept | None) -> dict[str, Any]:
@@ -278,10 +286,11 @@ def _recompute(content: dict[str, Any]) -> None:
             raise Problem(f"statement: adversaries.{name}: {stated[name]} is not what the events give")
     if merges is None:
         _check_doors(content["doors"], events)
-    beside = [[p["paper"], p["formula"], p["epsilon"]] for p in content["published"]]
-    if beside != finite([[p["paper"], p["formula"], p["epsilon"]] for p in found["published"]]):
+    beside = _beside(found, merges, said["delta"])
+    rows = [[p["paper"], p["formula"], p["epsilon"]] for p in content["published"]]
+    if rows != finite([[p["paper"], p["formula"], p["epsilon"]] for p in beside["published"]]):
         raise Problem("statement: published: not what the formulas give for these events")
-    if content["warnings"] != found["warnings"] or said["bound"] != BOUNDS[found["by"]]:
+    if content["warnings"] != beside["warnings"] or said["bound"] != BOUNDS[found["by"]]:
         raise Problem("statement: warnings or guarantee.bound: not what the events give")
 
 
