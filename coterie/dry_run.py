@@ -14,7 +14,7 @@ from .errors import Refused
 from .labels import Labelling, check_known, is_raw, label, tree_is_raw
 from .messages import bytes_of
 from .method import Method, PerRun, for_run
-from .oracle import Oracle
+from .oracle import FISHER, Oracle
 from .roster import Roster, Steps
 from .tree import Tree, leaves, map_leaves
 
@@ -223,17 +223,27 @@ class CountingOracle(Oracle):
         toward: Tensor | None = None,
         strength: PerRun | Tensor = 0.0,
         home: bool = False,
+        imitate: Tensor | None = None,
     ) -> Tensor:
         """Count a training."""
-        check_known((start, toward, strength))
-        for what, value in (("start", start), ("target", toward), ("strength", strength)):
+        given = {"start": start, "target": toward, "strength": strength, "model to imitate": imitate}
+        check_known(tuple(given.values()))
+        for what, value in given.items():
             if self.unit == "example" and is_raw(value):
                 raise Refused(f"the {what} of 'descend' is raw: under the unit 'example' it must be released")
         self.made.append("home" if home else "descend")
         shape = (1, self.silos, start.shape[-1])
         moved = start.expand(shape) + _random(shape, self.scale, self.round, len(self.made))
-        inherited = any(map(is_raw, (start, toward, strength)))
+        inherited = any(map(is_raw, given.values()))
         return label(moved, raw=home or self.unit == "silo" or inherited)
+
+    def fisher(self, vectors: Tensor) -> Tensor:
+        """Count a look at squared gradients."""
+        check_known(vectors)
+        _refuse(self.unit == "example", FISHER)
+        self.made.append("fisher")
+        shape = (1, self.silos, vectors.shape[-1])
+        return label(_random(shape, self.scale, self.round, len(self.made)).square(), raw=True)
 
     def select(self, candidates: Tensor, share: float) -> Tensor:
         """Count a private choice."""

@@ -13,10 +13,13 @@ from torch import Tensor
 
 from .cohort.descend import Cohort
 from .cohort.descend import descend as cohort_descend
+from .cohort.fisher import fisher as cohort_fisher
 from .cohort.select import select as cohort_select
 from .errors import Refused
 from .method import PerRun, per_run
 from .streams import Streams
+
+FISHER = "what 'fisher' gives is raw: under the unit 'example' it has no sound release"
 
 
 class Oracle(ABC):
@@ -36,11 +39,21 @@ class Oracle(ABC):
         toward: Tensor | None = None,
         strength: PerRun | Tensor = 0.0,
         home: bool = False,
+        imitate: Tensor | None = None,
     ) -> Tensor:
         """Train from `start` for the silo's local work and give the new vectors `[runs, silos, P]`.
 
-        `toward` and `strength` add a pull to each step: `strength * (w - toward)`.
+        `toward` and `strength` add a pull to each step: `strength * (w - toward)`; a strength may differ
+        from number to number. With `imitate` in its place the model also imitates what these vectors
+        predict: `strength` times the divergence is in the loss of each example, so it is clipped with it.
         `home=True` trains without noise: what comes out is raw, and must stay at home.
+        """
+
+    @abstractmethod
+    def fisher(self, vectors: Tensor) -> Tensor:
+        """Give how much each number of vectors matters to each silo's examples: `[runs, silos, P]`.
+
+        The mean of squared gradients. It is raw, so it is refused under the unit 'example'.
         """
 
     @abstractmethod
@@ -76,13 +89,16 @@ class CohortOracle(Oracle):
         toward: Tensor | None = None,
         strength: PerRun | Tensor = 0.0,
         home: bool = False,
+        imitate: Tensor | None = None,
     ) -> Tensor:
         """Train by (DP-)SGD."""
         if home and not self.at_home:
             raise Refused("training without noise at home is not sound under the unit 'example'")
         self._count("home" if home else "descend")
         shape = (self.cohort.runs, len(self.cohort.work), start.shape[-1])
-        pull = None if toward is None else per_run(strength).to(start.device)
+        if toward is not None and imitate is not None:
+            raise Refused("'descend' takes a target to be pulled toward or one to imitate, not both")
+        pull = None if toward is None and imitate is None else per_run(strength).to(start.device)
         return cohort_descend(
             self.cohort,
             start.expand(shape),
@@ -92,7 +108,16 @@ class CohortOracle(Oracle):
             toward,
             pull,
             self.present,
+            imitate,
         )
+
+    def fisher(self, vectors: Tensor) -> Tensor:
+        """Add up squared gradients."""
+        if not self.at_home:
+            raise Refused(FISHER)
+        self._count("fisher")
+        shape = (self.cohort.runs, len(self.cohort.work), vectors.shape[-1])
+        return cohort_fisher(self.cohort, vectors.expand(shape), self.present)
 
     def select(self, candidates: Tensor, share: float) -> Tensor:
         """Choose by noisy numbers of errors."""

@@ -62,6 +62,7 @@ class SlowOracle(Oracle):
         toward: Tensor | None = None,
         strength: PerRun | Tensor = 0.0,
         home: bool = False,
+        imitate: Tensor | None = None,
     ) -> Tensor:
         """Train step by step."""
         work, terms = self.terms.work, self.terms
@@ -73,7 +74,7 @@ class SlowOracle(Oracle):
         for step in range(work.steps):
             total = torch.zeros_like(vector)
             for i in np.flatnonzero(hits[step]):
-                gradient = self.gradient(vector, int(i))
+                gradient = self.gradient(vector, int(i), imitate, strength)
                 norm = float(gradient.norm())
                 total += gradient if norm <= terms.clip else gradient * (terms.clip / norm)
             if terms.noise:
@@ -81,7 +82,7 @@ class SlowOracle(Oracle):
                 total += terms.noise * terms.clip * torch.from_numpy(draw)
             direction = total / work.expected
             if toward is not None:
-                direction = direction + float(per_run(strength)) * (vector - toward.reshape(-1))
+                direction = direction + per_run(strength).reshape(-1) * (vector - toward.reshape(-1))
             vector = vector - terms.lr * direction
         return vector.reshape(1, 1, -1)
 
@@ -104,12 +105,28 @@ class SlowOracle(Oracle):
         value = float(self.task.scores(self.task.layout.unflatten(vector), x, y))
         return 1 - value if self.task.higher_is_better else min(max(value, 0.0), 1.0)
 
-    def gradient(self, vector: Tensor, row: int) -> Tensor:
+    def gradient(
+        self, vector: Tensor, row: int, imitate: Tensor | None = None, strength: PerRun | Tensor = 0.0
+    ) -> Tensor:
         """Give the gradient of one example."""
         leaf = vector.clone().requires_grad_(True)
         x, y = self.silo.x[row : row + 1].float() * self.scale, self.silo.y[row : row + 1]
-        loss = self.task.losses(self.task.layout.unflatten(leaf), x, y)
-        return torch.autograd.grad(loss.sum(), leaf)[0]
+        loss = self.task.losses(self.task.layout.unflatten(leaf), x, y).sum()
+        if imitate is not None:
+            ours, theirs = (
+                torch.softmax(self.task.predict(self.task.layout.unflatten(one), x)[0], 0)
+                for one in (leaf, imitate.reshape(-1))
+            )
+            there = (theirs * (theirs / ours).log()).sum() + (ours * (ours / theirs).log()).sum()
+            loss = loss + float(per_run(strength)) * there / 2
+        return torch.autograd.grad(loss, leaf)[0]
+
+    def fisher(self, vectors: Tensor) -> Tensor:
+        """Square the gradients one example at a time."""
+        self.calls += 1
+        vector, count = vectors.reshape(-1), len(self.silo.y)
+        squares = sum(self.gradient(vector, row).square() for row in range(count))
+        return torch.as_tensor(squares).reshape(1, 1, -1) / count
 
 
 class ReferenceSilo:

@@ -167,9 +167,18 @@ class Task:
         output: Tensor = functional_call(self.module, dict(parameters), (x,))
         return output
 
+    def loss_of(self, output: Tensor, target: Tensor) -> Tensor:
+        """Give the loss of each output."""
+        return LOSSES[self.loss](output, target)
+
+    def blank_targets(self, *shape: int) -> Tensor:
+        """Make targets of zeros, for trials on made-up examples."""
+        kind = torch.int64 if self.classes else torch.float32
+        return torch.zeros(*shape, dtype=kind, device=self.device)
+
     def losses(self, parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
         """Give the loss of each example."""
-        return LOSSES[self.loss](self.predict(parameters, x), y)
+        return self.loss_of(self.predict(parameters, x), y)
 
     def scores(self, parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
         """Give what each example adds to the score: a hit, or a squared error."""

@@ -22,6 +22,7 @@ MODEL = NUMBER * sum(LAYERS)
 SENDS = {
     "heads": "the first layers",
     "related": "the model",
+    "tune": "nothing",
     "joint": "the model",
     "pp-sgd": "the model",
     "local": "nothing",
@@ -124,7 +125,8 @@ def test_units_are_those_in_which_it_is_sound(found, name):
 def test_methods_that_look_into_uploads_are_refused_for_whole_silos(found):
     sound = {name for name, facts in found.items() if "silo" in facts["units"]}
     assert sound == {
-        "local", "fedavg", "fedprox", "fine-tune", "mr-mtl", "ditto", "heads", "related", "joint", "pp-sgd"
+        "local", "fedavg", "fedprox", "fine-tune", "mr-mtl", "ditto", "heads", "related", "joint", "pp-sgd",
+        "tune",
     }  # fmt: skip
 
 

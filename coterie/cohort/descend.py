@@ -15,6 +15,7 @@ from ..task import Task
 from .allocator import keep_freed_memory
 from .examples import Examples
 from .gradients import clipped_sums, rows_within
+from .imitation import Teacher, imitating
 from .sampling import Hand, Rows, Work, deal, lay_out, width_for
 
 # How many numbers a pair must draw for a thread to pay.
@@ -70,12 +71,14 @@ def descend(
     toward: Tensor | None = None,
     strength: Tensor | None = None,
     present: Tensor | None = None,
+    imitate: Tensor | None = None,
 ) -> Tensor:
     """Take each silo's steps from `start` `[runs, silos, P]`, with a pull toward another vector.
 
     A step is `w - lr * (noisy mean gradient + strength * (w - toward))`. The pull is
     outside the clip: it costs nothing as long as its target and strength are released.
-    Silos that are not `present` `[runs, silos]` take no step.
+    Silos that are not `present` `[runs, silos]` take no step. With `imitate` the strength is not that of a
+    pull, but of imitating these vectors' predictions, in the loss of each example (see `imitation`).
     """
     keep_freed_memory()
     runs, silos, size = start.shape
@@ -92,20 +95,25 @@ def descend(
     expected = expected[here]
     counts = np.tile([w.steps for w in cohort.work], runs)[active]
     steps_left, fewest = torch.from_numpy(counts).to(start.device), min(counts, default=0)
-    pull = None
-    if toward is not None and strength is not None:
-        pull = (
-            toward.expand_as(start).reshape(runs * silos, size)[here],
-            strength.expand(runs, silos, 1).reshape(-1, 1)[here],
-        )
+    pull, teacher, task = None, None, cohort.task
+    given = toward if imitate is None else imitate
+    if given is not None and strength is not None:
+        target = given.expand_as(start).reshape(runs * silos, size)[here]
+        force = strength.expand(runs, silos, -1).reshape(runs * silos, -1)[here]
+        if imitate is None:
+            pull = target, force
+        else:
+            task = imitating(cohort.task)
+            teacher = Teacher(task, target, force)
     noisy = [bool(flag) for flag in (noise > 0).tolist()]
-    chunk = rows_within(cohort.task, cohort.memory)
+    chunk = rows_within(task, cohort.memory)
     names = cohort.examples.names
     dice = [streams.generators(pair // silos, names[pair % silos], round_, call) for pair in here.tolist()]
     who = active.tobytes()
     blocks = (_draw(cohort, dice, noisy, size, who, *block) for block in _blocks(cohort, len(dice), size))
     for step, (rows, drawn) in enumerate(itertools.chain.from_iterable(blocks)):
-        gradient = clipped_sums(cohort.task, cohort.examples, vectors, rows.to(cohort.device), clip, chunk)
+        rows = rows.to(cohort.device)
+        gradient = clipped_sums(cohort.task, cohort.examples, vectors, rows, clip, chunk, teacher)
         gradient += deviation * drawn.to(start.device)
         gradient /= expected
         if pull is not None:

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..errors import Problem
 from ..task import Task
 from .examples import Examples
+from .imitation import Teacher
 from .sampling import WIDE, Rows
 from .tape import Tape
 from .trial import recorder
@@ -22,7 +23,13 @@ ROUNDING = 1e-5
 
 
 def clipped_sums(
-    task: Task, examples: Examples, vectors: Tensor, rows: Rows, clip: Tensor, chunk: int
+    task: Task,
+    examples: Examples,
+    vectors: Tensor,
+    rows: Rows,
+    clip: Tensor,
+    chunk: int,
+    teacher: Teacher | None = None,
 ) -> Tensor:
     """Sum the clipped gradients of each pair's batch: `[pairs, P]`, in float64.
 
@@ -33,12 +40,15 @@ def clipped_sums(
     example holds; a gradient that is not finite counts as zero. An infinite clip means
     no clipping and no guarantee.
 
-    At most `chunk` rows are worked on at a time.
+    At most `chunk` rows are worked on at a time. With a `teacher` examples also imitate it.
     """
+    task = task if teacher is None else teacher.task
     sums = torch.zeros_like(vectors, dtype=torch.float64)
     for start in range(0, len(rows), chunk):
         part = rows.part(start, start + chunk)
         x, y = examples.gather(part.silo[:, None], part.example)
+        if teacher is not None:
+            y = teacher.targets(part.pair, x, y)
         tape = recorder(task)(task.layout.unflatten(vectors[part.pair]), x, y)
         rowwise = task.layout.flatten(clipped(tape, part.real, clip[part.pair]))
         sums.index_add_(0, part.pair, rowwise.double())
@@ -78,7 +88,7 @@ def bytes_of_a_row(task: Task) -> int:
     rows = 2
     vectors = torch.zeros(rows, task.layout.size, device=task.device)
     x = torch.zeros(rows, WIDE, *task.shape, device=task.device)
-    y = torch.zeros(rows, WIDE, dtype=torch.int64 if task.classes else torch.float32, device=task.device)
+    y = task.blank_targets(rows, WIDE)
     record = recorder(task)
     seen = _Allocations()
     with seen:

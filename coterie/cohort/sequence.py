@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..models import ChannelsFirst
-from ..task import LOSSES, Task
+from ..task import Task
 from .tape import Recorder, Tape
 
 # Layers without parameters that treat the examples of a batch one by one, whatever their input.
@@ -87,7 +87,7 @@ def sequential(task: Task) -> Recorder:
                     outputs[name] = value = _watched(value)
                 else:
                     value = module(value)
-            loss = LOSSES[task.loss](value, y.flatten(0, 1)).sum()
+            loss = task.loss_of(value, y.flatten(0, 1)).sum()
         errors = dict(zip(outputs, torch.autograd.grad(loss, list(outputs.values())), strict=True))
         explicit: dict[str, Tensor] = {}
         for name in outputs.keys() - set(linear):

@@ -67,6 +67,15 @@ class Tape:
                 sums[f"{layer}.bias"] = weighted.sum(1)
         return sums
 
+    def squared_sums(self, weight: Tensor) -> dict[str, Tensor]:
+        """Give each row's sum of *squared* gradients times `weight` `[rows, width]`, by parameter name."""
+
+        def squared(values: dict[str, Tensor]) -> dict[str, Tensor]:
+            return {name: value.square() for name, value in values.items()}
+
+        parts = squared(self.explicit), squared(self.error), squared(self.input)
+        return Tape(*parts, self.biased, self.channels_last).weighted_sums(weight)
+
 
 def _square(value: Tensor) -> Tensor:
     """Sum squares over the last axis; what may have vanished in float32 is added again."""

@@ -27,8 +27,7 @@ def recorder(task: Task) -> Recorder:
     generator = torch.Generator().manual_seed(1)
     parameters = task.layout.unflatten(torch.randn(1, task.layout.size, generator=generator).to(task.device))
     x = torch.randn(1, 3, *task.shape, generator=generator).to(task.device)
-    kind = torch.int64 if task.classes else torch.float32
-    y = torch.ones(1, 3, dtype=kind, device=task.device)
+    y = task.blank_targets(1, 3) + 1
     weight = torch.tensor([[0.5, 2.0, -1.0]], device=task.device)
     plain = taped(task, ())(parameters, x, y).weighted_sums(weight)
 

@@ -15,6 +15,7 @@ from .local import Local
 from .mean_regularised import MRMTL
 from .projected import PFA, PFAPlus, RandomProjection, WeiAvg
 from .related import Joint, Related
+from .tune import Tune
 
 METHODS: dict[str, type[Method]] = {
     kind.name: kind
@@ -23,6 +24,7 @@ METHODS: dict[str, type[Method]] = {
         FedAvg,
         FedProx,
         FineTune,
+        Tune,
         MRMTL,
         MRMTLAuto,
         Ditto,
@@ -59,5 +61,6 @@ __all__ = [
     "RandomProjection",
     "Related",
     "Then",
+    "Tune",
     "WeiAvg",
 ]
