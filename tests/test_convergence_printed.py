@@ -1,4 +1,4 @@
-"""Where bounds on convergence fail as printed: a counter-example each."""
+"""Bounds on convergence as printed: a counter-example where one fails; formulas, written out once more."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from coterie.theory import convergence as heads
 from coterie.theory import convergence_pfa as pfa
 from coterie.theory import convergence_pmtl as pmtl
 from tests.convergent import Quadratic, best_pulled, run_heads, run_projected, run_pull
+
+positive = st.floats(0.01, 100)
 
 
 def quadratic(curvatures: list[list[float]], centres: list[list[float]] | None = None) -> Quadratic:
@@ -125,9 +127,6 @@ def test_theorem_6_is_beyond_what_smoothness_says_alone():
     """|gradient f_k|^2 <= 2 (L + lam) f_k for any model: with E = 1 the term in B is above that, p = 1, lam = L."""
     constants = pmtl.PullConstants(smoothness=1.0, lam=1.0)
     assert pmtl.published_nonconvex_bound(constants, 0.0, [5.0] * 10) >= 2 * constants.total * 5.0
-
-
-positive = st.floats(0.01, 100)
 
 
 @given(smoothness=positive, ratio=st.floats(0, 1), lam=positive, share=st.floats(0.05, 1))
@@ -290,3 +289,74 @@ def test_noise_that_turns_the_basis_leaves_a_floor_at_any_step():
             assert late <= heads.gradient_bound(pfa.decay_differing(made, 1.0, step), 0.0, 1)
     assert found[0.0, 0.02] < 0.15 * found[0.0, 0.2]
     assert found[1.0, 0.02] > 0.6 * found[1.0, 0.2]
+
+
+# --- printed formulas, written out once more
+
+
+@given(
+    silos=st.integers(1, 50), smoothness=positive, lam=positive, b=positive, v=positive, h=st.integers(1, 9)
+)
+def test_theorems_of_the_heads_paper_as_printed(silos, smoothness, lam, b, v, h):
+    constants = heads.HeadsConstants(silos=silos, smoothness=smoothness, diversity=lam, noise=v)
+    decay, ml, gap = heads.heads_published_decay(constants, b, h), silos * smoothness, 3.0
+    theorem_1 = ml * h**2 * b**2 / lam + 2 * ml / lam * (2 * h**2 + 1 / (2 * ml)) * v + 2 * lam * ml / 8 * gap
+    assert heads.gradient_bound(decay, gap, 8) == pytest.approx(theorem_1)
+    c = 0.3 * lam * ml
+    beta = lam * ml / c * (h**2 / (2 * lam**2) * b**2 + (2 * h**2 + 1 / (2 * ml)) * v / lam**2)
+    theorem_3 = beta + (1 - c / (lam * ml)) ** 8 * (gap - beta)
+    assert heads.gap_bound(decay, gap, c, 8) == pytest.approx(theorem_3)
+    reach = 2 * lam * ml * 1.5**2
+    alpha = math.sqrt(reach * (h / (2 * lam**2) * b**2 + (2 * h**2 + 1 / (2 * ml)) * v / lam**2))
+    theorem_2 = reach / 8 + alpha
+    assert heads.heads_published_convex_bound(constants, 1.5, 8, b, h) == pytest.approx(theorem_2)
+
+
+@given(smoothness=positive, lam=positive, q=st.integers(1, 10), d=st.integers(1, 9), sigma=st.floats(0, 3))
+def test_theorem_6_as_its_proof_prints_it(smoothness, lam, q, d, sigma):
+    p, largest = q / 10, np.array([3.0, 2.0])
+    constants = pmtl.PullConstants(smoothness=smoothness, lam=lam, share=p, noise=d * sigma**2)
+    first = 2 * (smoothness + lam + lam / p**2) + lam / p**2 / (3 * (smoothness + lam + 2 * lam / p**2))
+    mixed = d * sigma**2 + 2 * sigma * np.sqrt(2 * d / lam * largest)
+    second = (smoothness * lam + lam**2 + 2 * lam**2 / p**2) * mixed + 4 * lam * largest / p**2
+    expected = (2 * first * 7 + 2 * second.sum()) / 6
+    assert pmtl.published_nonconvex_bound(constants, 7.0, largest, 3) == pytest.approx(expected)
+    step = p / (p**2 * smoothness + (p**2 + 1) * lam)
+    assert pmtl.published_nonconvex_step(constants) == pytest.approx(step)
+
+
+@given(lam=positive, noise=st.floats(0, 5), largest=positive, local=st.integers(1, 6))
+def test_theorem_7_as_printed(lam, noise, largest, local):
+    constants = pmtl.PullConstants(smoothness=1.0, lam=lam, noise=noise)
+    around = lam * (noise + 2 * math.sqrt(noise) * math.sqrt(2 / lam * largest) + largest / lam)
+    expected = 2.0**-6 * (4 - around) + around / (1 - 2.0**-local)
+    assert pmtl.published_convex_bound(constants, 4.0, 6, largest, local) == pytest.approx(expected)
+
+
+def test_rates_of_theorem_3_as_printed():
+    found = pmtl.published_rates(
+        silos=10, local_steps=4, dimension=7, clip=2.0, lam=0.5, largest=6.0, cost=3.0
+    )
+    assert found == pytest.approx({"descent": 2.8, "pull": 0.75, "privacy": 0.075})
+
+
+@given(smoothness=positive, k=st.integers(1, 20), tau=st.integers(1, 9), b=positive, s=positive, c=positive)
+def test_theorem_3_of_the_pfa_paper_as_printed(smoothness, k, tau, b, s, c):
+    eta, lam = 1e-4 / smoothness, 2.0
+    constants = pfa.PublishedConstants(
+        smoothness=smoothness,
+        step=eta,
+        silos=k,
+        local_steps=tau,
+        sampling=b,
+        noise=s,
+        diversity=lam,
+        growth=c,
+    )
+    left = -eta / 2 + lam * eta**3 * smoothness**2 * (2 * c + tau * (tau + 1)) * (k + 2) / (2 * k)
+    left += lam * eta**2 * smoothness * (c + k) / k**2
+    assert pfa.published_condition(constants) == pytest.approx(left, rel=1e-12)
+    if left <= 0:
+        noise = eta**2 * smoothness**2 * (tau + 1) * (k + 2) / k * (b + s) + smoothness * eta * b / k
+        assert pfa.published_bound(constants, 0.0, 50) == pytest.approx(noise, rel=1e-12)
+        assert pfa.published_bound(constants, 3.0, 50) == pytest.approx(3 / (eta * 50) + noise, rel=1e-12)
