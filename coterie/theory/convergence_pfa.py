@@ -1,9 +1,8 @@
 """How fast projected federated averaging converges: theorem 3 as printed, and what can be shown.
 
 Liu, Lou, Xiong, Liu, Meng 2022 (Projected Federated Averaging with Heterogeneous Differential Privacy),
-theorem 3. Its assumptions and its proof are in an appendix that is not part of the published text; its
-form is that of Haddadpour and Mahdavi 2019 (On the Convergence of Local Descent Methods in Federated
-Learning), whose lam bounds the diversity of gradients and whose C_1 a variance that grows with them.
+theorem 3. Its assumptions and its proof are in an appendix that we do not have. Our reading: lam bounds
+the diversity of gradients, C_1 a variance that grows with them, sigma bar the squared length of noise.
 
 What is printed fails:
 - Privacy noise is missing where the noise of batches is: L eta kappa^2 / (K B) should count it too, so
