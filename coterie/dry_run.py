@@ -272,7 +272,7 @@ class CountingRoster(Roster):
         steps = Steps(one, one, one, one)
         return cls(roster.names, sizes.cpu(), epsilon[run : run + 1].cpu(), steps=steps, unit=unit)
 
-    def mean(self, uploads: Tensor, weights: Tensor | None = None) -> Tensor:
+    def mean(self, uploads: Tensor, weights: Tensor | None = None, everybody: bool = False) -> Tensor:
         """Give the mean, released under the unit 'silo'."""
         _refuse(
             self.unit == "silo" and (weights is not None or self.groups is not None),
@@ -280,7 +280,7 @@ class CountingRoster(Roster):
         )
         if self.asked is not None:
             self.asked.append("mean")
-        mean = super().mean(uploads, weights)
+        mean = super().mean(uploads, weights, everybody)
         return label(mean, raw=False) if self.unit == "silo" else mean
 
     def mix(self, uploads: Tensor, matrix: Tensor) -> Tensor:

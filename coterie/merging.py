@@ -70,8 +70,8 @@ class MergingRoster(Roster):
         """Give the roster of a round in which some take part."""
         return replace(self, present=present)
 
-    def mean(self, uploads: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Clip, add up, add noise and divide: `[runs, 1, ...]`."""
+    def mean(self, uploads: Tensor, weights: Tensor | None = None, everybody: bool = False) -> Tensor:
+        """Clip, add up, add noise and divide by the planned size of a cohort, or by all: `[runs, 1, ...]`."""
         if weights is not None or self.groups is not None:
             raise Refused("under the unit 'silo' the mean is uniform over all: no weights, no groups")
         merge = self._ask()
@@ -79,7 +79,7 @@ class MergingRoster(Roster):
         for run, (noise, clip) in enumerate(zip(merge.noise, merge.clip, strict=True)):
             if float(noise) > 0:
                 total[run] += float(noise) * float(clip) * self._drawn(run, total[run])
-        return (total / merge.cohort).to(uploads.dtype)
+        return (total / (len(self) if everybody else merge.cohort)).to(uploads.dtype)
 
     def mix(self, uploads: Tensor, matrix: Tensor) -> Tensor:
         """Clip, add up by a public matrix `[rows, silos]`, add noise to every row: `[runs, rows, ...]`.
@@ -98,7 +98,6 @@ class MergingRoster(Roster):
             if float(noise) > 0:
                 rows = [self._drawn(run, row, [key]) for row, key in zip(total[run], keys, strict=True)]
                 total[run] += float(noise) * float(clip) * reach * torch.stack(rows)
-        total = total * (len(self) / merge.cohort)
         return total.reshape(uploads.shape[0], len(matrix), *uploads.shape[2:]).to(uploads.dtype)
 
     def _ask(self) -> Merge:

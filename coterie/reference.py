@@ -188,8 +188,8 @@ class SlowMerging(Roster):
 
         return cls(*facts, merge=one, rows=rows, noises=(rows(SERVER),), draws=draws)
 
-    def mean(self, uploads: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Clip each upload, add them and the noise, divide by the planned size of a cohort."""
+    def mean(self, uploads: Tensor, weights: Tensor | None = None, everybody: bool = False) -> Tensor:
+        """Clip each upload, add them and the noise, divide by the planned size of a cohort, or by all."""
         assert self.merge is not None
         clip, noise = float(self.merge.clip), float(self.merge.noise)
         total = np.zeros(uploads[0, 0].shape)
@@ -202,7 +202,8 @@ class SlowMerging(Roster):
                 total += noise * clip * self.draws[k].standard_normal((1, *total.shape))[0]
         if noise and self.merge.where == "server":
             total += noise * clip * self.noises[0].standard_normal((1, *total.shape))[0]
-        return torch.from_numpy(total / self.merge.cohort).float().reshape(1, 1, *total.shape)
+        total /= len(self) if everybody else self.merge.cohort
+        return torch.from_numpy(total).float().reshape(1, 1, *total.shape)
 
     def mix(self, uploads: Tensor, matrix: Tensor) -> Tensor:
         """Clip each upload, add it to every row by the matrix, add the noise."""
@@ -220,7 +221,7 @@ class SlowMerging(Roster):
             reach = max(float(np.sqrt((shares[:, k] ** 2).sum())) for k in range(shares.shape[1]))
             for row, key in enumerate(row_keys(self.names, matrix.double())):
                 total[row] += noise * clip * reach * self.rows(key).standard_normal(total.shape[1])
-        return torch.from_numpy(total * len(self) / self.merge.cohort).float().unsqueeze(0)
+        return torch.from_numpy(total).float().unsqueeze(0)
 
 
 def _steps(terms: Sequence[Terms]) -> Steps:

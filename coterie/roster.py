@@ -44,32 +44,29 @@ class Roster:
     def __len__(self) -> int:
         return len(self.names)
 
-    def mean(self, uploads: Tensor, weights: Tensor | None = None) -> Tensor:
+    def mean(self, uploads: Tensor, weights: Tensor | None = None, everybody: bool = False) -> Tensor:
         """Give the mean over the silos of the round, weighted by their declared sizes: `[runs, 1, ...]`.
 
-        Other `weights` are `[runs, silos]`. With groups each silo gets the mean of its own: `[runs,
-        silos, ...]`. The mean of nobody is 0.
+        Other `weights` are `[runs, silos]`. With `everybody` it is the mean over all silos, those who are
+        not there having sent zeros: how far the mean of all models moves. With groups each silo gets the
+        mean of its own: `[runs, silos, ...]`. The mean of nobody is 0.
         """
-        weights = self.sizes.unsqueeze(0) if weights is None else weights
+        whole = weights = self.sizes.unsqueeze(0) if weights is None else weights
         if self.present is not None:
             weights = weights * self.present
+            whole = whole.expand_as(weights) if everybody else weights
         if self.groups is None:
-            share = _share(weights, weights.sum(1, keepdim=True)).to(uploads.dtype)
+            share = _share(weights, whole.sum(1, keepdim=True)).to(uploads.dtype)
             return (uploads * share.reshape(*share.shape, *[1] * (uploads.dim() - 2))).sum(1, keepdim=True)
-        together = (self.groups.unsqueeze(1) == self.groups.unsqueeze(2)) * weights.unsqueeze(1)
-        share = _share(together, together.sum(2, keepdim=True)).to(uploads.dtype)
+        together = self.groups.unsqueeze(1) == self.groups.unsqueeze(2)
+        total = (together * whole.unsqueeze(1)).sum(2, keepdim=True)
+        share = _share(together * weights.unsqueeze(1), total).to(uploads.dtype)
         flat = uploads.reshape(*uploads.shape[:2], -1)
         return (share @ flat).reshape(uploads.shape)
 
     def mix(self, uploads: Tensor, matrix: Tensor) -> Tensor:
-        """Give sums of uploads by a public matrix `[rows, silos]`: `[runs, rows, ...]`.
-
-        Where only some silos take part, what they sent counts for all.
-        """
-        share = torch.ones(1, 1) if self.present is None else self.present.float().mean(1, keepdim=True)
-        flat = (matrix.to(uploads) @ self._only_present(uploads).flatten(2)) / share.to(uploads).clamp(
-            min=1 / len(self)
-        ).unsqueeze(-1)
+        """Give sums of uploads by a public matrix `[rows, silos]`: `[runs, rows, ...]`."""
+        flat = matrix.to(uploads) @ self._only_present(uploads).flatten(2)
         return flat.reshape(uploads.shape[0], len(matrix), *uploads.shape[2:])
 
     def _only_present(self, uploads: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from coterie.participation import Participation
 from coterie.privacy.budget import Privacy
 from coterie.relations import Relations, alike, read_relations
 from coterie.roster import Roster
+from coterie.simulate import simulate
 from coterie.streams import SeededStreams
 from coterie.training import Training
 from tests.helpers import call, refused, task_for, vectors
@@ -42,6 +43,13 @@ def test_it_is_sound_in_both_units(unit, relations):
     check_method(Related(relations=relations, lam=0.5), unit)
 
 
+def of_equal_sizes(federation):
+    """Give as many examples of each silo: a mean weighted by sizes is the uniform one."""
+    rows = min(federation.sizes)
+    silos = (dataclasses.replace(silo, x=silo.x[:rows], y=silo.y[:rows]) for silo in federation.silos)
+    return dataclasses.replace(federation, silos=tuple(silos))
+
+
 def related_to(federation):
     return Relations(federation.names, groups=("x", "x", *["y"] * (len(federation) - 2)))
 
@@ -57,9 +65,7 @@ def test_engines_agree(federation, kind, how):
 
 def test_one_group_is_mean_regularisation(federation):
     """Without noise and clip, with equal sizes: a uniform mean is the mean."""
-    equal = dataclasses.replace(federation, silos=tuple(
-        dataclasses.replace(silo, x=silo.x[:20], y=silo.y[:20]) for silo in federation.silos
-    ))  # fmt: skip
+    equal = of_equal_sizes(federation)
     a, b = (vectors(made_of(equal, m, epsilon=math.inf)) for m in (Related(lam=0.7), MRMTL(lam=0.7)))
     torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5)
 
@@ -269,3 +275,33 @@ relations = "RELATIONS"
     code, _, said = call(monkeypatch, capsys, "run", config)
     assert code == 2
     assert "method[0].relations: expected a file of relations: cannot read" in said
+
+
+@pytest.mark.parametrize("unit", ["example", "silo"])
+@pytest.mark.parametrize("how", [Participation(0.5), Participation(0.4, "poisson")])
+def test_with_some_silos_a_round_what_is_shared_is_still_the_mean_of_all(federation, unit, how):
+    """Dividing by those who came would move it too far: it runs away where few come."""
+    privacy = Privacy(epsilon=math.inf, unit=unit)
+    equal = of_equal_sizes(federation)
+    training = Training(rounds=6, batch=8, lr=0.3, participation=how)
+    for method in (MRMTL(lam=0.7), Related(lam=0.7), Related(lam=0.7, relations=related_to(federation))):
+        made = Experiment(equal, task_for(equal), method, privacy, training)
+        plan = made.plan()
+        *_, last = simulate(made.running, made.cohort(plan), plan, made.roster, [0], SeededStreams(made.keys))
+        sent = method.broadcast(last.shared)
+        if isinstance(method, MRMTL):
+            torch.testing.assert_close(sent[:, 0], last.own.mean(1))
+        elif method.relations is None:
+            torch.testing.assert_close(sent["target"][:, 0], last.own.mean(1))
+        else:
+            torch.testing.assert_close(sent["target"][:, 0], last.own[:, :2].mean(1))
+
+
+def test_joint_models_move_by_their_own_uploads_only(federation):
+    """Also where few silos come: without noise and pull it is Local."""
+    how = Participation(0.5)
+    a, b = (
+        vectors(made_of(federation, m, epsilon=math.inf, participation=how))
+        for m in (Joint(lam=0.0), Local())
+    )
+    torch.testing.assert_close(a, b)

@@ -214,7 +214,7 @@ class MRMTLAuto(Method):
 
     def merge(self, shared: State, uploads: Tensor, roster: Roster) -> State:
         """Move the mean with the models, and choose the next pull."""
-        mean = shared["mean"] + roster.mean(uploads)
+        mean = shared["mean"] + roster.mean(uploads, everybody=True)
         state = {"mean": mean, "models": shared["models"] + uploads, **observe(shared, uploads, roster)}
         lam = choose(state, roster, per_run(self.share), per_run(self.limit))
         return {**state, "lam": lam}

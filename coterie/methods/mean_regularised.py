@@ -40,8 +40,8 @@ class MRMTL(Method):
         return trained - own, trained
 
     def merge(self, shared: Tensor, uploads: Tensor, roster: Roster) -> Tensor:
-        """Move the mean with the models."""
-        return shared + roster.mean(uploads)
+        """Move the mean with the models; those of silos that are not there stay where they are."""
+        return shared + roster.mean(uploads, everybody=True)
 
     def personal(self, sent: Tensor, own: Tensor) -> Tensor:
         """Predict with the silo's own model."""

@@ -32,6 +32,11 @@ def published_for_merges(merges: Merges, delta: float) -> tuple[Published, ...]:
     return (sampled, Published("Hu, Wu, Smith 2023", formula, closed))
 
 
+@functools.lru_cache(maxsize=4096)
+def _lower(events: tuple[Event, ...], delta: float) -> float:
+    return quick_lower(events, delta)
+
+
 def merge_warnings(merges: Merges, delta: float) -> list[str]:
     """Warn of what papers report below what is true against some of those they name.
 
@@ -40,6 +45,6 @@ def merge_warnings(merges: Merges, delta: float) -> list[str]:
     """
     seen = merges.releases()["server" if merges.noise_by == "silos" else "shared"]
     known = bool(seen) and all(event.rate == 1 or event.sampler == "poisson" for event in seen or ())
-    lower = quick_lower(seen, delta) if seen and known else 0.0
+    lower = _lower(seen, delta) if seen and known else 0.0
     lines = (warning(published, lower) for published in published_for_merges(merges, delta))
     return [line for line in lines if line]
