@@ -1,7 +1,7 @@
 """Run the benchmarks and write benchmarks/results.md (and growth.png).
 
 python -m benchmarks            everything
-python -m benchmarks peers      one part: peers, school, ledger, projection, growth, memory, help
+python -m benchmarks gradients  one part: gradients, writers, school, ledger, projection, growth, memory, help
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ HERE = Path(__file__).parent
 def main() -> None:
     import torch
 
-    from . import growth, ledger, memory, peers, projection, school, startup
+    from . import gradients, growth, ledger, memory, projection, school, startup, writers
 
     parts = {
-        "peers": peers.report,
+        "gradients": gradients.report,
+        "writers": writers.report,
         "school": school.report,
         "ledger": ledger.report,
         "projection": projection.report,

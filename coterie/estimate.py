@@ -24,7 +24,8 @@ def seconds(experiment: Experiment, plan: Plan) -> float:
     y = torch.zeros(silos, longest, dtype=federation.silos[0].y.dtype)
     device = experiment.training.device
     examples = Examples(federation.names, federation.sizes, x.to(device), y.to(device), federation.scale)
-    numbers = (experiment.lr, experiment.clip, plan.noise())
+    clip = experiment.clip if plan.merge is None else torch.full_like(experiment.clip, torch.inf)
+    numbers = (experiment.lr, clip, plan.noise())
     settings = Settings(*(value.float().to(device) for value in numbers))
     work = tuple(replace(w, steps=1) for w in experiment.work)
     cohort = Cohort(task, examples, work, settings, experiment.training.memory)

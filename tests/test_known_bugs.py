@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from coterie.cohort import descend as descent
-from coterie.cohort import gradients, tape
+from coterie.cohort import gradients, sampling, tape
 from coterie.config import check
 from coterie.conformance import NotConforming, check_method
 from coterie.errors import Problem, Refused
@@ -258,9 +258,9 @@ def test_an_empty_batch_that_is_passed_over(monkeypatch):
 
 def test_epochs_that_are_shuffled_and_charged_as_poisson(monkeypatch):
     """Elsewhere batches were cut from a shuffled epoch, and the epsilon was that of independent coins."""
-    lay_out = descent.lay_out
+    by_step = sampling.by_step
 
-    def shuffled(tossed, drawn, columns, steps, width):
+    def shuffled(tossed, drawn, columns, steps):
         dealt = np.zeros_like(tossed)
         for _, _, size, own, start in columns.T:
             batch, generator = min(BATCH, size), np.random.default_rng(size)
@@ -268,12 +268,12 @@ def test_epochs_that_are_shuffled_and_charged_as_poisson(monkeypatch):
             for step in range(own):
                 dealt[start + step * size + order[step * batch : (step + 1) * batch]] = True
         counts = np.add.reduceat(dealt, columns[4], dtype=np.int64)
-        return lay_out(dealt, counts, columns, steps, width)
+        return by_step(dealt, counts, columns, steps)
 
     rate = silent().plan().silos[0][0].work.rate
     assert is_poisson(batch_sizes(), rate)
     check_method(FedAvg())
-    monkeypatch.setattr(descent, "lay_out", shuffled)
+    monkeypatch.setattr(sampling, "by_step", shuffled)
     assert not is_poisson(batch_sizes(), rate)
     with pytest.raises(NotConforming, match="other vectors"):
         check_method(FedAvg())

@@ -16,7 +16,8 @@ from .allocator import keep_freed_memory
 from .examples import Examples
 from .gradients import clipped_sums, rows_within
 from .imitation import Teacher, imitating
-from .sampling import Hand, Rows, Work, deal, lay_out, width_for
+from .plain import Pace, room_for, walk
+from .sampling import Batches, Hand, Rows, Work, deal, end_to_end, lay_out, toss, width_for
 
 # How many numbers a pair must draw for a thread to pay.
 WORTH_A_THREAD = 20_000
@@ -87,15 +88,8 @@ def descend(
         active = present.reshape(-1).cpu().numpy()
     here = torch.from_numpy(np.flatnonzero(active)).to(start.device)
     whole = start.reshape(runs * silos, size)
-    vectors = whole[here]
-    lr = cohort.settings.lr.reshape(-1, 1)[here]
-    clip, noise = cohort.settings.clip.reshape(-1)[here], cohort.settings.noise.reshape(-1)[here]
-    deviation = torch.where(noise == 0, 0.0, noise * clip).reshape(-1, 1)
     expected = torch.tensor([w.expected for w in cohort.work]).repeat(runs).reshape(-1, 1).to(start.device)
-    expected = expected[here]
-    counts = np.tile([w.steps for w in cohort.work], runs)[active]
-    steps_left, fewest = torch.from_numpy(counts).to(start.device), min(counts, default=0)
-    pull, teacher, task = None, None, cohort.task
+    pull, teacher = None, None
     given = toward if imitate is None else imitate
     if given is not None and strength is not None:
         target = given.expand_as(start).reshape(runs * silos, size)[here]
@@ -103,24 +97,64 @@ def descend(
         if imitate is None:
             pull = target, force
         else:
-            task = imitating(cohort.task)
-            teacher = Teacher(task, target, force)
-    noisy = [bool(flag) for flag in (noise > 0).tolist()]
-    chunk = rows_within(task, cohort.memory)
+            teacher = Teacher(imitating(cohort.task), target, force)
+    pace = Pace(cohort.settings.lr.reshape(-1, 1)[here], expected[here], pull)
     names = cohort.examples.names
     dice = [streams.generators(pair // silos, names[pair % silos], round_, call) for pair in here.tolist()]
-    who = active.tobytes()
+    if teacher is None and bool(torch.isinf(cohort.settings.clip.reshape(-1)[here]).all()):
+        vectors = _without_clips(cohort, whole[here], active, pace, dice)
+    else:
+        vectors = _with_clips(cohort, whole[here], active, pace, dice, teacher)
+    if active.all():
+        return vectors.reshape(runs, silos, size)
+    return whole.index_copy(0, here, vectors).reshape(runs, silos, size)
+
+
+def _without_clips(
+    cohort: Cohort, vectors: Tensor, active: np.ndarray, pace: Pace, dice: list[Pair]
+) -> Tensor:
+    """Take steps without privacy of examples, from sums of gradients of whole batches."""
+    silo, who = np.flatnonzero(active) % len(cohort.work), active.tobytes()
+    steps, expected = np.array([[w.steps, w.expected] for w in cohort.work]).T
+    room = room_for(cohort.task, cohort.memory, expected[silo])
+    batches = (_toss(cohort, dice, who, *block) for block in _blocks(cohort, len(dice), 0))
+    drawn = itertools.chain.from_iterable(batches)
+    return walk(cohort.task, cohort.examples, vectors, silo, steps[silo], pace, drawn, room)
+
+
+def _with_clips(
+    cohort: Cohort,
+    vectors: Tensor,
+    active: np.ndarray,
+    pace: Pace,
+    dice: list[Pair],
+    teacher: Teacher | None,
+) -> Tensor:
+    """Take steps from noised sums of clipped gradients."""
+    here = torch.from_numpy(active).to(vectors.device)
+    clip, noise = cohort.settings.clip.reshape(-1)[here], cohort.settings.noise.reshape(-1)[here]
+    deviation = torch.where(noise == 0, 0.0, noise * clip).reshape(-1, 1)
+    counts = np.tile([w.steps for w in cohort.work], cohort.runs)[active]
+    steps_left, fewest = torch.from_numpy(counts).to(vectors.device), min(counts, default=0)
+    noisy = [bool(flag) for flag in (noise > 0).tolist()]
+    chunk = rows_within(cohort.task if teacher is None else teacher.task, cohort.memory)
+    size, who = vectors.shape[1], active.tobytes()
     blocks = (_draw(cohort, dice, noisy, size, who, *block) for block in _blocks(cohort, len(dice), size))
     for step, (rows, drawn) in enumerate(itertools.chain.from_iterable(blocks)):
         rows = rows.to(cohort.device)
         gradient = clipped_sums(cohort.task, cohort.examples, vectors, rows, clip, chunk, teacher)
-        gradient += deviation * drawn.to(start.device)
-        gradient /= expected
-        if pull is not None:
-            gradient += pull[1] * (vectors - pull[0])
-        moved = vectors - lr * gradient.float()
+        gradient += deviation * drawn.to(vectors.device)
+        moved = pace.moved(vectors, gradient)
         vectors = moved if step < fewest else torch.where((steps_left > step).unsqueeze(1), moved, vectors)
-    return whole.index_copy(0, here, vectors).reshape(runs, silos, size)
+    return vectors
+
+
+def _toss(cohort: Cohort, dice: list[Pair], who: bytes, first: int, last: int) -> list[Batches]:
+    """Draw the batches of the steps from `first` to `last`."""
+    hands, columns = deal(cohort.work, cohort.runs, first, last, who)
+    tossed = np.empty(hands[-1].end if hands else 0, dtype=bool)
+    hits = np.array([toss(hand, dice[hand.pair][0], tossed) for hand in hands], dtype=np.int64)
+    return end_to_end(tossed, hits, columns, last - first, len(dice))
 
 
 def _draw(
@@ -139,11 +173,9 @@ def _draw(
 
     def fill(hand: Hand) -> int:
         sampler, noise = dice[hand.pair]
-        own = tossed[hand.start : hand.end]
-        np.less(sampler.random(hand.end - hand.start), hand.threshold, out=own)
         if noisy[hand.pair]:
             noise.standard_normal(dtype=np.float32, out=noises[hand.pair, : hand.steps])
-        return int(np.count_nonzero(own))
+        return toss(hand, sampler, tossed)
 
     if size * (last - first) < WORTH_A_THREAD:
         drawn = [fill(hand) for hand in hands]

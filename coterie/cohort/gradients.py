@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from ..errors import Problem
 from ..task import Task
@@ -68,7 +70,10 @@ def clipped(tape: Tape, real: Tensor, clip: Tensor) -> dict[str, Tensor]:
 
 
 class _Allocations(TorchDispatchMode):
-    """Adds up the bytes of every tensor made; more than the peak, since none is given back."""
+    """Adds up the bytes of every tensor made; more than the peak, since none is given back.
+
+    What lies in the memory of a tensor that was given, as a view of it does, is not made.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,26 +81,44 @@ class _Allocations(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         out = func(*args, **(kwargs or {}))
-        for value in out if isinstance(out, tuple | list) else (out,):
-            if isinstance(value, torch.Tensor):
+        given = {_memory(value) for value in tree_leaves((args, kwargs)) if isinstance(value, Tensor)}
+        for value in tree_leaves(out):
+            if isinstance(value, Tensor) and _memory(value) not in given:
                 self.bytes += value.numel() * value.element_size()
         return out
+
+
+def _memory(value: Tensor) -> int:
+    return int(value.untyped_storage()._cdata)
+
+
+def allocated(work: Callable[[], object]) -> int:
+    """Give the bytes of every tensor made by some work."""
+    seen = _Allocations()
+    with seen:
+        work()
+    return seen.bytes
+
+
+def zeros_of(task: Task, rows: int, width: int) -> tuple[Tensor, Tensor]:
+    """Give examples and labels `[rows, width, ...]` that are all zero."""
+    x = torch.zeros(rows, width, *task.shape, device=task.device)
+    return x, task.blank_targets(rows, width)
 
 
 @functools.lru_cache(maxsize=32)
 def bytes_of_a_row(task: Task) -> int:
     """Bound the memory one row of a step takes, by a trial on zeros."""
-    rows = 2
-    vectors = torch.zeros(rows, task.layout.size, device=task.device)
-    x = torch.zeros(rows, WIDE, *task.shape, device=task.device)
-    y = task.blank_targets(rows, WIDE)
-    record = recorder(task)
-    seen = _Allocations()
-    with seen:
+    rows, record = 2, recorder(task)
+
+    def trial() -> None:
+        vectors = torch.zeros(rows, task.layout.size, device=task.device)
+        x, y = zeros_of(task, rows, WIDE)
         tape = record(task.layout.unflatten(vectors), x, y)
         real = torch.ones(rows, WIDE, dtype=torch.bool, device=task.device)
         task.layout.flatten(clipped(tape, real, torch.ones(rows, device=task.device)))
-    return math.ceil(seen.bytes / rows)
+
+    return math.ceil(allocated(trial) / rows)
 
 
 def rows_within(task: Task, memory: int) -> int:

@@ -78,6 +78,40 @@ class Rows:
         return Rows(*(part.to(device) for part in parts))
 
 
+@dataclass(frozen=True, eq=False)
+class Batches:
+    """One step's batches end to end: pair k has `length[k]` examples, from `start[k]` on."""
+
+    example: np.ndarray
+    start: np.ndarray
+    length: np.ndarray
+
+    def rectangle(self, pairs: np.ndarray, first: int, last: int) -> tuple[Tensor, Tensor]:
+        """Give the examples from `first` to `last` of the batches of some pairs, and which are real.
+
+        Both are `[pairs, last - first]`. Batches that are shorter repeat an example of their own, so that
+        one that breaks a gradient breaks no batch that it is not in; none may be empty.
+        """
+        place = np.arange(first, last)
+        length = self.length[pairs, None]
+        taken = self.example[self.start[pairs, None] + np.minimum(place, length - 1)]
+        return torch.from_numpy(taken), torch.from_numpy(place < length)
+
+
+def end_to_end(
+    tossed: np.ndarray, drawn: np.ndarray, columns: np.ndarray, steps: int, pairs: int
+) -> list[Batches]:
+    """Lay out the batches of all pairs end to end, one `Batches` a step."""
+    step, owner, example = by_step(tossed, drawn, columns, steps)
+    bounds = np.searchsorted(step, np.arange(steps + 1))
+    pair = columns[0][owner]
+    found = []
+    for a, b in zip(bounds[:-1], bounds[1:], strict=True):
+        length = np.bincount(pair[a:b], minlength=pairs)
+        found.append(Batches(example[a:b], np.cumsum(length) - length, length))
+    return found
+
+
 def threshold(rate: float) -> float:
     """Give what a draw from [0, 1) must lie below to be a hit.
 
@@ -107,6 +141,13 @@ class Hand(NamedTuple):
     threshold: float
 
 
+def toss(hand: Hand, sampler: np.random.Generator, tossed: np.ndarray) -> int:
+    """Toss the coins of a hand, to their place among the coins of all; give the number of hits."""
+    own = tossed[hand.start : hand.end]
+    np.less(sampler.random(hand.end - hand.start), hand.threshold, out=own)
+    return int(np.count_nonzero(own))
+
+
 @functools.lru_cache(maxsize=256)
 def deal(
     work: tuple[Work, ...], runs: int, first: int, last: int, who: bytes
@@ -127,14 +168,22 @@ def deal(
     return hands, np.array([hand[:5] for hand in hands], dtype=np.int64).reshape(-1, 5).T
 
 
-def lay_out(tossed: np.ndarray, drawn: np.ndarray, columns: np.ndarray, steps: int, width: int) -> list[Rows]:
-    """Lay out the batches of all pairs as rows, one `Rows` a step; `drawn` counts the hits of each hand."""
-    pair, silo, size, _, start = columns
-    owner = np.repeat(np.arange(len(pair)), drawn)
+def by_step(
+    tossed: np.ndarray, drawn: np.ndarray, columns: np.ndarray, steps: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Give step, hand and example of every hit, by step; those of a hand stay together, in order."""
+    _, _, size, _, start = columns
+    owner = np.repeat(np.arange(len(size)), drawn)
     step, example = np.divmod(np.flatnonzero(tossed) - start[owner], size[owner])
     short = step.astype(np.int16 if steps < 2**15 else np.int64)  # short numbers are sorted faster
-    order = np.argsort(short, kind="stable")  # by step; pairs stay together, in order
-    step, owner, example = step[order], owner[order], example[order]
+    order = np.argsort(short, kind="stable")
+    return step[order], owner[order], example[order]
+
+
+def lay_out(tossed: np.ndarray, drawn: np.ndarray, columns: np.ndarray, steps: int, width: int) -> list[Rows]:
+    """Lay out the batches of all pairs as rows, one `Rows` a step; `drawn` counts the hits of each hand."""
+    step, owner, example = by_step(tossed, drawn, columns, steps)
+    pair, silo = columns[:2]
     rows, first = rows_of(step * len(pair) + owner, pair[owner], silo[owner], example, width)
     bounds = np.searchsorted(step[first], np.arange(steps + 1))
     return [rows.part(a, b) for a, b in zip(bounds[:-1], bounds[1:], strict=True)]

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..models import ChannelsFirst
 from ..task import Task
-from .tape import Recorder, Tape
+from .convolution import Convolution
+from .tape import Recorder, Summer, Tape
 
 # Layers without parameters that treat the examples of a batch one by one, whatever their input.
 APART = (
@@ -69,24 +69,8 @@ def sequential(task: Task) -> Recorder:
 
     def run(parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tape:
         lead = x.shape[:2]
-        inputs: dict[str, Tensor] = {}
-        outputs: dict[str, Tensor] = {}
-        value = x.flatten(0, 1)
         with torch.enable_grad():
-            for name, module in layers:
-                if type(module) is nn.Linear:
-                    weight, bias = parameters[f"{name}.weight"], parameters.get(f"{name}.bias")
-                    inputs[name] = value.unflatten(0, lead)
-                    value = torch.bmm(inputs[name], weight.transpose(1, 2))
-                    value = value if bias is None else value + bias.unsqueeze(1)
-                    outputs[name] = value = _watched(value)
-                    value = value.flatten(0, 1)
-                elif type(module) is nn.Conv2d:
-                    weight, bias = parameters[f"{name}.weight"], parameters.get(f"{name}.bias")
-                    value, inputs[name] = _Convolution.apply(value, weight, bias, module)
-                    outputs[name] = value = _watched(value)
-                else:
-                    value = module(value)
+            value, inputs, outputs = _forward(layers, parameters, x)
             loss = task.loss_of(value, y.flatten(0, 1)).sum()
         errors = dict(zip(outputs, torch.autograd.grad(loss, list(outputs.values())), strict=True))
         explicit: dict[str, Tensor] = {}
@@ -103,58 +87,45 @@ def sequential(task: Task) -> Recorder:
     return run
 
 
+def sequential_sums(task: Task) -> Summer:
+    """Give the summer of a task whose module is a sequence: gradients of weights are products over a row."""
+    layers: list[tuple[str, Any]] = list(_layers("", task.module))
+
+    def run(parameters: dict[str, Tensor], x: Tensor, y: Tensor, weight: Tensor) -> dict[str, Tensor]:
+        with torch.enable_grad():
+            leaves = {name: value.detach().requires_grad_() for name, value in parameters.items()}
+            value, _, _ = _forward(layers, leaves, x)
+            loss = (task.loss_of(value, y.flatten(0, 1)) * weight.flatten()).sum()
+        return dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
+
+    return run
+
+
+def _forward(
+    layers: list[tuple[str, Any]], parameters: dict[str, Tensor], x: Tensor
+) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
+    """Give what a sequence makes of x `[rows, width, ...]`, what layers with parameters took and gave."""
+    lead = x.shape[:2]
+    inputs: dict[str, Tensor] = {}
+    outputs: dict[str, Tensor] = {}
+    value = x.flatten(0, 1)
+    for name, module in layers:
+        if type(module) is nn.Linear:
+            weight, bias = parameters[f"{name}.weight"], parameters.get(f"{name}.bias")
+            inputs[name] = value.unflatten(0, lead)
+            value = torch.bmm(inputs[name], weight.transpose(1, 2))
+            value = value if bias is None else value + bias.unsqueeze(1)
+            outputs[name] = value = _watched(value)
+            value = value.flatten(0, 1)
+        elif type(module) is nn.Conv2d:
+            weight, bias = parameters[f"{name}.weight"], parameters.get(f"{name}.bias")
+            value, inputs[name] = Convolution.apply(value, weight, bias, module)
+            outputs[name] = value = _watched(value)
+        else:
+            value = module(value)
+    return value, inputs, outputs
+
+
 def _watched(value: Tensor) -> Tensor:
     """Have gradients reach a layer's output, also that of the first layer, before which nothing needs one."""
     return value if value.requires_grad else value.requires_grad_()
-
-
-class _Convolution(torch.autograd.Function):
-    """A convolution with weights `[rows, out, in, height, width]`, each row's for its own examples.
-
-    It gives the outputs and the patches they were made of, `[examples, places, height * width * in]`;
-    the gradient goes to the input only. Channels lie last in memory, so that patches are copied in runs.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, given: Tensor, weight: Tensor, bias: Tensor | None, module: Any
-    ) -> tuple[Tensor, Tensor]:
-        """Cut the input into patches and multiply."""
-        rows, out, _, *kernel = weight.shape
-        (down, right), (tall, wide), (stepy, stepx) = module.padding, module.dilation, module.stride
-        padded = F.pad(given, (right, right, down, down))
-        n, channels, high, broad = padded.shape
-        height = (high - tall * (kernel[0] - 1) - 1) // stepy + 1
-        width = (broad - wide * (kernel[1] - 1) - 1) // stepx + 1
-        each, c, y, x = padded.stride()
-        patches = padded.as_strided(
-            (n, height, width, *kernel, channels), (each, y * stepy, x * stepx, y * tall, x * wide, c)
-        ).reshape(n, height * width, -1)
-        flat = weight.movedim(2, -1).flatten(2)
-        made = torch.bmm(patches.reshape(rows, -1, flat.shape[-1]), flat.transpose(1, 2))
-        if bias is not None:
-            made += bias.unsqueeze(1)
-        ctx.save_for_backward(flat)
-        ctx.facts = module, padded.shape, kernel, height, width
-        ctx.mark_non_differentiable(patches)
-        ctx.set_materialize_grads(False)
-        return made.reshape(n, height, width, out).permute(0, 3, 1, 2), patches
-
-    @staticmethod
-    def backward(ctx: Any, error: Tensor, _: None) -> tuple[Tensor | None, None, None, None]:
-        """Multiply, and add the patches up where they came from."""
-        if not ctx.needs_input_grad[0]:
-            return None, None, None, None
-        (weight,) = ctx.saved_tensors
-        module, (n, channels, high, broad), kernel, height, width = ctx.facts
-        (down, right), (tall, wide), (stepy, stepx) = module.padding, module.dilation, module.stride
-        spread = error.permute(0, 2, 3, 1).reshape(len(weight), -1, weight.shape[1])
-        pieces = torch.bmm(spread, weight).reshape(n, height, width, *kernel, channels)
-        total = error.new_zeros(n, high, broad, channels)
-        for i in range(kernel[0]):
-            for j in range(kernel[1]):
-                rows = slice(i * tall, i * tall + stepy * (height - 1) + 1, stepy)
-                columns = slice(j * wide, j * wide + stepx * (width - 1) + 1, stepx)
-                total[:, rows, columns] += pieces[:, :, :, i, j]
-        inner = total[:, down : high - down, right : broad - right]
-        return inner.permute(0, 3, 1, 2), None, None, None

@@ -88,6 +88,7 @@ def _flat(value: Tensor) -> Tensor:
 
 
 Recorder = Callable[[dict[str, Tensor], Tensor, Tensor], Tape]
+Summer = Callable[[dict[str, Tensor], Tensor, Tensor, Tensor], dict[str, Tensor]]
 
 
 def taped(task: Task, layers: tuple[str, ...]) -> Recorder:
@@ -135,6 +136,22 @@ def taped(task: Task, layers: tuple[str, ...]) -> Recorder:
         return Tape(whole, errors, inputs, biased)
 
     return run
+
+
+def summed(task: Task) -> Summer:
+    """Give the function (parameters `[rows, ...]`, x `[rows, width, ...]`, y, weight) -> weighted sums.
+
+    The gradient of each row's weighted loss: no gradient of one example is made. Examples still go one at
+    a time, so they cannot mix.
+    """
+
+    def total(parameters, x, y, weight):  # type: ignore[no-untyped-def]
+        def one(example: Tensor, label: Tensor) -> Tensor:
+            return task.losses(parameters, example.unsqueeze(0), label.unsqueeze(0)).sum()
+
+        return (vmap(one)(x, y) * weight).sum()
+
+    return vmap(grad(total))
 
 
 CONVOLUTIONS: dict[type[nn.Module], Callable[..., Tensor]] = {
