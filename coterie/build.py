@@ -95,7 +95,7 @@ def make_experiments(config: Config, data_dir: str | Path | None = None) -> list
     """Make the checked experiments of a configuration, one for each method."""
     train, table = config.train, config.privacy
     epsilon = NOT_GIVEN if table.epsilon is None else table.epsilon
-    where = (table.unit, table.budget_seed, table.noise_by, table.noise, table.sensitivity)
+    where = (table.unit, table.budget_seed, table.noise_by, table.noise, table.sensitivity, table.quantile)
     privacy = Privacy(epsilon, table.delta, table.clip, *where)
     federation = load_federation(config, data_dir)
     options = dict(config.model.model_extra or {})

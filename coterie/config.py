@@ -184,6 +184,7 @@ class PrivacyTable(Section):
     epsilon: Epsilon = None
     noise: Positive = None
     sensitivity: Literal["certified", "paper"] = "certified"
+    quantile: Annotated[float, Field(gt=0, lt=1)] | None = None
     delta: Delta = 1e-5
     clip: Positive = 1.0
     budget_seed: Annotated[int, Field(ge=0)] = 0
@@ -354,6 +355,8 @@ def _privacy_problems(table: dict[str, Any]) -> list[str]:
         problems.append("privacy.noise: only for unit = 'silo': elsewhere it follows from epsilon")
     if table.get("sensitivity") == "paper" and not ("noise" in table and table.get("noise_by") == "silos"):
         problems.append("privacy.sensitivity: 'paper' goes with noise given and noise_by = 'silos'")
+    if "quantile" in table and (table.get("unit") != "silo" or table.get("noise_by") == "silos"):
+        problems.append("privacy.quantile: only for unit = 'silo' with noise of the server")
     if table.get("unit") == "silo" and table.get("ledger"):
         problems.append("privacy.ledger: ledgers do not keep the unit 'silo' yet: run it without a ledger")
     if table.get("unit", "example") == "example" and table.get("noise_by") == "silos":

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .adaptive_clip import AdaptiveClip
 from .checkpoint import History
 from .cohort.descend import Cohort, Settings
 from .cohort.examples import stack
@@ -170,7 +171,10 @@ class Experiment:
             for name, field in settings_of(self.method).items()
             if not field.metadata.get("fixed")
         }
-        return for_runs(self.method, chosen)
+        running = for_runs(self.method, chosen)
+        if self.privacy.quantile is None:
+            return running
+        return AdaptiveClip(method=running, first=tuple(terms.first_clip for terms in self.terms))
 
     @cached_property
     def roster(self) -> Roster:
@@ -233,6 +237,7 @@ class Experiment:
             plan = make_silo_plan(
                 self.running, roster, self.work, layers, rounds, self.terms, self.training.participation,
                 self.present, self.privacy.noise_by, on_progress, names, self.privacy.sensitivity,
+                self.privacy.quantile,
             )  # fmt: skip
             self._remark(roster, plan)
             return plan

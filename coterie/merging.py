@@ -22,6 +22,10 @@ from .roster import Roster
 # Uploads are float32; this share of the clip pays for the rounding of their norms.
 ROUNDING = 1e-5
 SUMS_AT_HOME = "noise_by = 'silos' goes with the mean over all: take noise_by = 'server' here"
+COUNT = "\0count"
+# What the count of uploads within an adaptive clip takes of one over the squared multiplier, how fast the
+# clip follows, and where it ends.
+BITS, PACE, SHORTEST, LONGEST = 0.02, 0.2, 1e-6, 1e6
 SERVER = "\0server"  # no silo has this name
 
 
@@ -38,17 +42,24 @@ class Merge:
     """How uploads are merged: multiplier of the noise and clip, both `[runs]`, and the size of a cohort.
 
     The noise is added once by the server, or to every upload in its silo (`where`). An infinite clip goes
-    with noise 0: no privacy.
+    with noise 0: no privacy. With a `quantile` the clip follows that of the uploads' lengths (see
+    `adaptive_clip`), and the noise pays for that too.
     """
 
     noise: Tensor
     clip: Tensor
     cohort: float
     where: str = "server"
+    quantile: float | None = None
 
     def __post_init__(self) -> None:
         if bool((torch.isinf(self.clip) & (self.noise != 0)).any()):
             raise ValueError("noise needs a finite clip")
+
+    @property
+    def scale(self) -> float:
+        """What noise on uploads must be multiplied by, to pay for the count of a quantile too."""
+        return 1.0 if self.quantile is None else (1 - BITS) ** -0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,26 +70,57 @@ class MergingRoster(Roster):
     streams: MergeStreams | None = None
     round: int = 0
     asked: list[None] | None = None
+    counted: list[Tensor] | None = None
 
     @classmethod
     def of(cls, roster: Roster, merge: Merge, streams: MergeStreams, number: int) -> MergingRoster:
         """Give the roster of a round."""
         facts = (roster.names, roster.sizes, roster.epsilon, roster.present, roster.groups, roster.steps)
-        return cls(*facts, merge=merge, streams=streams, round=number, asked=[])
+        return cls(*facts, merge=merge, streams=streams, round=number, asked=[], counted=[])
 
     def at(self, present: Tensor | None) -> MergingRoster:
         """Give the roster of a round in which some take part."""
         return replace(self, present=present)
+
+    def clipping(self, clip: Tensor) -> MergingRoster:
+        """Give the roster whose uploads are clipped at `[runs, 1, 1]`."""
+        assert self.merge is not None
+        return replace(self, merge=replace(self.merge, clip=clip.detach().reshape(-1).double().cpu()))
+
+    def next_clip(self, clip: Tensor) -> Tensor:
+        """Move the clip toward the quantile of the uploads' lengths; where nothing was merged it stays."""
+        assert self.merge is not None
+        if self.merge.quantile is None or not self.counted:
+            return clip
+        within = (self.counted[0].to(clip) / self.merge.cohort + 0.5).clamp(0, 1).reshape(-1, 1, 1)
+        moved = clip * torch.exp(-PACE * (within - self.merge.quantile))
+        return torch.where(torch.isinf(clip), clip, moved.clamp(SHORTEST, LONGEST))
+
+    def _count(self, uploads: Tensor, merge: Merge) -> None:
+        """Count, with noise, how many uploads are within the clip: a half for or against each."""
+        if merge.quantile is None or self.counted is None:
+            return
+        norm = uploads.double().reshape(*uploads.shape[:2], -1).norm(dim=-1)
+        votes = (norm <= merge.clip.to(norm).reshape(-1, 1)).double() - 0.5
+        if self.present is not None:
+            votes = torch.where(self.present, votes, torch.zeros_like(votes))
+        total = votes.sum(1)
+        for run, noise in enumerate(merge.noise):
+            if float(noise) > 0:
+                deviation = float(noise) / BITS**0.5 / 2
+                total[run] += deviation * self._drawn(run, total[run], [COUNT])
+        self.counted.append(total)
 
     def mean(self, uploads: Tensor, weights: Tensor | None = None, everybody: bool = False) -> Tensor:
         """Clip, add up, add noise and divide by the planned size of a cohort, or by all: `[runs, 1, ...]`."""
         if weights is not None or self.groups is not None:
             raise Refused("under the unit 'silo' the mean is uniform over all: no weights, no groups")
         merge = self._ask()
+        self._count(uploads, merge)
         total = clipped_sum(uploads, merge.clip.to(uploads.device), self.present)
         for run, (noise, clip) in enumerate(zip(merge.noise, merge.clip, strict=True)):
             if float(noise) > 0:
-                total[run] += float(noise) * float(clip) * self._drawn(run, total[run])
+                total[run] += merge.scale * float(noise) * float(clip) * self._drawn(run, total[run])
         return (total / (len(self) if everybody else merge.cohort)).to(uploads.dtype)
 
     def mix(self, uploads: Tensor, matrix: Tensor) -> Tensor:
@@ -90,6 +132,7 @@ class MergingRoster(Roster):
         merge = self._ask()
         if merge.where == "silos":
             raise Refused(SUMS_AT_HOME)
+        self._count(uploads, merge)
         exact = matrix.detach().cpu().double()
         reach, keys = float(exact.norm(dim=0).max()), row_keys(self.names, exact)
         flat = clipped(uploads, merge.clip.to(uploads.device), self.present)
@@ -97,7 +140,7 @@ class MergingRoster(Roster):
         for run, (noise, clip) in enumerate(zip(merge.noise, merge.clip, strict=True)):
             if float(noise) > 0:
                 rows = [self._drawn(run, row, [key]) for row, key in zip(total[run], keys, strict=True)]
-                total[run] += float(noise) * float(clip) * reach * torch.stack(rows)
+                total[run] += merge.scale * float(noise) * float(clip) * reach * torch.stack(rows)
         return total.reshape(uploads.shape[0], len(matrix), *uploads.shape[2:]).to(uploads.dtype)
 
     def _ask(self) -> Merge:

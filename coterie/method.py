@@ -207,4 +207,9 @@ def for_run(method: M, run: int) -> M:
     single = {
         name: value[run] for name in settings_of(method) if isinstance(value := getattr(method, name), tuple)
     }
+    for field in dataclasses.fields(method):  # type: ignore[arg-type]
+        if field.metadata.get("wrapped"):
+            single[field.name] = for_run(getattr(method, field.name), run)
+        if field.metadata.get("each_run"):
+            single[field.name] = getattr(method, field.name)[run : run + 1]
     return dataclasses.replace(method, **single)  # type: ignore[type-var]

@@ -8,7 +8,7 @@ would on a network.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .cohort.sampling import Work, coins
 from .federation import Federation, Silo
-from .merging import SERVER, Merge, row_keys
+from .merging import BITS, COUNT, PACE, SERVER, Merge, row_keys
 from .messages import addressed, pack, unpack
 from .method import Method, PerRun, for_run, per_run
 from .oracle import Oracle
@@ -173,6 +173,7 @@ class SlowMerging(Roster):
     rows: Callable[[str], np.random.Generator] | None = None
     noises: tuple[np.random.Generator, ...] = ()
     draws: tuple[np.random.Generator, ...] = ()
+    counted: list[Tensor] = field(default_factory=list)
 
     @classmethod
     def of_round(
@@ -181,17 +182,40 @@ class SlowMerging(Roster):
         """Give the roster of a round, with the generators of the server's and of each silo's noise."""
         draws = tuple(streams.merging(run, name, number) for name in roster.names)
         facts = (roster.names, roster.sizes, roster.epsilon, None, None, roster.steps)
-        one = Merge(merge.noise[run : run + 1], merge.clip[run : run + 1], merge.cohort, merge.where)
+        one = Merge(
+            merge.noise[run : run + 1], merge.clip[run : run + 1], merge.cohort, merge.where, merge.quantile
+        )
 
         def rows(key: str) -> np.random.Generator:
             return streams.merging(run, key, number)
 
         return cls(*facts, merge=one, rows=rows, noises=(rows(SERVER),), draws=draws)
 
+    def clipping(self, clip: Tensor) -> SlowMerging:
+        """Give the roster whose uploads are clipped at another length."""
+        assert self.merge is not None
+        return replace(self, merge=replace(self.merge, clip=clip.reshape(-1).double()), counted=[])
+
+    def next_clip(self, clip: Tensor) -> Tensor:
+        """Count the uploads within the clip one by one."""
+        assert self.merge is not None
+        assert self.rows is not None
+        if self.merge.quantile is None or not self.counted:
+            return clip
+        votes = 0.0
+        for k, upload in enumerate(self.counted[0][0].double().numpy()):
+            if self.present is None or bool(self.present[0, k]):
+                votes += 0.5 if float(np.sqrt((upload**2).sum())) <= float(self.merge.clip) else -0.5
+        if float(self.merge.noise):
+            votes += float(self.merge.noise) / (2 * BITS**0.5) * float(self.rows(COUNT).standard_normal())
+        share = min(max(votes / self.merge.cohort + 0.5, 0.0), 1.0)
+        return clip * float(np.exp(-PACE * (share - self.merge.quantile)))
+
     def mean(self, uploads: Tensor, weights: Tensor | None = None, everybody: bool = False) -> Tensor:
         """Clip each upload, add them and the noise, divide by the planned size of a cohort, or by all."""
         assert self.merge is not None
-        clip, noise = float(self.merge.clip), float(self.merge.noise)
+        clip, noise = float(self.merge.clip), float(self.merge.noise) * self.merge.scale
+        self.counted.append(uploads)
         total = np.zeros(uploads[0, 0].shape)
         for k, upload in enumerate(uploads[0].double().numpy()):
             if self.present is not None and not bool(self.present[0, k]):
@@ -209,7 +233,9 @@ class SlowMerging(Roster):
         """Clip each upload, add it to every row by the matrix, add the noise."""
         assert self.merge is not None
         assert self.rows is not None
-        clip, noise, shares = float(self.merge.clip), float(self.merge.noise), matrix.double().numpy()
+        clip, noise = float(self.merge.clip), float(self.merge.noise) * self.merge.scale
+        shares = matrix.double().numpy()
+        self.counted.append(uploads)
         total = np.zeros((len(shares), uploads.shape[-1]))
         for k, upload in enumerate(uploads[0].double().numpy()):
             if self.present is not None and not bool(self.present[0, k]):

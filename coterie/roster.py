@@ -75,6 +75,14 @@ class Roster:
         here = self.present.reshape(*self.present.shape, *[1] * (uploads.dim() - 2))
         return torch.where(here, uploads, torch.zeros_like(uploads))
 
+    def clipping(self, clip: Tensor) -> Roster:
+        """Give the roster whose uploads are clipped at `[runs, 1, 1]`; only merges of whole silos do."""
+        return self
+
+    def next_clip(self, clip: Tensor) -> Tensor:
+        """Give the clip of the next round."""
+        return clip
+
     def within(self, groups: Tensor | None) -> Roster:
         """Give the roster in which silos learn within groups."""
         return replace(self, groups=groups)

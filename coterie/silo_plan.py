@@ -32,6 +32,11 @@ class Terms(NamedTuple):
     clip: float
     noise: float | None = None
 
+    @property
+    def first_clip(self) -> float:
+        """The clip of the first round; infinite without privacy."""
+        return math.inf if math.isinf(self.epsilon) else self.clip
+
 
 def terms_of(epsilon: Tensor, delta: Tensor, clip: Tensor, noise: Tensor | None) -> list[Terms]:
     """Give the terms of each run; all are `[runs, silos]`."""
@@ -62,6 +67,7 @@ def make_silo_plan(
     on_progress: Callable[[int, int], None] | None = None,
     names: tuple[str, ...] = (),
     sensitivity: str = "certified",
+    quantile: float | None = None,
 ) -> Plan:
     """Count what a method asks for, and find the noise of its merges, unless it is given.
 
@@ -80,7 +86,18 @@ def make_silo_plan(
     rate, sampler = draw_of(how, len(roster))
     asked = [
         [
-            Merges(1.0, clip, len(roster), rate, sampler, sum(own.merged), came, where, own.raw_personal)
+            Merges(
+                1.0,
+                clip,
+                len(roster),
+                rate,
+                sampler,
+                sum(own.merged),
+                came,
+                where,
+                own.raw_personal,
+                quantile,
+            )
             for came in _came(own, present, run, len(roster))
         ]
         for run, (_, _, clip, _) in enumerate(terms)
@@ -102,8 +119,8 @@ def make_silo_plan(
         )
         for run, row in enumerate(asked)
     )  # fmt: skip
-    clips = torch.tensor([math.inf if math.isinf(t.epsilon) else t.clip for t in terms], dtype=torch.float64)
-    merge = Merge(torch.tensor(noise, dtype=torch.float64), clips, asked[0][0].cohort, where)
+    clips = torch.tensor([t.first_clip for t in terms], dtype=torch.float64)
+    merge = Merge(torch.tensor(noise, dtype=torch.float64), clips, asked[0][0].cohort, where, quantile)
     return Plan(counts[0], silos, present, merge)
 
 

@@ -9,19 +9,22 @@ import torch
 
 from coterie.conformance import check_method
 from coterie.experiment import Experiment
+from coterie.keeping import Keeper
 from coterie.methods import FedAvg, Heads
 from coterie.participation import Participation
 from coterie.privacy.budget import Privacy
+from coterie.simulate import personal_vectors, simulate
+from coterie.streams import SeededStreams, seed_for
 from coterie.training import Training
 from tests.helpers import experiment, refused, task_for, vectors
 from tests.measured import reference_of
 
 
-def of(federation, head, unit="silo", **more):
+def of(federation, head, unit="silo", epsilon=6.0, **more):
     task = task_for(federation, "mlp", hidden=5)
     training = Training(**{"rounds": 4, "batch": 8, "lr": 0.3} | more)
     made = Experiment(
-        federation, task, Heads(head=head), Privacy(epsilon=6.0, delta=1e-2, unit=unit), training
+        federation, task, Heads(head=head), Privacy(epsilon=epsilon, delta=1e-2, unit=unit), training
     )
     made.check()
     return made
@@ -94,3 +97,35 @@ def test_what_is_shared_moves_as_averaging_does_in_one_step(federation):
 def test_in_the_unit_example_heads_are_noised_too(classes):
     made = experiment(classes, Heads(head="3"), task=task_for(classes, "mlp", hidden=5))
     assert all(silo.noise > 0 for silo in made.plan().silos[0])
+
+
+def test_a_silo_that_joins_late_gets_what_is_shared_and_a_fresh_head(classes):
+    made = of(classes, "3", rounds=4, epsilon=math.inf)
+    plan = made.plan()
+    head = torch.cat([torch.full((n,), flag) for flag, n in zip(
+        (False, False, True, True), made.task.layout.lengths, strict=True
+    )])  # fmt: skip
+    given = (made.running, made.cohort(plan), plan, made.roster, [0], SeededStreams(made.keys))
+    states = list(simulate(*given, before=lambda number: [0, 1] if number < 3 else [0, 1, 2]))
+    start = made.task.initial(seed_for(0, "initial/0"))
+    before = personal_vectors(made.running, states[3], 3)[0]
+    assert torch.equal(before[2][head], start[head])
+    assert torch.equal(before[2][~head], before[0][~head])
+    assert not torch.equal(before[2][~head], start[~head])
+    after = personal_vectors(made.running, states[4], 3)[0]
+    assert not torch.equal(after[2][head], start[head])
+
+
+def test_heads_survive_a_restart(classes, tmp_path):
+    class Stop(Exception):
+        pass
+
+    def stop(number, _):
+        if number == 3:
+            raise Stop
+
+    made = of(classes, "3", rounds=6, participation=Participation(0.5, "poisson"))
+    whole = made.train().vectors[0]
+    with pytest.raises(Stop):
+        made.train(on_round=stop, keeper=Keeper(tmp_path / "point", "key", every=2))
+    assert torch.equal(made.train(keeper=Keeper(tmp_path / "point", "key", every=2)).vectors[0], whole)

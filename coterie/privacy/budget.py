@@ -35,7 +35,8 @@ class Privacy:
     Under the unit "silo" a whole silo is protected: `clip` is that of its upload, and noise is added to
     the merge by the server, or to each upload by its silo (`noise_by`). There `noise` may be given in
     place of epsilon: a multiplier of the clip, or (`sensitivity` "paper", with noise of the silos) of what
-    the paper of private heads takes for the sensitivity of an upload. Certified is what it comes to.
+    the paper of private heads takes for the sensitivity of an upload. Certified is what it comes to. With
+    a `quantile` the clip begins at `clip` and follows that quantile of the uploads' lengths.
     """
 
     epsilon: Swept = NOT_GIVEN
@@ -46,6 +47,7 @@ class Privacy:
     noise_by: str = "server"
     noise: Swept | None = None
     sensitivity: str = "certified"
+    quantile: float | None = None
 
     def __post_init__(self) -> None:
         self._check_noise()
@@ -68,6 +70,13 @@ class Privacy:
             for value in sweep(self.noise):
                 if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e6:
                     raise Problem(f"privacy.noise: expected a number > 0 (and < 1e6), got {value!r}")
+        if self.quantile is not None and not (
+            self.unit == "silo" and self.noise_by == "server" and 0 < self.quantile < 1
+        ):
+            raise Problem(
+                "privacy.quantile: expected a number in (0, 1), with unit = 'silo' and noise of the server,"
+                f" got {self.quantile!r}"
+            )
         if self.sensitivity not in SENSITIVITIES:
             raise Problem(
                 f"privacy.sensitivity: expected one of {', '.join(SENSITIVITIES)}, got '{self.sensitivity}'"

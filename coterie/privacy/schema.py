@@ -90,6 +90,7 @@ class MergesPart(Part):
     came: Annotated[int, Field(ge=0, le=10**9)]
     noise_by: Literal["server", "silos"]
     raw_personal: bool
+    quantile: Share | None
 
 
 class TuningPart(Part):

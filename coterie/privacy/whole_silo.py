@@ -31,6 +31,7 @@ class Merges:
     """What is merged of one silo in one run: `merges` merges, to which it `came` so often.
 
     `noise` is a multiplier of the clip: of the noise on the sum (`noise_by` server) or on an upload (silos).
+    With a `quantile` the clip begins at `clip` and follows the uploads; the noise pays for that too.
     """
 
     noise: float
@@ -42,6 +43,7 @@ class Merges:
     came: int
     noise_by: str
     raw_personal: bool
+    quantile: float | None = None
 
     def __post_init__(self) -> None:
         if self.noise_by not in PLACES:
