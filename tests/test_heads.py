@@ -108,11 +108,11 @@ def test_a_silo_that_joins_late_gets_what_is_shared_and_a_fresh_head(classes):
     given = (made.running, made.cohort(plan), plan, made.roster, [0], SeededStreams(made.keys))
     states = list(simulate(*given, before=lambda number: [0, 1] if number < 3 else [0, 1, 2]))
     start = made.task.initial(seed_for(0, "initial/0"))
-    before = personal_vectors(made.running, states[3], 3)[0]
+    before = personal_vectors(made.running, states[3], len(classes))[0]
     assert torch.equal(before[2][head], start[head])
     assert torch.equal(before[2][~head], before[0][~head])
     assert not torch.equal(before[2][~head], start[~head])
-    after = personal_vectors(made.running, states[4], 3)[0]
+    after = personal_vectors(made.running, states[4], len(classes))[0]
     assert not torch.equal(after[2][head], start[head])
 
 
