@@ -9,7 +9,7 @@ import numpy as np
 from .errors import Problem, nearest
 from .sources.table import Table, numbers
 
-FEATURES = ("auto", "none", "log", "standardize")
+FEATURES = ("auto", "none", "invert", "log", "standardize")
 KINDS = ("auto", "classification", "regression")
 # One pair of public bounds for all number columns, or a pair for each column named.
 Ranges = tuple[float, float] | Mapping[str, tuple[float, float]]
@@ -121,7 +121,8 @@ def _check_finite(x: np.ndarray, table: Table) -> None:
 def features(x: np.ndarray, how: str) -> tuple[Transform, float, tuple[str, ...]]:
     """Give a transform for each silo's (training, test) features, the late scale, and notes.
 
-    "auto" divides bytes by 255 and leaves other numbers alone; "log" is log(1 + x);
+    "auto" divides bytes by 255 and leaves other numbers alone; "invert" does so after taking them from
+    255, which makes dark writing on white large numbers on zero; "log" is log(1 + x);
     "standardize" uses the mean and deviation of each silo's own training examples, which
     is an access to examples that no budget pays for, and the statement says so.
     """
@@ -134,6 +135,10 @@ def features(x: np.ndarray, how: str) -> tuple[Transform, float, tuple[str, ...]
         if x.min() < 0:
             raise Problem("data.features: 'log' needs values >= 0")
         return lambda a, b: (_log(a), _log(b)), 1.0, ()
+    if how == "invert":
+        if x.dtype != np.uint8:
+            raise Problem("data.features: 'invert' is for images in bytes")
+        return lambda a, b: (255 - a, 255 - b), 1 / 255, ()
     scale = 1 / 255 if how == "auto" and x.dtype == np.uint8 else 1.0
     return lambda a, b: (a, b), scale, ()
 

@@ -65,6 +65,17 @@ def test_log_of_what_is_below_zero_is_refused():
         from_table(Table("made", images(np.float32) - 1, LABELS), features="log")
 
 
+def test_invert_exchanges_dark_and_light():
+    plain = from_table(Table("made", images(), LABELS))
+    made = from_table(Table("made", images(), LABELS), features="invert")
+    for silo, source in zip(made.silos, plain.silos, strict=True):
+        torch.testing.assert_close(silo.x * made.scale, 1 - source.x * plain.scale)
+        torch.testing.assert_close(silo.test_x * made.scale, 1 - source.test_x * plain.scale)
+    assert made.not_covered == ()
+    with refused("'invert' is for images in bytes"):
+        from_table(Table("made", images(np.float32), LABELS), features="invert")
+
+
 def test_standardize_uses_the_training_rows_of_each_silo():
     plain = from_table(numbered())
     made = from_table(numbered(), features="standardize")

@@ -75,7 +75,7 @@ def silo_table(result: Result, budgets: Sequence[float], sizes: Sequence[int]) -
         table.add_column(name, justify="right", overflow="fold")
     pick = max if result.task.higher_is_better else min
     for k, name in enumerate(result.names[:MOST_SILOS]):
-        record = firsts[labels[0]].silos[name]
+        record = max((firsts[label].silos[name] for label in labels), key=lambda one: one.epsilon)
         scores = [firsts[label].silos[name].score for label in labels]
         marked = [f"[bold]{s:.3f}[/]" if s == pick(scores) else f"{s:.3f}" for s in scores]
         row = (name, str(sizes[k]), number(budgets[k]), shown(record.epsilon), f"{record.noise:.2f}")
