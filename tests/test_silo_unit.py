@@ -379,3 +379,11 @@ def test_several_budgets_at_once(federation):
     assert noise[0] == noise[1] > noise[2] == noise[3]
     assert np.isfinite([run.score for run in made.train().runs]).all()
     assert SimpleNamespace(**vars(made.plan().merge)).cohort == len(federation)
+
+
+def test_without_privacy_who_sends_nothing_still_gets_a_statement(federation):
+    made = protected(federation, Local(), epsilon=math.inf)
+    content = statement_of(made, made.plan(), 0, 0)
+    assert content["guarantee"]["epsilon"] == 0
+    assert verify(text_of(content)) == content
+    assert "0" in page(content)

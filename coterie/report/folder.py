@@ -6,6 +6,7 @@ Each file is written beside its place and moved there, so a folder never holds h
 from __future__ import annotations
 
 import json
+import math
 import os
 import tempfile
 from collections.abc import Callable
@@ -192,7 +193,7 @@ def silo_statement(experiment: Experiment, silo: SiloPlan, run: int, kept: Kept 
         doors=merge_door(merges),
         events=merges.strongest(),
         seen=(),
-        budget=silo.budget,
+        budget=silo.budget if math.isfinite(silo.budget) else silo.epsilon,
         delta=silo.delta,
         not_covered=experiment.federation.not_covered,
         kept=kept,
