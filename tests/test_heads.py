@@ -75,6 +75,8 @@ def test_a_head_that_cannot_be(classes):
         of(classes, "fc").plan()
     with refused("the layers are 1, 3"):
         of(classes, "fc").plan()
+    with refused("there is no layer '9'"):
+        of(classes, 9).plan()
     with refused("is the whole network"):
         of(classes, "0.9").plan()
     with refused("head must be a name or a number"):

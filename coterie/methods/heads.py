@@ -62,19 +62,19 @@ class Heads(Method):
 
     def parameters_of(self, names: tuple[str, ...]) -> set[str]:
         """Give the parameters of the head."""
-        layers = list(dict.fromkeys(_layer(name) for name in names))
+        layers, head = list(dict.fromkeys(_layer(name) for name in names)), str(self.head)
         try:
-            share = float(self.head)
+            share = float(head)
         except ValueError:
             share = math.nan
         if 0 < share < 1:
             parts = layers if len(layers) > 1 else list(names)  # of one layer, its parameters
             kept = parts[len(parts) - max(1, round(share * len(parts))) :]
             return {name for name in names if name in kept or _layer(name) in kept}
-        found = {name for name in names if name == self.head or name.startswith(f"{self.head}.")}
+        found = {name for name in names if name == head or name.startswith(f"{head}.")}
         if not found:
             raise Problem(
-                f"head: there is no layer '{self.head}' ({nearest(self.head, layers)}); the layers are"
+                f"head: there is no layer '{head}' ({nearest(head, layers)}); the layers are"
                 f" {', '.join(layers)}"
             )
         return found
