@@ -19,6 +19,7 @@ from .roster import Roster
 
 # Uploads are float32; this share of the clip pays for the rounding of their norms.
 ROUNDING = 1e-5
+AT_ONCE = 2**20  # numbers: what is clipped at a time stays near the processor
 SERVER = "\0server"  # no silo has this name
 
 
@@ -100,12 +101,17 @@ def clipped_sum(uploads: Tensor, clip: Tensor, present: Tensor | None) -> Tensor
     """
     if not uploads.is_floating_point():
         raise Refused(f"an upload is {uploads.dtype}: under the unit 'silo' uploads are real vectors")
-    flat = uploads.double().flatten(2) if uploads.dim() > 2 else uploads.double().unsqueeze(-1)
-    norm = flat.norm(dim=-1, keepdim=True)
-    limit = clip.double().reshape(-1, 1, 1)
-    factor = torch.where(torch.isinf(limit), 1.0, (limit / (norm * (1 + ROUNDING))).clamp(max=1))
-    sound = torch.isfinite(norm) | torch.isinf(limit)
-    flat = torch.where(sound, flat * factor, torch.zeros_like(flat))
-    if present is not None:
-        flat = torch.where(present.unsqueeze(-1), flat, torch.zeros_like(flat))
-    return flat.sum(1, keepdim=True).reshape(uploads.shape[0], 1, *uploads.shape[2:])
+    runs, silos = uploads.shape[:2]
+    flat = uploads.reshape(runs, silos, -1)
+    total = flat.new_zeros(runs, flat.shape[2], dtype=torch.float64)
+    for run, limit in enumerate(clip.double()):
+        here = torch.arange(silos, device=flat.device)
+        if present is not None:
+            here = here[present[run]]
+        for some in here.split(max(1, AT_ONCE // flat.shape[2])):
+            part = flat[run, some].double()
+            norm = part.norm(dim=-1)
+            factor = torch.where(torch.isinf(limit), 1.0, (limit / (norm * (1 + ROUNDING))).clamp(max=1))
+            sound = torch.isfinite(norm) | torch.isinf(limit)
+            total[run] += factor[sound] @ (part if bool(sound.all()) else part[sound])
+    return total.reshape(runs, 1, *uploads.shape[2:])
