@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: demo test setup lint check bench clean
+.PHONY: demo test setup lint check bench bench-peers clean
 
 demo: $(STAMP)  ## ten silos, three budgets, three methods, under a minute
 	$(BIN)/coterie demo
@@ -29,5 +29,8 @@ lint: $(STAMP)
 bench: $(STAMP)  ## speed and memory, as ratios; writes benchmarks/results.md
 	$(BIN)/python -m benchmarks
 
+bench-peers: $(STAMP)  ## the same job with other libraries, each in an environment of its own; writes benchmarks/peers.md
+	$(BIN)/python -m benchmarks.peers
+
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) .venv-peers build *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

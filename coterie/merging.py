@@ -26,6 +26,7 @@ COUNT = "\0count"
 # What the count of uploads within an adaptive clip takes of one over the squared multiplier, how fast the
 # clip follows, and where it ends.
 BITS, PACE, SHORTEST, LONGEST = 0.02, 0.2, 1e-6, 1e6
+AT_ONCE = 2**20  # numbers: what is clipped at a time stays near the processor
 SERVER = "\0server"  # no silo has this name
 
 
@@ -135,13 +136,12 @@ class MergingRoster(Roster):
         self._count(uploads, merge)
         exact = matrix.detach().cpu().double()
         reach, keys = float(exact.norm(dim=0).max()), row_keys(self.names, exact)
-        flat = clipped(uploads, merge.clip.to(uploads.device), self.present)
-        total = exact.to(flat.device) @ flat
+        total = clipped_sum(uploads, merge.clip.to(uploads.device), self.present, exact)
         for run, (noise, clip) in enumerate(zip(merge.noise, merge.clip, strict=True)):
             if float(noise) > 0:
                 rows = [self._drawn(run, row, [key]) for row, key in zip(total[run], keys, strict=True)]
                 total[run] += merge.scale * float(noise) * float(clip) * reach * torch.stack(rows)
-        return total.reshape(uploads.shape[0], len(matrix), *uploads.shape[2:]).to(uploads.dtype)
+        return total.to(uploads.dtype)
 
     def _ask(self) -> Merge:
         if self.merge is None or self.streams is None or self.asked is None or self.asked:
@@ -173,26 +173,29 @@ def row_keys(names: Sequence[str], matrix: Tensor) -> list[str]:
     return found
 
 
-def clipped_sum(uploads: Tensor, clip: Tensor, present: Tensor | None) -> Tensor:
+def clipped_sum(
+    uploads: Tensor, clip: Tensor, present: Tensor | None, matrix: Tensor | None = None
+) -> Tensor:
     """Sum the uploads `[runs, silos, ...]` of those present, each within its run's clip: `[runs, 1, ...]`.
 
-    In float64: in float32 one upload could move the rounding of all the others' sum. An upload that is
-    not finite counts as nothing.
+    With a `matrix` `[rows, silos]` by its numbers: `[runs, rows, ...]`. In float64: in float32 one upload
+    could move the rounding of all the others' sum. An upload that is not finite counts as nothing.
     """
-    flat = clipped(uploads, clip, present)
-    return flat.sum(1, keepdim=True).reshape(uploads.shape[0], 1, *uploads.shape[2:])
-
-
-def clipped(uploads: Tensor, clip: Tensor, present: Tensor | None) -> Tensor:
-    """Give each upload within its run's clip, in float64, zero for silos not present: `[runs, silos, P]`."""
     if not uploads.is_floating_point():
         raise Refused(f"an upload is {uploads.dtype}: under the unit 'silo' uploads are real vectors")
-    flat = uploads.double().flatten(2) if uploads.dim() > 2 else uploads.double().unsqueeze(-1)
-    norm = flat.norm(dim=-1, keepdim=True)
-    limit = clip.double().reshape(-1, 1, 1)
-    factor = torch.where(torch.isinf(limit), 1.0, (limit / (norm * (1 + ROUNDING))).clamp(max=1))
-    sound = torch.isfinite(norm) | torch.isinf(limit)
-    flat = torch.where(sound, flat * factor, torch.zeros_like(flat))
-    if present is not None:
-        flat = torch.where(present.unsqueeze(-1), flat, torch.zeros_like(flat))
-    return flat
+    runs, silos = uploads.shape[:2]
+    flat = uploads.reshape(runs, silos, -1)
+    shares = torch.ones(1, silos) if matrix is None else matrix
+    shares = shares.to(flat.device, torch.float64)
+    total = flat.new_zeros(runs, len(shares), flat.shape[2], dtype=torch.float64)
+    for run, limit in enumerate(clip.double()):
+        here = torch.arange(silos, device=flat.device)
+        if present is not None:
+            here = here[present[run]]
+        for some in here.split(max(1, AT_ONCE // flat.shape[2])):
+            part = flat[run, some].double()
+            norm = part.norm(dim=-1)
+            factor = torch.where(torch.isinf(limit), 1.0, (limit / (norm * (1 + ROUNDING))).clamp(max=1))
+            sound = torch.isfinite(norm) | torch.isinf(limit)
+            total[run] += (shares[:, some] * factor)[:, sound] @ (part if bool(sound.all()) else part[sound])
+    return total.reshape(runs, len(shares), *uploads.shape[2:])

@@ -120,14 +120,15 @@ def _round(
         present = present.to(cohort.device)
     uploads, own = method.local(method.broadcast(shared), own, oracle)
     if present is not None:
-        uploads = map_leaves(lambda leaf: _where(present, leaf, torch.zeros_like(leaf)), uploads)
-        own = map_leaves(lambda old, new: _where(present, new, old), state.own, own)
+        uploads = map_leaves(lambda leaf: leaf.masked_fill(~_beside(present, leaf), 0), uploads)
+        own = map_leaves(lambda old, new: torch.where(_beside(present, new), new, old), state.own, own)
     shared = method.merge(shared, uploads, roster.at(present))
     return State(state.round + 1, shared, own)
 
 
-def _where(present: Tensor, new: Tensor, old: Tensor) -> Tensor:
-    return torch.where(present.reshape(*present.shape, *[1] * (new.dim() - 2)), new, old)
+def _beside(present: Tensor, leaf: Tensor) -> Tensor:
+    """Give `present` `[runs, silos]` with as many axes as a leaf."""
+    return present.reshape(*present.shape, *[1] * (leaf.dim() - 2))
 
 
 def personal_vectors(method: Method, state: State, silos: int) -> Tensor:

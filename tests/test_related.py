@@ -12,7 +12,7 @@ from scipy import stats
 from coterie import merging
 from coterie.conformance import check_method
 from coterie.experiment import Experiment
-from coterie.merging import Merge, MergingRoster, clipped
+from coterie.merging import Merge, MergingRoster, clipped_sum
 from coterie.methods import MRMTL, PPSGD, FedAvg, Joint, Local, Related
 from coterie.participation import Participation
 from coterie.privacy.budget import Privacy
@@ -133,7 +133,7 @@ def test_one_silo_moves_all_rows_together_by_no_more_than_is_noised(relations, m
 
     allowed = 2.0 * max(float(column.norm()) for column in sums.t())
     assert allowed * 0.999 < reach() <= allowed * (1 + 1e-6)
-    monkeypatch.setattr(merging, "clipped", lambda *given: 2 * clipped(*given))
+    monkeypatch.setattr(merging, "clipped_sum", lambda *given: 2 * clipped_sum(*given))
     assert reach() > allowed
 
 

@@ -11,17 +11,19 @@ import ctypes
 import functools
 import sys
 
-TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # the names of the settings in glibc's malloc.h
-LARGEST = 32 * 2**20  # glibc takes no larger threshold
+TRIM_THRESHOLD, MMAP_MAX = -1, -4  # the names of the settings in glibc's malloc.h
 KEPT = 2**30
 
 
 @functools.cache
 def keep_freed_memory() -> None:
-    """Have the process keep up to a gigabyte that it freed; does nothing where there is no glibc."""
+    """Have the process keep up to a gigabyte that it freed; does nothing where there is no glibc.
+
+    Tensors of any size come from the heap: what is mapped on its own is given back when it is freed.
+    """
     if sys.platform != "linux":
         return
     library = ctypes.CDLL(None)
     if hasattr(library, "mallopt"):
-        library.mallopt(MMAP_THRESHOLD, LARGEST)
+        library.mallopt(MMAP_MAX, 0)
         library.mallopt(TRIM_THRESHOLD, KEPT)

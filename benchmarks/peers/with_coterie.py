@@ -1,0 +1,22 @@
+"""Coterie's own engine, on the same silos; it draws Poisson batches."""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+
+from benchmarks.peers import job as jobs
+from benchmarks.writers import federation, rounds
+from coterie.methods import FedAvg
+
+
+def main(path: str) -> None:
+    job = jobs.read(path)
+    data, _ = federation()
+    took = list(rounds(data, FedAvg(), len(job.cohorts) - 1, job.batch))
+    jobs.tell([0.0, *took], f"torch {torch.__version__}, {torch.get_num_threads()} threads")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
