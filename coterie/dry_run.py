@@ -5,6 +5,7 @@ Its vectors carry labels (see `labels`), so a method that is not sound in a unit
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from .errors import Refused
 from .labels import Labelling, check_known, is_raw, label, tree_is_raw
+from .merging import AS_SENT
 from .messages import bytes_of
 from .method import Method, PerRun, for_run
 from .oracle import FISHER, Oracle
@@ -102,7 +104,9 @@ def _count(method: Method, facts: Facts, run: int, unit: str, scale: float, pres
             new = map_leaves(lambda old, own, who=here: _where(who, own, old), own, new)
         own = new
         asked: list[str] = []
-        shared = method.merge(shared, uploads, replace(public, present=here, asked=asked))
+        who = None if here is None else label(here, raw=unit == "silo")  # who came is hidden there
+        merging = replace(public, present=who, asked=asked, received=tuple(leaves(uploads)))
+        shared = method.merge(shared, uploads, merging)
         check_known(shared)
         _refuse(
             unit == "silo" and len(asked) > 1,
@@ -170,7 +174,7 @@ def _check_apart(method: Method, sent: Tree, own: Tree, asked: tuple[int, int, i
 
     silos = asked[2]
     plain, again = (method.local(sent, own, CountingOracle(*asked)) for _ in range(2))
-    nudged = method.local(sent, map_leaves(nudge, own), CountingOracle(*asked))
+    nudged = method.local(sent, map_leaves(nudge, own), CountingOracle(*asked, nudge=nudge))
     with torch._C.DisableTorchFunction():
         for before, repeated, after in zip(leaves(plain), leaves(again), leaves(nudged), strict=True):
             if not torch.equal(before, repeated):
@@ -208,7 +212,16 @@ def _random(shape: tuple[int, ...], scale: float, round_: int, call: int) -> Ten
 class CountingOracle(Oracle):
     """Doors without examples: they count, check the labels, and give random vectors."""
 
-    def __init__(self, number: int, rounds: int, silos: int, unit: str, scale: float) -> None:
+    def __init__(
+        self,
+        number: int,
+        rounds: int,
+        silos: int,
+        unit: str,
+        scale: float,
+        nudge: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        self.nudge = nudge or (lambda leaf: leaf)
         self.round = number
         self.rounds = rounds
         self.silos = silos
@@ -233,7 +246,7 @@ class CountingOracle(Oracle):
                 raise Refused(f"the {what} of 'descend' is raw: under the unit 'example' it must be released")
         self.made.append("home" if home else "descend")
         shape = (1, self.silos, start.shape[-1])
-        moved = start.expand(shape) + _random(shape, self.scale, self.round, len(self.made))
+        moved = self.nudge(start.expand(shape) + _random(shape, self.scale, self.round, len(self.made)))
         inherited = any(map(is_raw, given.values()))
         return label(moved, raw=home or self.unit == "silo" or inherited)
 
@@ -243,7 +256,7 @@ class CountingOracle(Oracle):
         _refuse(self.unit == "example", FISHER)
         self.made.append("fisher")
         shape = (1, self.silos, vectors.shape[-1])
-        return label(_random(shape, self.scale, self.round, len(self.made)).square(), raw=True)
+        return label(self.nudge(_random(shape, self.scale, self.round, len(self.made)).square()), raw=True)
 
     def select(self, candidates: Tensor, share: float) -> Tensor:
         """Count a private choice."""
@@ -263,6 +276,7 @@ class CountingRoster(Roster):
 
     unit: str = "example"
     asked: list[str] | None = None
+    received: tuple[Tensor, ...] = ()
 
     @classmethod
     def of(cls, roster: Roster, unit: str, run: int = 0) -> CountingRoster:
@@ -278,16 +292,19 @@ class CountingRoster(Roster):
             self.unit == "silo" and (weights is not None or self.groups is not None),
             "under the unit 'silo' the mean is uniform over all: no weights, no groups",
         )
-        if self.asked is not None:
-            self.asked.append("mean")
+        self._ask("mean", uploads)
         mean = super().mean(uploads, weights, everybody)
         return label(mean, raw=False) if self.unit == "silo" else mean
+
+    def _ask(self, what: str, uploads: Tensor) -> None:
+        _refuse(self.unit == "silo" and not any(uploads is one for one in self.received), AS_SENT)
+        if self.asked is not None:
+            self.asked.append(what)
 
     def mix(self, uploads: Tensor, matrix: Tensor) -> Tensor:
         """Give sums by a public matrix, released under the unit 'silo'."""
         check_known(matrix)
         _refuse(is_raw(matrix), "uploads are mixed by a raw matrix: it must be public")
-        if self.asked is not None:
-            self.asked.append("mix")
+        self._ask("mix", uploads)
         mixed = super().mix(uploads, matrix)
         return label(mixed, raw=False) if self.unit == "silo" else mixed

@@ -18,6 +18,7 @@ from .checkpoint import History
 from .cohort.descend import Cohort, Settings
 from .cohort.examples import stack
 from .cohort.gradients import rows_within
+from .cohort.imitation import imitating
 from .cohort.sampling import Work
 from .cohort.score import score
 from .errors import Problem
@@ -202,6 +203,9 @@ class Experiment:
             if not 0 < value < 1e38:
                 raise Problem(f"train.lr: expected a number > 0, got {value:g}")
         sizes, names = self.federation.sizes, self.federation.names
+        for one in (self.method, getattr(self.method, "second", None)):
+            if getattr(one, "how", "") == "kl":
+                imitating(self.task)  # refuses a numeric target
         if self.budgets in ("maximum", "none"):
             self.notes.append(f"{self.method.title}, budgets = {self.budgets}: {BUDGETS[self.budgets]}")
         if not torch.isinf(self.epsilon).all():
@@ -255,7 +259,7 @@ class Experiment:
     def _absent(self, plan: Plan) -> list[str]:
         """Name the silos that never take part."""
         found = []
-        absent = [silo.name for run in plan.silos for silo in run if silo.rounds == 0]
+        absent = [silo.name for run in plan.silos for silo in run if silo.rounds == 0 and not silo.steps]
         never = len(absent)
         if never:
             name = absent[0]

@@ -18,10 +18,12 @@ from torch import Tensor
 
 from .errors import Refused
 from .roster import Roster
+from .tree import Tree, leaves
 
 # Uploads are float32; this share of the clip pays for the rounding of their norms.
 ROUNDING = 1e-5
 SUMS_AT_HOME = "noise_by = 'silos' goes with the mean over all: take noise_by = 'server' here"
+AS_SENT = "under the unit 'silo' uploads are merged as they were sent: what is made of them first mixes silos"
 COUNT = "\0count"
 # What the count of uploads within an adaptive clip takes of one over the squared multiplier, how fast the
 # clip follows, and where it ends.
@@ -72,16 +74,26 @@ class MergingRoster(Roster):
     round: int = 0
     asked: list[None] | None = None
     counted: list[Tensor] | None = None
+    planned: bool = True
+    received: tuple[Tensor, ...] | None = None
 
     @classmethod
-    def of(cls, roster: Roster, merge: Merge, streams: MergeStreams, number: int) -> MergingRoster:
-        """Give the roster of a round."""
+    def of(
+        cls, roster: Roster, merge: Merge, streams: MergeStreams, number: int, planned: bool = True
+    ) -> MergingRoster:
+        """Give the roster of a round; in one in which no merge was `planned` none is made."""
         facts = (roster.names, roster.sizes, roster.epsilon, roster.present, roster.groups, roster.steps)
-        return cls(*facts, merge=merge, streams=streams, round=number, asked=[], counted=[])
+        return cls(*facts, merge=merge, streams=streams, round=number, asked=[], counted=[], planned=planned)
 
     def at(self, present: Tensor | None) -> MergingRoster:
-        """Give the roster of a round in which some take part."""
+        """Give the roster of a round in which some take part; who is known to be absent stays so."""
+        if self.present is not None:
+            present = self.present if present is None else self.present & present
         return replace(self, present=present)
+
+    def receiving(self, uploads: Tree) -> MergingRoster:
+        """Give the roster that merges these uploads, as they were sent, and no others."""
+        return replace(self, received=tuple(leaves(uploads)))
 
     def clipping(self, clip: Tensor) -> MergingRoster:
         """Give the roster whose uploads are clipped at `[runs, 1, 1]`."""
@@ -116,7 +128,7 @@ class MergingRoster(Roster):
         """Clip, add up, add noise and divide by the planned size of a cohort, or by all: `[runs, 1, ...]`."""
         if weights is not None or self.groups is not None:
             raise Refused("under the unit 'silo' the mean is uniform over all: no weights, no groups")
-        merge = self._ask()
+        merge = self._ask(uploads)
         self._count(uploads, merge)
         total = clipped_sum(uploads, merge.clip.to(uploads.device), self.present)
         for run, (noise, clip) in enumerate(zip(merge.noise, merge.clip, strict=True)):
@@ -130,7 +142,7 @@ class MergingRoster(Roster):
         Formal guarantee: a silo whose upload is replaced by nothing moves all rows together by at most
         `clip` times the norm of its column; the noise is `noise * clip` times the largest such norm.
         """
-        merge = self._ask()
+        merge = self._ask(uploads)
         if merge.where == "silos":
             raise Refused(SUMS_AT_HOME)
         self._count(uploads, merge)
@@ -143,7 +155,14 @@ class MergingRoster(Roster):
                 total[run] += merge.scale * float(noise) * float(clip) * reach * torch.stack(rows)
         return total.to(uploads.dtype)
 
-    def _ask(self) -> Merge:
+    def _ask(self, uploads: Tensor) -> Merge:
+        if not self.planned:
+            raise Refused(
+                f"round {self.round}: the method asks for a merge that the plan does not have, so"
+                " nothing pays for it: when it merges may depend on the round only"
+            )
+        if self.received is not None and not any(uploads is one for one in self.received):
+            raise Refused(AS_SENT)
         if self.merge is None or self.streams is None or self.asked is None or self.asked:
             raise Refused("under the unit 'silo' the mean of a round is asked for once: it costs each time")
         self.asked.append(None)

@@ -11,21 +11,26 @@ from torch import Tensor
 from .errors import Problem
 from .streams import seed_for
 
+LEAST = 1e-9  # share
+
 
 @dataclass(frozen=True)
 class Participation:
     """A share of the silos in each round: exactly so many, or each with that chance ("poisson").
 
     The server knows who takes part, so this saves no privacy against it: a silo is charged for every
-    round in which it does.
+    round in which it does. Under the unit 'silo' independent chances hide a silo among those who may have
+    come: then the coins must stay the server's secret.
     """
 
     share: float
     sampler: str = "fixed"
 
     def __post_init__(self) -> None:
-        if not 0 < self.share <= 1:
-            raise Problem(f"participation: expected a share in (0, 1], got {self.share:g}")
+        if not LEAST <= self.share <= 1:
+            raise Problem(
+                f"participation: expected a share in (0, 1], at least {LEAST:g}, got {self.share:g}"
+            )
         if self.sampler not in ("fixed", "poisson"):
             raise Problem(f"participation: the sampler must be 'fixed' or 'poisson', got '{self.sampler}'")
 

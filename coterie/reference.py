@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .cohort.sampling import Work, coins
 from .federation import Federation, Silo
-from .merging import BITS, COUNT, PACE, SERVER, Merge, row_keys
+from .merging import BITS, COUNT, LONGEST, PACE, SERVER, SHORTEST, Merge, row_keys
 from .messages import addressed, pack, unpack
 from .method import Method, PerRun, for_run, per_run
 from .oracle import Oracle
@@ -209,7 +209,7 @@ class SlowMerging(Roster):
         if float(self.merge.noise):
             votes += float(self.merge.noise) / (2 * BITS**0.5) * float(self.rows(COUNT).standard_normal())
         share = min(max(votes / self.merge.cohort + 0.5, 0.0), 1.0)
-        return clip * float(np.exp(-PACE * (share - self.merge.quantile)))
+        return (clip * float(np.exp(-PACE * (share - self.merge.quantile)))).clamp(SHORTEST, LONGEST)
 
     def mean(self, uploads: Tensor, weights: Tensor | None = None, everybody: bool = False) -> Tensor:
         """Clip each upload, add them and the noise, divide by the planned size of a cohort, or by all."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,7 +48,8 @@ class Relations:
 
     def __str__(self) -> str:
         kind = f"{len(set(self.groups))} groups" if self.groups else "a matrix"
-        return f"{kind} of {len(self.names)} silos"
+        mark = hashlib.sha256(repr(self).encode()).hexdigest()[:6]
+        return f"{kind} of {len(self.names)} silos ({mark})"
 
     def parts(self, names: tuple[str, ...]) -> tuple[Tensor, Tensor, Tensor]:
         """Give, for silos in this order: sums to be released, how targets are read off them, pulls.
@@ -80,9 +82,9 @@ def read_relations(path: str | Path) -> Relations:
     The header of groups is `silo,group`; each line of a matrix may begin with its silo's name.
     """
     try:
-        with Path(path).open(newline="", encoding="utf-8") as file:
+        with Path(path).open(newline="", encoding="utf-8-sig") as file:
             lines = [[cell.strip() for cell in line] for line in csv.reader(file) if line]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except (OSError, ValueError, csv.Error) as error:
         raise Problem(f"relations: cannot read '{path}': {error}") from error
     if len(lines) < 2:
         raise Problem(f"relations: '{path}' has no rows: expected a header and a line a silo")
@@ -93,11 +95,13 @@ def read_relations(path: str | Path) -> Relations:
                 raise Problem("relations: expected two cells a line, silo and group")
             return Relations(tuple(row[0] for row in rows), groups=tuple(row[1] for row in rows))
         named = len(rows[0]) == len(rows) + 1
+        if len(header) not in (len(rows), len(rows) + int(named)):
+            raise Problem(f"relations: the header names {len(header)} silos, there are {len(rows)} lines")
         names = tuple(header[-len(rows) :])
         if named and tuple(row[0] for row in rows) != names:
             raise Problem("relations: the lines must name the silos in the order of the header")
         return Relations(names, omega=tuple(tuple(map(float, row[int(named) :])) for row in rows))
-    except ValueError as error:
-        raise Problem(f"relations: '{path}': expected numbers: {error}") from error
     except Problem as problem:
         raise Problem(f"{problem} (in '{path}')") from None
+    except ValueError as error:
+        raise Problem(f"relations: '{path}': expected numbers: {error}") from error

@@ -10,6 +10,8 @@ import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from .tree import Tree
+
 
 @dataclass(frozen=True, eq=False)
 class Steps:
@@ -74,6 +76,10 @@ class Roster:
             return uploads
         here = self.present.reshape(*self.present.shape, *[1] * (uploads.dim() - 2))
         return torch.where(here, uploads, torch.zeros_like(uploads))
+
+    def receiving(self, uploads: Tree) -> Roster:
+        """Give the roster that merges these uploads."""
+        return self
 
     def clipping(self, clip: Tensor) -> Roster:
         """Give the roster whose uploads are clipped at `[runs, 1, 1]`; only merges of whole silos do."""

@@ -97,6 +97,7 @@ def make_silo_plan(
                 where,
                 own.raw_personal,
                 quantile,
+                own.mixed,
             )
             for came in _came(own, present, run, len(roster))
         ]
@@ -104,6 +105,10 @@ def make_silo_plan(
         for own in (counts[run % len(counts)],)
     ]
     unit = 1.0 if sensitivity == "certified" else heads_sensitivity(1.0, asked[0][0].cohort, len(roster))
+    if where == "server" and sampler == "poisson":  # when a silo came is not told
+        asked = [[replace(own, came=own.merges) for own in row] for row in asked]
+    for row, one in zip(asked, terms, strict=True):
+        _check_chance(row[0], one)
     targets = [_target(own, one.epsilon, one.delta) for own, one in zip(asked, terms, strict=True)]
     sought = (t for t, one in zip(targets, terms, strict=True) if t.steps and one.noise is None)
     found = calibrate(sought, on_progress)
@@ -122,6 +127,18 @@ def make_silo_plan(
     clips = torch.tensor([t.first_clip for t in terms], dtype=torch.float64)
     merge = Merge(torch.tensor(noise, dtype=torch.float64), clips, asked[0][0].cohort, where, quantile)
     return Plan(counts[0], silos, present, merge)
+
+
+def _check_chance(merges: Merges, terms: Terms) -> None:
+    """Refuse a delta that silos' coming at all does not reach, and a noise without a clip."""
+    if terms.noise is not None and math.isinf(terms.epsilon):
+        raise Problem("budgets: 'none' does not go with a noise that is given")
+    used = -math.expm1(merges.merges * math.log1p(-merges.rate)) if merges.rate < 1 else 1.0
+    if merges.hidden and merges.merges and used <= terms.delta:
+        raise Problem(
+            f"privacy.delta: {terms.delta:g} is not below {used:.3g}, the chance that a silo comes at all: it"
+            " would allow to publish every upload without noise; take a smaller delta"
+        )
 
 
 def draw_of(how: Participation | None, silos: int) -> tuple[float, str]:

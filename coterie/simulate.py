@@ -98,7 +98,7 @@ def simulate(
         present = plan.present_at(number, cohort.runs, before(number) if before is not None else None)
         merging = roster
         if plan.merge is not None:
-            merging = MergingRoster.of(roster, plan.merge, streams, number)
+            merging = MergingRoster.of(roster, plan.merge, streams, number, plan.counts.merged[number])
         state = _round(method, cohort, plan.counts.calls[number], rounds, merging, streams, state, present)
         yield state
 
@@ -122,7 +122,7 @@ def _round(
     if present is not None:
         uploads = map_leaves(lambda leaf: leaf.masked_fill(~_beside(present, leaf), 0), uploads)
         own = map_leaves(lambda old, new: torch.where(_beside(present, new), new, old), state.own, own)
-    shared = method.merge(shared, uploads, roster.at(present))
+    shared = method.merge(shared, uploads, roster.at(present).receiving(uploads))
     return State(state.round + 1, shared, own)
 
 

@@ -112,7 +112,7 @@ class OneSilo(FedAvg):
         (Doubles(), "float32"),
         (Mixes(), "mixes silos"),
         (FirstIsSpecial(), "order of the silos"),
-        (Greedy(), "public facts"),
+        (Greedy(), "mixes silos"),
         (OneSilo(), r"\[runs, silos, ...\]"),
     ],
     ids=lambda v: getattr(v, "name", ""),

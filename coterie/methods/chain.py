@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import Problem
-from ..method import Method, Start, described, setting
+from ..method import Method, Start, described, setting, settings_of
 from ..roster import Roster
 from ..tree import leaves
 from .averaging import FedAvg
@@ -34,6 +34,16 @@ class Then(Method):
     first: Method = field(metadata={"method": True})
     second: Method = field(metadata={"method": True})
     share: float = setting(0.5, minimum=0, maximum=1, fixed=True, help="share of rounds of the first method")
+
+    def __post_init__(self) -> None:
+        """Check that both methods have one value for each setting."""
+        super().__post_init__()
+        for part in (self.first, self.second):
+            listed = [name for name in settings_of(part) if isinstance(getattr(part, name), tuple)]
+            if listed:
+                raise Problem(
+                    f"{listed[0]} of '{part.name}' must be one value in a chain: make a chain for each"
+                )
 
     @property
     def title(self) -> str:

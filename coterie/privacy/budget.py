@@ -71,7 +71,10 @@ class Privacy:
                 if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e6:
                     raise Problem(f"privacy.noise: expected a number > 0 (and < 1e6), got {value!r}")
         if self.quantile is not None and not (
-            self.unit == "silo" and self.noise_by == "server" and 0 < self.quantile < 1
+            self.unit == "silo"
+            and self.noise_by == "server"
+            and isinstance(self.quantile, int | float)
+            and 0 < self.quantile < 1
         ):
             raise Problem(
                 "privacy.quantile: expected a number in (0, 1), with unit = 'silo' and noise of the server,"

@@ -41,10 +41,12 @@ def merge_warnings(merges: Merges, delta: float) -> list[str]:
     """Warn of what papers report below what is true against some of those they name.
 
     Noise of the silos: against the server, who sees each upload and who came. Noise of the server: against
-    who holds the shared model; of a draw of fixed size no lower bound is known, so nothing is said.
+    all other silos together. Where other sums than the mean are released, silos differ, and nothing is said.
     """
-    seen = merges.releases()["server" if merges.noise_by == "silos" else "shared"]
-    known = bool(seen) and all(event.rate == 1 or event.sampler == "poisson" for event in seen or ())
-    lower = _lower(seen, delta) if seen and known else 0.0
+    lower = 0.0
+    for name in () if merges.mixed else ("server", "silos") if merges.noise_by == "silos" else ("silos",):
+        seen = merges.releases()[name]
+        if seen and all(event.rate == 1 or event.sampler == "poisson" for event in seen):
+            lower = max(lower, _lower(seen, delta))
     lines = (warning(published, lower) for published in published_for_merges(merges, delta))
     return [line for line in lines if line]

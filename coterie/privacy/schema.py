@@ -91,6 +91,7 @@ class MergesPart(Part):
     noise_by: Literal["server", "silos"]
     raw_personal: bool
     quantile: Share | None
+    mixed: bool
 
 
 class TuningPart(Part):

@@ -40,6 +40,7 @@ HOLDS = {
     "silo": "the merges that everybody sees and all that others make of them (billboard, hence joint,"
     " privacy); this silo's own personal model is for itself",
 }
+HIDDEN = "who took part in which round: that must stay secret, epsilon rests on it"
 SEES_ALL = "the server, which sees uploads as they are unless they are added up by secure aggregation"
 SAMPLES = ("poisson", "all examples", "all test examples")
 BOUNDS = {
@@ -80,7 +81,8 @@ def software() -> dict[str, str]:
 def always_uncovered(merges: Merges | None) -> tuple[str, ...]:
     """Give the sentences about what no statement of a unit covers."""
     sees_all = merges is not None and merges.releases()["server"] is None
-    return (*ALWAYS_UNCOVERED, SEES_ALL) if sees_all else ALWAYS_UNCOVERED
+    hidden = merges is not None and merges.hidden and merges.merges > 0
+    return (*ALWAYS_UNCOVERED, *[SEES_ALL] * sees_all, *[HIDDEN] * hidden)
 
 
 def kept_numbers() -> Kept:
@@ -152,7 +154,7 @@ def statement(
             "unit": unit,
             "adjacency": ADJACENCY,
             "epsilon": certified if private else None,
-            "lower": found["lower"] if private else None,
+            "lower": (0.0 if merges is not None and merges.mixed else found["lower"]) if private else None,
             "delta": delta if private else None,
             "budget": budget if private else None,
             "replace_one": found["replace_one"] if private else None,

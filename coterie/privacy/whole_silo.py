@@ -32,6 +32,7 @@ class Merges:
 
     `noise` is a multiplier of the clip: of the noise on the sum (`noise_by` server) or on an upload (silos).
     With a `quantile` the clip begins at `clip` and follows the uploads; the noise pays for that too.
+    `mixed`: other sums than the mean are released, with the noise of the silo that is most in them.
     """
 
     noise: float
@@ -44,6 +45,7 @@ class Merges:
     noise_by: str
     raw_personal: bool
     quantile: float | None = None
+    mixed: bool = False
 
     def __post_init__(self) -> None:
         if self.noise_by not in PLACES:
@@ -55,6 +57,11 @@ class Merges:
     def cohort(self) -> float:
         """The fixed denominator of a mean: how many silos are drawn, or expected."""
         return self.silos * self.rate
+
+    @property
+    def hidden(self) -> bool:
+        """Whether epsilon rests on nobody but the server knowing when the silo came."""
+        return self.noise_by == "server" and self.sampler == "poisson" and self.rate < 1
 
     def releases(self) -> Releases:
         """Give what each adversary sees of the silo; None: all of it."""

@@ -67,15 +67,19 @@ def page(content: dict[str, Any]) -> str:
 
 def _headline(said: dict[str, Any]) -> list[str]:
     if said["epsilon"] is None:
-        return ["<p class='number'>no privacy</p>", "<p>Nothing was clipped and no noise was added.</p>"]
+        return ["<p class='number'>no privacy</p>", "<p>No noise that protects was added.</p>"]
     return [
         f"<p class='number'>epsilon ≤ {shown(said['epsilon'])} at delta {said['delta']:g}</p>",
         f"<p>of a budget of {said['budget']:g}. No less than {_floor(said['lower'])} is true."
         f" The unit is one {escape(said['unit'])}; adjacency is {escape(said['adjacency'])}"
         f" ({'an' if said['unit'] == 'example' else 'a'} {escape(said['unit'])} replaced by a null one). For"
         " one replaced by any other the bound is"
-        f" {shown(said['replace_one'])}. It holds for {escape(said['holds_for'])}.</p>",
+        f" {_known(said['replace_one'])}. It holds for {escape(said['holds_for'])}.</p>",
     ]
+
+
+def _known(value: float | None) -> str:
+    return "not known" if value is None else shown(value)
 
 
 def _floor(value: float) -> str:
@@ -95,8 +99,9 @@ def _door(door: dict[str, Any]) -> tuple[str, str]:
     if door["door"] == "merge":
         clip = "not clipped" if door["clip"] is None else f"clipped to {door['clip']:g}"
         return "merge", (
-            f"{door['calls']} uploads, {clip}, each added to those of the round's silos ({door['sampler']}"
-            f" draws at rate {door['rate']:.4g}; the sum is divided by {door['expected_batch']:g})"
+            f"{door['calls']} uploads at most, {clip} (at first, if a quantile is given in the file), each"
+            f" added to those of the round's silos ({door['sampler']} draws at rate {door['rate']:.4g},"
+            f" {door['expected_batch']:g} silos in the mean)"
         )
     if door["door"] == "select":
         return "select", f"{door['calls']} private choices by noisy numbers of errors of all examples"

@@ -1,0 +1,223 @@
+"""Methods that would leak whole silos: each is refused, in the plan or when it runs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+import torch
+
+from coterie.errors import Problem, Refused
+from coterie.experiment import Experiment
+from coterie.merging import Merge, MergingRoster
+from coterie.methods import MRMTL, FedAvg, Related, Then
+from coterie.participation import Participation
+from coterie.privacy.budget import Privacy
+from coterie.privacy.published_merges import merge_warnings
+from coterie.privacy.statement import HIDDEN, checksum, text_of, verify
+from coterie.privacy.whole_silo import Merges
+from coterie.relations import Relations
+from coterie.report.folder import statement_of
+from coterie.report.statement_page import page
+from coterie.roster import Roster
+from coterie.streams import SeededStreams
+from coterie.training import Training
+from tests.helpers import task_for, vectors
+
+
+@dataclass(frozen=True, kw_only=True)
+class MergesAtZero(FedAvg):
+    """Merges only a model of zeros, which the dry run's random vectors never are."""
+
+    name: ClassVar[str] = "merges-at-zero"
+
+    def merge(self, shared, uploads, roster):
+        return shared + roster.mean(uploads) if not bool(shared.any()) else shared
+
+
+@dataclass(frozen=True, kw_only=True)
+class MergesWithoutNoise(FedAvg):
+    """Merges only where there is no noise; in the dry run all steps have some."""
+
+    name: ClassVar[str] = "merges-without-noise"
+
+    def merge(self, shared, uploads, roster):
+        quiet = bool(roster.steps.noise.max() == 0)
+        return shared + roster.mean(uploads) if quiet else shared
+
+
+@dataclass(frozen=True, kw_only=True)
+class Normed(FedAvg):
+    """Scales all uploads by the longest of them: one silo moves all the others'."""
+
+    name: ClassVar[str] = "normed"
+
+    def merge(self, shared, uploads, roster):
+        return shared + roster.mean(uploads / uploads.norm(dim=-1, keepdim=True).amax(1, keepdim=True))
+
+
+@dataclass(frozen=True, kw_only=True)
+class NormedByMatrix(FedAvg):
+    name: ClassVar[str] = "normed-by-matrix"
+
+    def merge(self, shared, uploads, roster):
+        scaled = uploads / uploads.norm(dim=-1, keepdim=True).amax(1, keepdim=True)
+        return shared + roster.mix(scaled, torch.ones(1, len(roster)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summed(FedAvg):
+    """Adds uploads up before they are clipped."""
+
+    name: ClassVar[str] = "summed"
+
+    def merge(self, shared, uploads, roster):
+        return shared + roster.mean(uploads.sum(1, keepdim=True))
+
+
+@dataclass(frozen=True, kw_only=True)
+class NormedAtHome(FedAvg):
+    """Mixes silos in what doors gave."""
+
+    name: ClassVar[str] = "normed-at-home"
+
+    def local(self, sent, own, oracle):
+        moved = oracle.descend(sent) - sent
+        return moved / moved.norm(dim=-1, keepdim=True).amax(1, keepdim=True), None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TellsWhoCame(FedAvg):
+    """Sends on who took part, which the draw hides."""
+
+    name: ClassVar[str] = "tells-who-came"
+
+    def merge(self, shared, uploads, roster):
+        came = 0 if roster.present is None else roster.present.float().mean()
+        return shared + roster.mean(uploads) + came
+
+
+def made_of(federation, method, **more):
+    privacy = Privacy(epsilon=4.0, delta=1e-2, unit="silo")
+    training = Training(**{"rounds": 3, "batch": 8, "lr": 0.3} | more)
+    return Experiment(federation, task_for(federation), method, privacy, training)
+
+
+@pytest.mark.parametrize("method", [MergesAtZero(), MergesWithoutNoise()], ids=lambda m: m.name)
+def test_a_merge_that_was_not_planned_is_refused(federation, method):
+    with pytest.raises(Refused, match="a merge that the plan does not have"):
+        vectors(made_of(federation, method))
+
+
+@pytest.mark.parametrize("method", [Normed(), NormedByMatrix(), Summed()], ids=lambda m: m.name)
+def test_uploads_are_merged_as_they_were_sent(federation, method):
+    with pytest.raises(Refused, match="merged as they were sent"):
+        made_of(federation, method).plan()
+
+
+def test_uploads_are_merged_as_they_were_sent_also_when_it_runs():
+    roster = Roster(("a", "b"), torch.ones(2), torch.ones(1, 2))
+    uploads = torch.ones(1, 2, 3)
+    one = MergingRoster.of(roster, Merge(torch.zeros(1), torch.ones(1), 2.0), SeededStreams(((0, 0),)), 0)
+    with pytest.raises(Refused, match="merged as they were sent"):
+        one.receiving(uploads).mean(2 * uploads)
+    with pytest.raises(Refused, match="merged as they were sent"):
+        one.receiving(uploads).mix(uploads.clone(), torch.eye(2))
+    one.receiving(uploads).mean(uploads)
+
+
+def test_silos_are_not_mixed_in_what_doors_give(federation):
+    with pytest.raises(Refused, match="local mixes silos"):
+        made_of(federation, NormedAtHome()).plan()
+
+
+@pytest.mark.parametrize("how", [Participation(0.5, "poisson"), Participation(0.5)])
+def test_who_came_is_not_told(federation, how):
+    with pytest.raises(Refused, match="merge looks into raw uploads"):
+        made_of(federation, TellsWhoCame(), participation=how).plan()
+
+
+def test_an_absent_silo_is_not_made_present():
+    roster = Roster(("a", "b"), torch.ones(2), torch.ones(1, 2))
+    how = Merge(torch.zeros(1), torch.tensor([math.inf]), 2.0)
+    one = MergingRoster.of(roster, how, SeededStreams(((0, 0),)), 0).at(torch.tensor([[True, False]]))
+    assert float(one.at(None).mean(torch.ones(1, 2, 1))) == 0.5
+
+
+def stated(federation, method=None, how=None, **privacy):
+    given = {"epsilon": 4.0, "delta": 1e-2, "unit": "silo"} | privacy
+    if "noise" in privacy:
+        given.pop("epsilon")
+    training = Training(rounds=3, batch=8, lr=0.3, participation=how)
+    made = Experiment(federation, task_for(federation), method or FedAvg(), Privacy(**given), training)
+    made.check()
+    content = statement_of(made, made.plan(), 0, 0)
+    assert verify(text_of(content)) == content
+    return made, content
+
+
+def test_a_statement_does_not_tell_what_its_epsilon_needs_hidden(federation):
+    how = Participation(0.5, "poisson")
+    made, content = stated(federation, how=how)
+    came = made.present[:, 0].sum(0).tolist()
+    assert came != [3] * len(federation)
+    for k in range(len(federation)):
+        content = statement_of(made, made.plan(), 0, k)
+        assert content["merges"]["came"] == content["doors"][0]["calls"] == 3
+    assert HIDDEN in content["not_covered"]
+    assert HIDDEN not in stated(federation)[1]["not_covered"]
+    content["not_covered"].remove(HIDDEN)
+    content["checksum"] = checksum(content)
+    with pytest.raises(Problem, match="not_covered: it lacks"):
+        verify(text_of(content))
+
+
+def test_silos_that_are_charged_are_not_noted_as_absent(federation):
+    made, _ = stated(federation, how=Participation(0.05, "poisson"))
+    assert not any("nothing is released or charged" in note for note in made.notes)
+
+
+def test_where_no_bound_is_known_the_page_says_so(federation):
+    _, content = stated(federation, how=Participation(0.5, "poisson"), delta=1e-12)
+    assert content["guarantee"]["replace_one"] is None
+    assert "the bound is not known" in page(content)
+
+
+def test_where_silos_differ_no_lower_bound_is_claimed(federation):
+    names = federation.names
+    omega = Relations(names, omega=((4, -4, 0), (-4, 4, 0), (0, 0, 1)))
+    _, content = stated(federation, Related(relations=omega))
+    assert content["guarantee"]["lower"] == 0
+    assert content["warnings"] == []
+
+
+def test_a_delta_above_the_chance_of_coming_is_refused(federation):
+    with pytest.raises(Problem, match="the chance that a silo comes at all"):
+        stated(federation, how=Participation(0.001, "poisson"), noise=0.01)
+
+
+def test_a_noise_that_is_given_does_not_go_without_budgets(federation):
+    privacy = Privacy(noise=1.0, delta=1e-2, unit="silo")
+    made = Experiment(
+        federation, task_for(federation), FedAvg(), privacy, Training(rounds=2, batch=8), budgets="none"
+    )
+    with pytest.raises(Problem, match="'none' does not go with"):
+        made.plan()
+
+
+def test_a_fixed_draw_is_warned_of_by_what_other_silos_know():
+    merges = Merges(2.0, 1.0, 20, 0.1, "fixed", 40, 10, "server", True)
+    (line,) = merge_warnings(merges, 1e-2)
+    assert "Hu, Wu, Smith 2023" in line
+
+
+def test_chains_of_lists_are_refused():
+    with pytest.raises(Problem, match="lam of 'mr-mtl' must be one value in a chain"):
+        Then(first=FedAvg(), second=MRMTL(lam=(0.1, 1.0)))
+
+
+def test_relations_of_other_content_have_another_name():
+    one, other = (Relations(("a", "b"), groups=groups) for groups in (("x", "y"), ("x", "z")))
+    assert str(one) != str(other)
