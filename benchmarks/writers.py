@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -41,8 +41,10 @@ def federation() -> tuple[Federation, str]:
         return from_table(table, test=0.1), "made-up images of FEMNIST's size"
 
 
-def rounds(data: Federation, method: Method, count: int, batch: int = BATCH) -> Iterator[float]:
-    """Train so many rounds and one to warm up; give the seconds of each of the others."""
+def rounds(
+    data: Federation, method: Method, count: int, batch: int = BATCH, tick: Callable[[], None] | None = None
+) -> Iterator[float]:
+    """Train so many rounds and one to warm up; give the seconds of each of the others; `tick` after each."""
     task = make_task("cnn", shape=data.shape, classes=len(data.classes), options={"channels": CHANNELS})
     training = Training(rounds=count + 1, batch=batch, lr=RATE, participation=Participation(SHARE))
     privacy = Privacy(epsilon=8, delta=1e-3, clip=CLIP, unit="silo")
@@ -51,11 +53,14 @@ def rounds(data: Federation, method: Method, count: int, batch: int = BATCH) -> 
     plan = made.plan()
     states = simulate(made.running, made.cohort(plan), plan, made.roster, [0], made.streams())
     next(states)
-    next(states)
-    for _ in range(count):
+    for number in range(count + 1):
         began = time.perf_counter()
         next(states)
-        yield time.perf_counter() - began
+        took = time.perf_counter() - began
+        if tick is not None:
+            tick()
+        if number:
+            yield took
 
 
 def report() -> list[str]:

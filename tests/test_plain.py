@@ -16,6 +16,7 @@ from coterie.cohort import plain, trial
 from coterie.cohort.descend import Cohort, Settings, descend
 from coterie.cohort.examples import Examples
 from coterie.cohort.plain import Room, at_once, bytes_of_sums, room_for
+from coterie.cohort.pooling import Pooling, is_tiled
 from coterie.cohort.sampling import Batches, Work
 from coterie.cohort.trial import summer
 from coterie.methods import MRMTL, FedAvg
@@ -35,6 +36,32 @@ def test_weighted_sums_equal_autograd(name):
     expected = (one_at_a_time(task, starts, x, y) * weight.unsqueeze(-1)).sum(1)
     found = task.layout.flatten(summer(task)(task.layout.unflatten(starts), x, y, weight))
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["channels first", "channels last"])
+@pytest.mark.parametrize("ceil", [False, True])
+@pytest.mark.parametrize("kernel", [2, 3, (2, 3), (1, 4)])
+def test_pooling_equals_that_of_torch(kernel, ceil, last):
+    x = torch.randn(4, 3, 7, 8, generator=torch.Generator().manual_seed(0))
+    x = (x.to(memory_format=torch.channels_last) if last else x).requires_grad_()
+    module = nn.AvgPool2d(kernel, ceil_mode=ceil)
+    assert is_tiled(module)
+    expected, found = module(x), Pooling.apply(x, module)
+    assert torch.equal(found, expected)
+    error = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1))
+    slopes = (torch.autograd.grad(out, x, error)[0] for out in (expected, found))
+    torch.testing.assert_close(*slopes)
+
+
+def test_which_pooling_is_tiled():
+    for module in (
+        nn.MaxPool2d(2),
+        nn.AvgPool1d(2),
+        nn.AvgPool2d(3, stride=2),
+        nn.AvgPool2d(2, padding=1),
+        nn.AvgPool2d(2, divisor_override=3),
+    ):
+        assert not is_tiled(module)
 
 
 def test_the_quick_sums_are_used_where_they_may_be():

@@ -7,7 +7,10 @@ numbers already, and nothing is sampled: loading data costs the peers nothing.
 from __future__ import annotations
 
 import functools
+import itertools
 import json
+import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,6 +82,42 @@ def train(module: nn.Module, x: torch.Tensor, y: torch.Tensor, job: Job) -> None
         optimizer.step()
 
 
-def tell(seconds: list[float], versions: str) -> None:
-    """Print what was measured, as the last line, for whoever started this; the first round warmed up."""
-    print(json.dumps({"seconds": seconds[1:], "versions": versions}))
+class Clock:
+    """Notes time and processor time at the beginning of every round and at the end of the last.
+
+    Processor time is that of the process `root` (this one, unless given) and of all that it started.
+    """
+
+    def __init__(self, root: int | None = None) -> None:
+        self.root = root or os.getpid()
+        self.ticks: list[tuple[float, float]] = []
+
+    def tick(self) -> None:
+        self.ticks.append((time.perf_counter(), processor_seconds(self.root)))
+
+    def tell(self, versions: str) -> None:
+        """Print what was measured, as the last line, for whoever started this; the first round warmed up."""
+        spans = [
+            (after[0] - before[0], after[1] - before[1]) for before, after in itertools.pairwise(self.ticks)
+        ]
+        seconds, processor = zip(*spans[1:], strict=True)
+        print(json.dumps({"seconds": seconds, "processor": processor, "versions": versions}))
+
+
+def processor_seconds(root: int) -> float:
+    """Processor time of a process and of all that it started, directly or not (Linux)."""
+    parents, spent = {}, {}
+    for place in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            words = place.read_text().rpartition(")")[2].split()
+        except OSError:  # it ended meanwhile
+            continue
+        number = int(place.parent.name)
+        parents[number], spent[number] = int(words[1]), int(words[11]) + int(words[12])
+
+    def mine(number: int) -> bool:
+        while number and number != root:
+            number = parents.get(number, 0)
+        return number == root
+
+    return sum(ticks for number, ticks in spent.items() if mine(number)) / os.sysconf("SC_CLK_TCK")

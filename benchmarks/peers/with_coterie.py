@@ -14,8 +14,11 @@ from coterie.methods import FedAvg
 def main(path: str) -> None:
     job = jobs.read(path)
     data, _ = federation()
-    took = list(rounds(data, FedAvg(), len(job.cohorts) - 1, job.batch))
-    jobs.tell([0.0, *took], f"torch {torch.__version__}, {torch.get_num_threads()} threads")
+    clock = jobs.Clock()
+    clock.tick()
+    for _ in rounds(data, FedAvg(), len(job.cohorts) - 1, job.batch, clock.tick):
+        pass
+    clock.tell(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
 
 
 if __name__ == "__main__":

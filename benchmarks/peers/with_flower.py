@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import sys
-import time
 from importlib.metadata import version
 
 os.environ.update(FLWR_TELEMETRY_ENABLED="0", RAY_USAGE_STATS_ENABLED="0", OMP_NUM_THREADS="1")
@@ -19,7 +17,7 @@ from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, 
 from flwr.simulation import run_simulation
 
 PATH = os.path.abspath(sys.argv[1])  # noqa: PTH100
-TIMES: list[float] = []
+CLOCK = jobs.Clock()
 client = ClientApp()
 server = ServerApp()
 
@@ -41,7 +39,7 @@ class Timed(DifferentialPrivacyServerSideFixedClipping):
     """Notes the time at the beginning of every round and at the end of the last."""
 
     def configure_train(self, *given):
-        TIMES.append(time.perf_counter())
+        CLOCK.tick()
         return super().configure_train(*given)
 
     def aggregate_train(self, server_round, replies):
@@ -65,7 +63,7 @@ def main(grid: Grid, context: Context) -> None:
     strategy = Timed(inner, noise_multiplier=job.noise, clipping_norm=job.clip, num_sampled_clients=cohort)
     start = ArrayRecord(jobs.model(job.channels).state_dict())
     strategy.start(grid=grid, initial_arrays=start, num_rounds=len(job.cohorts))
-    TIMES.append(time.perf_counter())
+    CLOCK.tick()
 
 
 if __name__ == "__main__":
@@ -78,6 +76,5 @@ if __name__ == "__main__":
             "init_args": {"num_cpus": os.cpu_count()},
         },
     )
-    took = [after - before for before, after in itertools.pairwise(TIMES)]
     each = f"{os.cpu_count()} clients at a time, 1 thread each"
-    jobs.tell(took, f"flwr {version('flwr')}, ray {version('ray')}, torch {torch.__version__}, {each}")
+    CLOCK.tell(f"flwr {version('flwr')}, ray {version('ray')}, torch {torch.__version__}, {each}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 
 import job as jobs
 import torch
@@ -14,9 +13,9 @@ def main(path: str) -> None:
     job = jobs.read(path)
     module = jobs.model(job.channels)
     shared = parameters_to_vector(module.parameters()).detach()
-    took = []
+    clock = jobs.Clock()
     for cohort in job.cohorts:
-        began = time.perf_counter()
+        clock.tick()
         total = torch.zeros_like(shared, dtype=torch.float64)
         for k in cohort:
             vector_to_parameters(shared.clone(), module.parameters())
@@ -25,8 +24,8 @@ def main(path: str) -> None:
             total += update * min(1.0, job.clip / float(update.norm()))
         total += job.noise * job.clip * torch.randn_like(total)
         shared = shared + (total / len(cohort)).float()
-        took.append(time.perf_counter() - began)
-    jobs.tell(took, f"torch {torch.__version__}, {torch.get_num_threads()} threads")
+    clock.tick()
+    clock.tell(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@ Run by torchrun with two processes, each is a worker of pfl on one core.
 from __future__ import annotations
 
 import itertools
+import os
 import sys
-import time
 from importlib.metadata import version
 
 import job as jobs
@@ -27,14 +27,14 @@ from pfl.privacy.gaussian_mechanism import GaussianMechanism
 from pfl.privacy.privacy_mechanism import CentrallyAppliedPrivacyMechanism
 
 
-class Clock(TrainingProcessCallback):
+class Ticks(TrainingProcessCallback):
     """Notes the time after every round."""
 
-    def __init__(self):
-        self.times = [time.perf_counter()]
+    def __init__(self, clock: jobs.Clock):
+        self.clock = clock
 
     def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):
-        self.times.append(time.perf_counter())
+        self.clock.tick()
         return False, Metrics()
 
 
@@ -51,7 +51,9 @@ def main(path: str) -> None:
     private = CentrallyAppliedPrivacyMechanism(GaussianMechanism(job.clip, job.noise))
     backend = SimulatedBackend(training_data=data, val_data=data, postprocessors=[private])
     rounds, cohort = len(job.cohorts), len(job.cohorts[0])
-    clock = Clock()
+    workers = pytorch_ops.distributed.world_size
+    clock = jobs.Clock(os.getppid() if workers > 1 else None)  # torchrun started all workers
+    clock.tick()
     FederatedAveraging().run(
         NNAlgorithmParams(
             central_num_iterations=rounds,
@@ -62,13 +64,11 @@ def main(path: str) -> None:
         backend,
         model,
         NNTrainHyperParams(local_batch_size=job.batch, local_num_epochs=1, local_learning_rate=job.rate),
-        callbacks=[clock],
+        callbacks=[Ticks(clock)],
     )
-    took = [after - before for before, after in itertools.pairwise(clock.times)]
-    workers = pytorch_ops.distributed.world_size
     if pytorch_ops.distributed.global_rank == 0:
         each = f"{workers} x {torch.get_num_threads()} threads"
-        jobs.tell(took, f"pfl {version('pfl')}, torch {torch.__version__}, {each}")
+        clock.tell(f"pfl {version('pfl')}, torch {torch.__version__}, {each}")
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ..models import ChannelsFirst
 from ..task import Task
 from .convolution import Convolution
+from .pooling import Pooling, is_tiled
 from .tape import Recorder, Summer, Tape
 
 # Layers without parameters that treat the examples of a batch one by one, whatever their input.
@@ -121,6 +122,8 @@ def _forward(
             weight, bias = parameters[f"{name}.weight"], parameters.get(f"{name}.bias")
             value, inputs[name] = Convolution.apply(value, weight, bias, module)
             outputs[name] = value = _watched(value)
+        elif is_tiled(module):
+            value = Pooling.apply(value, module)
         else:
             value = module(value)
     return value, inputs, outputs
