@@ -158,7 +158,9 @@ class Model(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
     name: str = "linear"
-    loss: Literal["auto", "squared", "cross-entropy", "logistic", "hinge"] = "auto"
+    loss: Literal[
+        "auto", "squared", "cross-entropy", "logistic", "hinge", "squared-hinge", "one-against-rest"
+    ] = "auto"
 
 
 class Train(Section):

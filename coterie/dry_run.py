@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from .doors import DUAL, DUAL_WHOLE
 from .errors import Refused
-from .labels import Labelling, check_known, is_raw, label, tree_is_raw
+from .labels import Labelling, Sealed, check_known, is_raw, label, seal, tree_is_raw
 from .messages import bytes_of
 from .method import Method, PerRun, for_run
-from .oracle import Oracle
+from .oracle import DUAL_AT_HOME, Oracle
 from .roster import Roster, Steps
 from .tree import Tree, leaves, map_leaves
 
@@ -25,7 +26,8 @@ UNITS = ("example", "silo")
 class Counts:
     """What a dry run saw: the doors called in each round, bytes of each silo in all rounds.
 
-    Under the unit 'silo' also in which rounds uploads are merged, and whether personal models are raw.
+    `sealed` says which parts of a silo's own state only doors may read. Under the unit 'silo' also in which
+    rounds uploads are merged, and whether personal models are raw.
     """
 
     calls: tuple[tuple[str, ...], ...]
@@ -33,6 +35,7 @@ class Counts:
     bytes_down: tuple[int, ...]
     merged: tuple[bool, ...] = ()
     raw_personal: bool = False
+    sealed: tuple[bool, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +121,8 @@ def _count(method: Method, facts: Facts, run: int, unit: str, scale: float, pres
         raise Refused(f"personal must give [runs, silos, {size}], got {list(personal.shape)}")
     _refuse(unit == "example" and is_raw(personal), "a personal model is raw: it must be released")
     if unit == "example":
-        return Counts(tuple(calls), tuple(up), tuple(down))
+        sealed = tuple(isinstance(leaf, Sealed) for leaf in leaves(own))
+        return Counts(tuple(calls), tuple(up), tuple(down), sealed=sealed)
     return Counts(tuple(calls), tuple(up), tuple(down), tuple(merged), is_raw(personal))
 
 
@@ -128,6 +132,8 @@ def _names(facts: Facts) -> tuple[str, ...]:
 
 
 def _where(present: Tensor, new: Tensor, old: Tensor) -> Tensor:
+    if isinstance(new, Sealed):
+        return new
     return torch.where(present.reshape(*present.shape, *[1] * (new.dim() - 2)), new, old)
 
 
@@ -153,7 +159,7 @@ def _check_home(uploads: Tree, own: Tree, silos: int, unit: str) -> None:
             tree_is_raw(uploads), "an upload is raw: under the unit 'example' only released values may leave"
         )
         _refuse(
-            tree_is_raw(own),
+            any(is_raw(leaf) and not isinstance(leaf, Sealed) for leaf in leaves(own)),
             "a silo keeps raw state: under the unit 'example' that makes its later releases unsound",
         )
 
@@ -194,6 +200,10 @@ class _RandomStart:
     def initial(self, index: int = 0, apart: bool = False) -> Tensor:
         """Give a random vector in place of an initial one."""
         return label(_random((1, 1, sum(self.layers)), self.scale, -1, index), raw=False)
+
+    def duals(self, silos: int) -> Tensor:
+        """Give a dual of zero for each example and output."""
+        return label(torch.zeros(1, silos, 1, 1), raw=False)
 
 
 def _random(shape: tuple[int, ...], scale: float, round_: int, call: int) -> Tensor:
@@ -242,6 +252,33 @@ class CountingOracle(Oracle):
         self.made.append(f"select {share:g}")
         drawn = _random((1, self.silos), self.scale, self.round, len(self.made)).abs() * 1e4
         return label(drawn.long() % candidates.shape[1], raw=False)
+
+    def solve_dual(
+        self,
+        start: Tensor,
+        duals: Tensor,
+        *,
+        stiffness: Tensor,
+        xi: PerRun = 1.0,
+        whole: bool = False,
+    ) -> tuple[Tensor, Tensor]:
+        """Count a move of duals; what is kept of one example must not have seen the others."""
+        check_known((start, duals, stiffness, xi))
+        if self.unit == "silo":
+            raise Refused(DUAL_AT_HOME)
+        for what, value in (("start", start), ("stiffness", stiffness), ("xi", xi)):
+            if is_raw(value):
+                raise Refused(f"the {what} of 'solve_dual' is raw: it must be released")
+        if is_raw(duals) and not isinstance(duals, Sealed):
+            raise Refused("the duals of 'solve_dual' are raw: begin with task.duals, then give back its own")
+        if not whole and isinstance(duals, Sealed) and not duals.apart:
+            raise Refused(
+                "duals that moved one after the other have seen all examples: go on with whole=True"
+            )
+        self.made.append(DUAL_WHOLE if whole else DUAL)
+        shape = (1, self.silos, start.shape[-1])
+        sums = start.expand(shape) + _random(shape, self.scale, self.round, len(self.made))
+        return label(sums, raw=False), seal(torch.zeros(1, self.silos, 1, 1), apart=not whole)
 
 
 @dataclass(frozen=True, eq=False)

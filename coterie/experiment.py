@@ -17,6 +17,7 @@ from .checkpoint import History
 from .cohort.descend import Cohort, Settings
 from .cohort.examples import stack
 from .cohort.gradients import rows_within
+from .cohort.linear import check_linear
 from .cohort.sampling import Work
 from .cohort.score import score
 from .errors import Problem
@@ -191,6 +192,8 @@ class Experiment:
         check_device(self.training.device)
         self.task.module.to(self.training.device)
         rows_within(self.task, self.training.memory)
+        if self.method.linear:
+            check_linear(self.task, self.federation, private=not bool(torch.isinf(self.epsilon).all()))
         clip = [c for v in self.variants for c in spread("privacy.clip", v.clip, self.federation.names)]
         check_budgets(self.epsilon.flatten().tolist(), self.delta.flatten().tolist(), clip)
         for value in self.lr.flatten().tolist():

@@ -40,6 +40,11 @@ UNKNOWN = (
 )
 
 
+SEALED = (
+    "a method looks by '{}' into what a door keeps for itself: hold it as it is and give it back to the door"
+)
+
+
 class Labelled(torch.Tensor):
     """A tensor that knows whether it is raw; one whose label was not set counts as raw."""
 
@@ -57,6 +62,18 @@ class Labelled(torch.Tensor):
     def __torch_function__(cls, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         """Run the operation on plain tensors and label what comes out."""
         return _label_result(func, args, kwargs or {})
+
+
+class Sealed(Labelled):
+    """Raw state that a door gave and only a door may read: any operation on it is refused.
+
+    `apart` if what it holds of one example follows from that example and released values alone.
+    """
+
+    apart: bool = False
+
+    def __repr__(self) -> str:  # type: ignore[override]
+        raise Refused(SEALED.format("repr"))
 
 
 class Labelling(TorchFunctionMode):
@@ -78,6 +95,8 @@ def _label_result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     inputs = _tensors((args, kwargs))
     raw = any(is_raw(value) for value in inputs)
     name = _name(func)
+    if name not in FACTS and any(isinstance(value, Sealed) for value in inputs):
+        raise Refused(SEALED.format(name))
     if raw and (name in WAYS_OUT or _picks_by_raw(name, args)):
         raise Refused(f"a raw value would leave torch by '{name}': keep it in torch, or release it first")
     with torch._C.DisableTorchFunctionSubclass():
@@ -101,6 +120,14 @@ def label(value: torch.Tensor, raw: bool) -> Labelled:
         labelled = torch.Tensor.as_subclass(value.detach(), Labelled)
         labelled.raw = raw
     return labelled
+
+
+def seal(value: torch.Tensor, apart: bool) -> Sealed:
+    """Give a tensor that is raw, and that only doors may read."""
+    with torch._C.DisableTorchFunction():
+        sealed = torch.Tensor.as_subclass(value.detach(), Sealed)
+        sealed.raw, sealed.apart = True, apart
+    return sealed
 
 
 def is_raw(value: Any) -> bool:

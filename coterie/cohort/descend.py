@@ -70,12 +70,14 @@ def descend(
     toward: Tensor | None = None,
     strength: Tensor | None = None,
     present: Tensor | None = None,
+    steps: Tensor | None = None,
 ) -> Tensor:
     """Take each silo's steps from `start` `[runs, silos, P]`, with a pull toward another vector.
 
     A step is `w - lr * (noisy mean gradient + strength * (w - toward))`. The pull is
     outside the clip: it costs nothing as long as its target and strength are released.
-    Silos that are not `present` `[runs, silos]` take no step.
+    Silos that are not `present` `[runs, silos]` take no step; others those of their work, or the first
+    so many of them that `steps` `[runs, silos]` says.
     """
     keep_freed_memory()
     runs, silos, size = start.shape
@@ -91,6 +93,8 @@ def descend(
     expected = torch.tensor([w.expected for w in cohort.work]).repeat(runs).reshape(-1, 1).to(start.device)
     expected = expected[here]
     counts = np.tile([w.steps for w in cohort.work], runs)[active]
+    if steps is not None:
+        counts = np.minimum(counts, steps.reshape(-1).cpu().numpy()[active])
     steps_left, fewest = torch.from_numpy(counts).to(start.device), min(counts, default=0)
     pull = None
     if toward is not None and strength is not None:
@@ -105,6 +109,8 @@ def descend(
     who = active.tobytes()
     blocks = (_draw(cohort, dice, noisy, size, who, *block) for block in _blocks(cohort, len(dice), size))
     for step, (rows, drawn) in enumerate(itertools.chain.from_iterable(blocks)):
+        if step >= max(counts):
+            break
         gradient = clipped_sums(cohort.task, cohort.examples, vectors, rows.to(cohort.device), clip, chunk)
         gradient += deviation * drawn.to(start.device)
         gradient /= expected

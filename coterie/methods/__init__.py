@@ -9,6 +9,7 @@ from .chain import FineTune, Then
 from .clustered import IFCA
 from .covariance import Mocha
 from .ditto import Ditto
+from .dual import Dual
 from .heads import Heads
 from .local import Local
 from .mean_regularised import MRMTL
@@ -26,6 +27,7 @@ METHODS: dict[str, type[Method]] = {
         Ditto,
         Heads,
         Mocha,
+        Dual,
         IFCA,
         WeiAvg,
         PFA,
@@ -41,6 +43,7 @@ __all__ = [
     "MRMTL",
     "PFA",
     "Ditto",
+    "Dual",
     "FedAvg",
     "FedProx",
     "FineTune",
