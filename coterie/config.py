@@ -143,7 +143,9 @@ class Data(Section):
     mask: Annotated[float, Field(ge=0, le=1)] = 0.1
     test: Annotated[Any, AfterValidator(_share)] = 0.2
     seed: Annotated[int, Field(ge=0)] = 0
-    features: Literal["auto", "none", "log", "standardize"] = "auto"
+    features: Literal["auto", "none", "log", "standardize", "unit"] = "auto"
+    norm: Annotated[float, Field(gt=0)] | None = None
+    positive: str | None = None
     feature_range: Annotated[Any, AfterValidator(_ranges)] = None
     target_range: Annotated[Any, AfterValidator(_range)] = None
     kind: Literal["auto", "classification", "regression"] = "auto"

@@ -5,6 +5,8 @@ Its vectors carry labels (see `labels`), so a method that is not sound in a unit
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
@@ -63,7 +65,7 @@ def dry_run(
     `[rounds, silos]`.
     """
     single, facts = for_run(method, 0), Facts(roster, rounds, layers, names)
-    with Labelling():
+    with one_thread(), Labelling():
         first, *others = (_count(single, facts, 0, unit, scale, present) for scale in (1.0, -1.0, 7.0))
     if any(other != first for other in others):
         raise Refused(
@@ -73,9 +75,20 @@ def dry_run(
     return first
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute with one thread: vectors here are few, and threads would wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def one_pass(method: Method, facts: Facts, present: Tensor | None, run: int, unit: str = "example") -> Counts:
     """Count one run of a method that was found sound: bytes differ where others take part."""
-    with Labelling():
+    with one_thread(), Labelling():
         return _count(for_run(method, run), facts, run, unit, 1.0, present)
 
 

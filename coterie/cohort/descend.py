@@ -109,7 +109,7 @@ def descend(
     who = active.tobytes()
     blocks = (_draw(cohort, dice, noisy, size, who, *block) for block in _blocks(cohort, len(dice), size))
     for step, (rows, drawn) in enumerate(itertools.chain.from_iterable(blocks)):
-        if step >= max(counts):
+        if step >= max(counts, default=0):
             break
         gradient = clipped_sums(cohort.task, cohort.examples, vectors, rows.to(cohort.device), clip, chunk)
         gradient += deviation * drawn.to(start.device)

@@ -141,13 +141,15 @@ def answer(
     cohort: Cohort, asked: Asked, pairs: Pairs, sums: np.ndarray, moved: np.ndarray
 ) -> tuple[Tensor, Tensor]:
     """Give the share xi of sums and moves as tensors, with nothing from who takes no part."""
-    here = torch.from_numpy(pairs.places).to(asked.models.device)
-    xi = asked.xi.reshape(-1)[here]
-    vectors = linear_shape(cohort.task).vector(torch.from_numpy(sums)).float().to(xi.device)
-    moves = torch.from_numpy(moved).float().to(xi.device)
-    up = torch.zeros_like(asked.models).flatten(0, 1).index_copy(0, here, xi.unsqueeze(1) * vectors)
-    duals = asked.duals.flatten(0, 1).index_add(0, here, xi.reshape(-1, 1, 1) * moves)
-    return up.reshape(asked.models.shape), duals.reshape(asked.duals.shape)
+    xi = asked.xi.reshape(-1).cpu().numpy()[pairs.places]
+    vectors = linear_shape(cohort.task).vector(torch.from_numpy(sums)).float().numpy()
+    up = np.zeros((len(asked.xi.reshape(-1)), vectors.shape[1]), dtype=np.float32)
+    up[pairs.places] = xi[:, None] * vectors
+    duals = asked.duals.cpu().numpy().copy()
+    flat = duals.reshape(-1, *duals.shape[2:])
+    flat[pairs.places] += xi[:, None, None] * moved.astype(np.float32)
+    device = asked.models.device
+    return torch.from_numpy(up).reshape(asked.models.shape).to(device), torch.from_numpy(duals).to(device)
 
 
 def _draw(

@@ -54,17 +54,12 @@ class Dual(Method):
         """Start at zero, all duals too, with silos that are not related."""
         zeros = torch.zeros_like(task.initial()).expand(-1, silos, -1)
         omega = (torch.eye(silos, device=zeros.device) / silos).expand(len(zeros), -1, -1)
-        clock = torch.zeros_like(zeros[:, :1, :1])
-        return {"models": zeros, "sums": zeros, "omega": omega, "round": clock}, task.duals(silos)
+        shared = {"models": zeros, "sums": zeros, "omega": omega, "stiffness": self._stiffness(omega)}
+        return shared | {"round": torch.zeros_like(zeros[:, :1, :1])}, task.duals(silos)
 
     def broadcast(self, shared: State) -> State:
         """Send every silo its model, and how far a unit of its upload moves it."""
-        omega = shared["omega"]
-        share, beta = (per_run(value).to(omega.device) for value in (self.xi, self.beta))
-        correction = torch.where(beta > 0, beta, share * omega.shape[1])
-        own = omega.diagonal(dim1=1, dim2=2).unsqueeze(-1)
-        stiffness = correction * own / (2 * per_run(self.lam).to(omega.device))
-        return {"model": shared["models"], "stiffness": stiffness}
+        return {"model": shared["models"], "stiffness": shared["stiffness"]}
 
     def local(self, sent: State, own: Tensor, oracle: Oracle) -> tuple[Tensor, Tensor]:
         """Move the silo's duals; upload what that adds up to."""
@@ -75,12 +70,13 @@ class Dual(Method):
         """Add up what was sent, relate the models anew if it is time, and compute them."""
         if roster.groups is not None:
             raise Problem("'dual' relates all silos, and cannot learn within clusters: not after ifca")
-        sums, omega, clock = shared["sums"] + uploads, shared["omega"], shared["round"] + 1
+        sums, clock = shared["sums"] + uploads, shared["round"] + 1
+        omega, stiffness = shared["omega"], shared["stiffness"]
         models = self._models(sums, omega)
         if self.inner and int(clock[0, 0, 0]) % self.inner == 0:
             omega = related(models)
-            models = self._models(sums, omega)
-        return {"models": models, "sums": sums, "omega": omega, "round": clock}
+            models, stiffness = self._models(sums, omega), self._stiffness(omega)
+        return {"models": models, "sums": sums, "omega": omega, "stiffness": stiffness, "round": clock}
 
     def personal(self, sent: State, own: Tensor) -> Tensor:
         """Predict with what the server gives back."""
@@ -91,8 +87,15 @@ class Dual(Method):
         return Relations(shared["omega"], per_run(self.lam), own)
 
     def _models(self, sums: Tensor, omega: Tensor) -> Tensor:
-        lam = per_run(self.lam).to(sums.device).double()
-        return ((omega.double() @ sums.double()) / (2 * lam)).float()
+        scale = 1 / (2 * per_run(self.lam).to(sums.device))
+        return scale * (omega.double() @ sums.double()).float()
+
+    def _stiffness(self, omega: Tensor) -> Tensor:
+        """Give correction x Omega_tt / (2 lam), `[runs, silos, 1]`."""
+        share, beta = (per_run(value).to(omega.device) for value in (self.xi, self.beta))
+        correction = torch.where(beta > 0, beta, share * omega.shape[1])
+        own = omega.diagonal(dim1=1, dim2=2).unsqueeze(-1)
+        return correction * own / (2 * per_run(self.lam).to(omega.device))
 
 
 def related(models: Tensor) -> Tensor:
