@@ -290,7 +290,7 @@ class CountingOracle(Oracle):
             )
         self.made.append(DUAL_WHOLE if whole else DUAL)
         shape = (1, self.silos, start.shape[-1])
-        sums = start.expand(shape) + _random(shape, self.scale, self.round, len(self.made))
+        sums = start.expand(shape).tanh() + _random(shape, self.scale, self.round, len(self.made))
         return label(sums, raw=False), seal(torch.zeros(1, self.silos, 1, 1), apart=not whole)
 
 

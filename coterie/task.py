@@ -93,7 +93,8 @@ def squared_hinge(output: Tensor, target: Tensor) -> Tensor:
 
 def one_against_rest(output: Tensor, target: Tensor) -> Tensor:
     """Hinge losses of each class against the rest, added up; a score for each class."""
-    signs = 2 * F.one_hot(target.long(), output.shape[-1]) - 1
+    classes = torch.arange(output.shape[-1], device=output.device)
+    signs = 2 * (target.unsqueeze(-1) == classes).to(output.dtype) - 1
     return (1 - signs * output).clamp(min=0).sum(-1)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from ..streams import Streams
@@ -17,7 +18,7 @@ from .descend import Cohort
 from .duals import LEAST_CURVATURE, Asked, Pairs, answer, best_move, pairs_of
 from .examples import Examples
 from .gradients import ROUNDING
-from .linear import Points, points_of
+from .linear import Points, linear_shape, points_of
 from .sampling import Work
 
 SENSITIVITY = 2.0  # times the clip: one example may change all of an upload
@@ -38,13 +39,14 @@ def solve_in_turn(
     """
     points, pairs = points_of(cohort.task, cohort.examples), pairs_of(cohort, asked)
     silos = len(cohort.work)
-    orders, noises = [], np.zeros((len(pairs.places), *pairs.models.shape[1:]))
+    orders, drawn = [], np.zeros((len(pairs.places), cohort.task.layout.size), dtype=np.float32)
     for row, place in enumerate(pairs.places.tolist()):
         name, own = cohort.examples.names[place % silos], cohort.work[place % silos]
         sampler, dice = streams.generators(place // silos, name, round_, call)
         orders.append(order(sampler, own, int(pairs.counts[row])))
         if pairs.noise[row] > 0:
-            noises[row] = dice.standard_normal(noises[0].shape, dtype=np.float32)
+            dice.standard_normal(dtype=np.float32, out=drawn[row])
+    noises = linear_shape(cohort.task).matrix(torch.from_numpy(drawn)).double().numpy()
     reached = _moved(cohort, points, pairs, orders)
     moved = np.where(np.isfinite(reached), reached, pairs.duals) - pairs.duals
     x = points.x.reshape(silos, points.longest, -1)

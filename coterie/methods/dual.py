@@ -99,8 +99,11 @@ class Dual(Method):
 
 
 def related(models: Tensor) -> Tensor:
-    """Give Omega = (W'W)^(1/2) / trace of models `[runs, silos, P]`; silos at zero are not related."""
-    wide, silos = models.double(), models.shape[1]
+    """Give Omega = (W'W)^(1/2) / trace of models `[runs, silos, P]`.
+
+    Silos whose models are all zero are not related; numbers that are not finite count as zero.
+    """
+    wide, silos = torch.where(torch.isfinite(models), models, 0.0).double(), models.shape[1]
     values, vectors = torch.linalg.eigh(wide @ wide.transpose(1, 2))
     roots = values.clamp(min=0).sqrt()
     most = roots.amax(-1, keepdim=True)
