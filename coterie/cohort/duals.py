@@ -103,6 +103,8 @@ def solve_apart(
     Poisson-sampled Gaussian sum with the multiplier `noise`, although duals are kept.
     """
     points, pairs = points_of(cohort.task, cohort.examples), pairs_of(cohort, asked)
+    if not len(pairs.places):
+        return torch.zeros_like(asked.models), asked.duals
     hits, noises = _draw(cohort, pairs, streams, round_, call)
     deviation = np.where(pairs.noise == 0, 0.0, pairs.noise) * np.where(pairs.noise == 0, 1.0, pairs.clip)
     together = np.array([cohort.work[k].expected for k in pairs.silos])

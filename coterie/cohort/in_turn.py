@@ -38,6 +38,8 @@ def solve_in_turn(
     Gaussian release with the multiplier `noise` of all that the silo has, kept duals included.
     """
     points, pairs = points_of(cohort.task, cohort.examples), pairs_of(cohort, asked)
+    if not len(pairs.places):
+        return torch.zeros_like(asked.models), asked.duals
     silos = len(cohort.work)
     orders, drawn = [], np.zeros((len(pairs.places), cohort.task.layout.size), dtype=np.float32)
     for row, place in enumerate(pairs.places.tolist()):
