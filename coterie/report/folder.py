@@ -136,6 +136,8 @@ class Folder:
             silos = range(len(plan.silos[run]))
             contents = [statement_of(experiment, plan, run, k, meter, kept) for k in silos]
             self.save_run(experiment, labels[number], contents, result.vectors[run])
+            if run in result.relations:
+                self.save_relations(labels[number], experiment.federation.names, result.relations[run])
             result.published[experiment.labels[number]] = {
                 content["silo"]: published_facts(content) for content in contents
             }
@@ -153,6 +155,14 @@ class Folder:
             write(place.with_suffix(".html"), lambda at, text=shown: _put(at, text))  # type: ignore[misc]
             place = self.path / "models" / label / f"{name}.safetensors"
             write(place, lambda at, vector=vector: save_vector(experiment.task, vector, at))  # type: ignore[misc]
+
+    def save_relations(self, label: str, names: tuple[str, ...], omega: Tensor) -> None:
+        """Write how silos are related, as data and as a picture."""
+        from .relations_plot import draw_relations, relations_facts
+
+        place = self.path / "relations" / f"{label}.json"
+        write_json(place, relations_facts(omega, names))
+        write(place.with_suffix(".png"), lambda at: draw_relations(omega, names, label, at))
 
 
 def published_facts(statement: dict[str, Any]) -> dict[str, Any]:
