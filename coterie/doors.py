@@ -10,6 +10,7 @@ from .errors import Refused
 DESCEND = "descend"
 DUAL = "solve_dual"
 DUAL_WHOLE = "solve_dual whole"
+DUAL_UNPROVEN = "solve_dual unproven"  # with a paper's noise, which certifies nothing
 SAMPLED = (DESCEND, DUAL)  # doors that release a sum a step, of a Poisson sample each
 WHOLE = 2.0  # stands for the rate of whole uploads: 1, but not that of a sample
 
@@ -23,7 +24,7 @@ def all_sums(calls: Iterable[tuple[str, int, int]], work: Work) -> tuple[float, 
     for door, times, steps in calls:
         if door in SAMPLED:
             counts[work.rate] = counts.get(work.rate, 0) + steps
-        elif door == DUAL_WHOLE:
+        elif door in (DUAL_WHOLE, DUAL_UNPROVEN):
             counts[WHOLE] = counts.get(WHOLE, 0) + times
     if len(counts) > 1:
         raise Refused("a method releases sampled sums and whole uploads: one noise fits only one of them")

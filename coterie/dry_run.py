@@ -12,12 +12,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from .doors import DUAL, DUAL_WHOLE
 from .errors import Refused
 from .labels import Labelling, Sealed, check_known, is_raw, label, seal, tree_is_raw
 from .messages import bytes_of
 from .method import Method, PerRun, for_run
-from .oracle import DUAL_AT_HOME, Oracle
+from .oracle import DUAL_AT_HOME, Oracle, dual_door
 from .roster import Roster, Steps
 from .tree import Tree, leaves, map_leaves
 
@@ -274,9 +273,11 @@ class CountingOracle(Oracle):
         stiffness: Tensor,
         xi: PerRun = 1.0,
         whole: bool = False,
+        unproven: tuple[Tensor, Tensor] | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Count a move of duals; what is kept of one example must not have seen the others."""
-        check_known((start, duals, stiffness, xi))
+        check_known((start, duals, stiffness, xi, unproven))
+        whole = whole or unproven is not None
         if self.unit == "silo":
             raise Refused(DUAL_AT_HOME)
         for what, value in (("start", start), ("stiffness", stiffness), ("xi", xi)):
@@ -288,7 +289,7 @@ class CountingOracle(Oracle):
             raise Refused(
                 "duals that moved one after the other have seen all examples: go on with whole=True"
             )
-        self.made.append(DUAL_WHOLE if whole else DUAL)
+        self.made.append(dual_door(whole, unproven))
         shape = (1, self.silos, start.shape[-1])
         sums = start.expand(shape).tanh() + _random(shape, self.scale, self.round, len(self.made))
         return label(sums, raw=False), seal(torch.zeros(1, self.silos, 1, 1), apart=not whole)

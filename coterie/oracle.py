@@ -16,12 +16,23 @@ from .cohort.descend import descend as cohort_descend
 from .cohort.duals import Asked, solve_apart
 from .cohort.in_turn import solve_in_turn
 from .cohort.select import select as cohort_select
-from .doors import DUAL, DUAL_WHOLE
+from .doors import DUAL, DUAL_UNPROVEN, DUAL_WHOLE
 from .errors import Refused
 from .method import PerRun, per_run
 from .streams import Streams
 
 DUAL_AT_HOME = "dual coordinates are noised in the silos: under the unit 'silo' they have no sound release"
+
+
+CERTIFIES_NOTHING = (
+    "the noise of the paper on dual coordinates certifies nothing: only for silos without a budget"
+    " (budgets = 'none', or epsilon inf)"
+)
+
+
+def dual_door(whole: bool, unproven: object) -> str:
+    """Name the door of a move of duals."""
+    return DUAL_UNPROVEN if unproven is not None else DUAL_WHOLE if whole else DUAL
 
 
 class Oracle(ABC):
@@ -66,6 +77,7 @@ class Oracle(ABC):
         stiffness: Tensor,
         xi: PerRun = 1.0,
         whole: bool = False,
+        unproven: tuple[Tensor, Tensor] | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Move duals `[runs, silos, ...]`, one an example, at the model `start`; give what that adds to X a.
 
@@ -73,7 +85,8 @@ class Oracle(ABC):
         by, `xi` the share of a move that is made. What is given beside the vectors `[runs, silos, P]` is
         sealed: a method keeps it and gives it back to this door, and cannot look into it. Each example's
         move is clipped and sums are noised; with `whole` duals move one after the other, and the upload is
-        clipped as one and noised for all that the silo has. Needs a linear model.
+        clipped as one and noised for all that the silo has. Needs a linear model. `unproven` is the noise
+        of a paper in place of ours, `[runs, silos, 1]` each: only for silos without a budget.
         """
 
 
@@ -138,11 +151,14 @@ class CohortOracle(Oracle):
         stiffness: Tensor,
         xi: PerRun = 1.0,
         whole: bool = False,
+        unproven: tuple[Tensor, Tensor] | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Move duals."""
         if self.at_home:
             raise Refused(DUAL_AT_HOME)
-        self._count(DUAL_WHOLE if whole else DUAL)
+        if unproven is not None and not bool(self.cohort.settings.clip.isinf().all()):
+            raise Refused(CERTIFIES_NOTHING)
+        self._count(dual_door(whole, unproven))
         shape = (self.cohort.runs, len(self.cohort.work))
         shares = per_run(xi).to(start.device).reshape(-1, 1).expand(shape)
         asked = Asked(
@@ -152,8 +168,9 @@ class CohortOracle(Oracle):
             shares,
             self.present,
             self.steps,
+            None if unproven is None else (unproven[0].expand(*shape, 1), unproven[1].expand(*shape, 1)),
         )
-        solve = solve_in_turn if whole else solve_apart
+        solve = solve_in_turn if whole or unproven is not None else solve_apart
         return solve(self.cohort, asked, self.streams, self.round, len(self.made) - 1)
 
     def _count(self, door: str) -> None:

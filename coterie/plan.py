@@ -12,11 +12,13 @@ from torch import Tensor
 
 from .attendance import Attendance
 from .cohort.sampling import Work
-from .doors import DUAL_WHOLE, all_sums
+from .doors import DUAL_UNPROVEN, DUAL_WHOLE, all_sums
 from .dry_run import Counts, Facts, dry_run, one_pass
+from .errors import Refused
 from .leaving import until_spent
 from .merging import Merge
 from .method import Method
+from .oracle import CERTIFIES_NOTHING
 from .privacy.accountant import epsilon, epsilon_of
 from .privacy.calibration import Calibrated, Target, calibrate
 from .privacy.events import Event
@@ -217,6 +219,8 @@ def _silo_plans(
         _, steps = all_sums(released, own)
         asked, choices = _choices(planned), _choices(released)
         budget, own_delta = float(roster.epsilon[run, k]), float(delta[k])
+        if math.isfinite(budget) and any(door == DUAL_UNPROVEN for door, _, _ in planned):
+            raise Refused(CERTIFIES_NOTHING)
         beside: tuple[Event, ...] = ()
         noise = 0.0
         if asked and math.isfinite(budget):
@@ -227,7 +231,7 @@ def _silo_plans(
         plan = SiloPlan(
             roster.names[k], own, budget, own_delta, steps, 0.0, 0.0, counts.bytes_up[k],
             counts.bytes_down[k], who.rounds(k, len(counts.calls)), choices, noise,
-            whole=any(door == DUAL_WHOLE for door, _, _ in planned),
+            whole=any(door in (DUAL_WHOLE, DUAL_UNPROVEN) for door, _, _ in planned),
         )  # fmt: skip
         chosen = tuple(replace(event, count=choices) for event in beside if choices)
         made.append((plan, _Ask(target, rate, chosen, (most, asked) != (steps, choices))))

@@ -99,14 +99,18 @@ class SlowOracle(Oracle):
         stiffness: Tensor,
         xi: PerRun = 1.0,
         whole: bool = False,
+        unproven: tuple[Tensor, Tensor] | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Move duals one example at a time."""
         dice = self.streams.generators(0, self.silo.name, self.round, self.calls)
         self.calls += 1
         silo = SlowDuals(self.task, self.silo, self.scale, self.terms, float(stiffness))
-        solve = silo.in_turn if whole else silo.apart
-        sums, moved = solve(start.reshape(-1), duals[0, 0].double().numpy(), self.steps, dice)
-        share = float(per_run(xi))
+        share, own = float(per_run(xi)), (start.reshape(-1), duals[0, 0].double().numpy())
+        if unproven is not None:
+            noise = float(unproven[0]) / share, float(unproven[1])
+            sums, moved = silo.unproven(*own, self.steps, dice, noise)
+        else:
+            sums, moved = (silo.in_turn if whole else silo.apart)(*own, self.steps, dice)
         return share * sums.reshape(1, 1, -1), duals + share * moved.reshape(duals.shape)
 
     def error(self, vector: Tensor, row: int) -> float:

@@ -80,21 +80,40 @@ class SlowDuals:
 
     def in_turn(self, start: Tensor, duals: np.ndarray, steps: int, dice: Pair) -> tuple[Tensor, Tensor]:
         """Move duals one after the other, clip and noise the whole."""
-        work, (clip, noise) = self.terms.work, (self.terms.clip, self.terms.noise)
-        model, reached, total = start.double().numpy(), duals.copy(), np.zeros(len(start))
-        left, queue = round(steps * work.expected), list[int]()
-        for _ in range(left):
-            queue = queue or dice[0].permutation(work.size).tolist()
-            i = queue.pop(0)
-            move = self.moves(i, model, reached[i], 1.0)
-            change = move @ self.features(i)
-            model, total, reached[i] = model + self.stiffness * change, total + change, reached[i] + move
+        clip, noise = self.terms.clip, self.terms.noise
+        total, moved = self._turns(start, duals, steps, dice[0])
         length = float(np.linalg.norm(total))
         factor = 1.0 if length <= clip else clip / length
         noisy = factor * total
         if noise:
-            noisy = noisy + 2 * clip * noise * dice[1].standard_normal(len(model), dtype=np.float32)
-        return torch.from_numpy(noisy).float(), torch.from_numpy(factor * (reached - duals)).float()
+            noisy = noisy + 2 * clip * noise * dice[1].standard_normal(len(total), dtype=np.float32)
+        return torch.from_numpy(noisy).float(), torch.from_numpy(factor * moved).float()
+
+    def unproven(
+        self, start: Tensor, duals: np.ndarray, steps: int, dice: Pair, noise: tuple[float, float]
+    ) -> tuple[Tensor, Tensor]:
+        """Move duals one after the other, with a paper's noise on duals and sum."""
+        total, moved = self._turns(start, duals, steps, dice[0])
+        size, outputs = self.terms.work.size, duals.shape[1]
+        beside = np.zeros_like(duals)
+        beside[:size] = dice[1].standard_normal((size, outputs), dtype=np.float32) / size
+        drawn = dice[1].standard_normal(len(total), dtype=np.float32)
+        noisy = total + 2 * float(np.linalg.norm(moved)) * noise[1] * drawn
+        return torch.from_numpy(noisy).float(), torch.from_numpy(moved + noise[0] * beside).float()
+
+    def _turns(
+        self, start: Tensor, duals: np.ndarray, steps: int, sampler: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Give what moves in turn add up to, and the moves."""
+        work, queue = self.terms.work, list[int]()
+        model, reached, total = start.double().numpy(), duals.copy(), np.zeros(len(start))
+        for _ in range(round(steps * work.expected)):
+            queue = queue or sampler.permutation(work.size).tolist()
+            i = queue.pop(0)
+            move = self.moves(i, model, reached[i], 1.0)
+            change = move @ self.features(i)
+            model, total, reached[i] = model + self.stiffness * change, total + change, reached[i] + move
+        return total, reached - duals
 
 
 def slow_move(loss: str, score: float, dual: float, target: float, curvature: float) -> float:

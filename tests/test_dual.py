@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize
+from scipy.stats import kstest
 from sklearn.linear_model import Ridge
 from sklearn.svm import LinearSVC
 
@@ -20,7 +21,9 @@ from coterie.methods.dual import FLOOR, related
 from coterie.privacy.budget import Privacy
 from coterie.privacy.statement import text_of, verify
 from coterie.report.folder import statement_of
+from coterie.simulate import simulate
 from coterie.sources.table import Table
+from coterie.streams import SeededStreams
 from coterie.task import make_task
 from coterie.training import Training
 from tests.helpers import experiment, reference_vectors, refused, vectors
@@ -211,6 +214,43 @@ def test_whole_uploads_need_far_more_noise():
     assert 2 * noise["upload"].silos[0][0].noise == pytest.approx(13.6, abs=0.3)
 
 
+def test_the_paper_s_noise_is_as_printed_and_certifies_nothing():
+    """sigma1 (8 lam + beta) / (beta n) on duals, 2 xi |d| sigma1 / r on uploads; no silo may have a budget."""
+    data = federation(classes=0)
+    task = make_task("linear", shape=data.shape, classes=0, loss="squared")
+    found = {"duals": [], "sums": []}
+    method = Dual(lam=0.3, xi=0.5, inner=0, form="paper", sigma=2.0, ratio=4.0)
+    plain = Dual(lam=0.3, xi=0.5, inner=0, form="upload")
+    for seed in range(40):
+        states = []
+        for each in (method, plain):
+            made = experiment(
+                data, each, task=task, epsilon=INF, rounds=1, seeds=(seed,), batch=1000, steps=1
+            )
+            plan = made.plan()
+            given = (made.running, made.cohort(plan), plan, made.roster, [seed], SeededStreams(((seed, 0),)))
+            states.append(list(simulate(*given))[-1])
+        noisy, quiet = states
+        beta, size = 0.5 * 3, data.sizes[0]
+        s1 = (8 * 0.3 + beta) / (beta * size)
+        found["duals"].append(((noisy.own - quiet.own)[0, 0, :size] / (2.0 * s1)).flatten())
+        s2 = 2 * 0.5 * (quiet.own[0, 0] / 0.5).norm()
+        found["sums"].append(((noisy.shared["sums"] - quiet.shared["sums"])[0, 0] / (s2 * 0.5)).flatten())
+    for drawn in found.values():
+        assert kstest(torch.cat(drawn).numpy(), "norm").pvalue > 0.01
+    said = statement_of(made, plan, 0, 0)
+    assert said["guarantee"]["epsilon"] is None
+    loud = experiment(data, method, task=task, epsilon=INF, rounds=2, seeds=(0, 1))
+    assert loud.plan().silos[0][0].epsilon == INF
+    assert any("certifies nothing" in note for note in loud.notes)
+    for run in range(2):
+        torch.testing.assert_close(vectors(loud)[run], reference_vectors(loud, run), atol=1e-4, rtol=1e-3)
+    with pytest.raises(Refused, match="certifies nothing: only for silos without a budget"):
+        experiment(data, method, task=task, epsilon={"each": [INF, 8.0]}, rounds=2).plan()
+    with refused("sigma is the noise of form 'paper'"):
+        Dual(sigma=1.0)
+
+
 def test_gaps_are_not_computed_where_anybody_has_a_budget():
     from coterie.cohort.gap import duality_gap
 
@@ -242,7 +282,7 @@ def test_bad_settings_are_one_sentence():
             Dual(xi=value)
     with refused("inner must be a whole number >= 0"):
         Dual(inner=0.5)
-    with refused("form must be one of examples, upload"):
+    with refused("form must be one of examples, upload, paper"):
         Dual(form="both")
 
 

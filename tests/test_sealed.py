@@ -30,6 +30,15 @@ class Tries(Dual):
         return oracle.solve_dual(given.pop("start"), given.pop("duals"), **given)
 
 
+class Unproven(Tries):
+    """Takes duals that a paper's noise has moved, as if they had not seen each other."""
+
+    def local(self, sent, own, oracle):
+        noise = (torch.ones(1, 3, 1), torch.ones(1, 3, 1))
+        _, seen = self.ask(sent, own, oracle, unproven=noise)
+        return self.ask(sent, own, oracle, duals=seen)
+
+
 class Uploads(Tries):
     def local(self, sent, own, oracle):
         sums, duals = self.ask(sent, own, oracle)
@@ -97,6 +106,7 @@ class Swaps(Tries):
         (Predicts(), r"personal must give \[runs, silos, 4\]|a personal model is raw"),
         (Invents(), "the duals of 'solve_dual' are raw"),
         (Swaps(), "have seen all examples"),
+        (Unproven(), "have seen all examples"),
     ],
     ids=lambda v: type(v).__name__,
 )

@@ -25,7 +25,7 @@ LEAST_CURVATURE = 1e-12
 class Asked:
     """One call of the door: models `[runs, silos, P]`, duals `[runs, silos, longest, outputs]`, stiffness
     `[runs, silos]`, the share `xi` `[runs, silos]` of a move that is made; who is `present`, and how many
-    `steps` each takes, both `[runs, silos]` (None: all).
+    `steps` each takes, both `[runs, silos]` (None: all). `unproven` is a paper's noise, see `in_turn`.
     """
 
     models: Tensor
@@ -34,6 +34,7 @@ class Asked:
     xi: Tensor
     present: Tensor | None = None
     steps: Tensor | None = None
+    unproven: tuple[Tensor, Tensor] | None = None
 
 
 def best_move(

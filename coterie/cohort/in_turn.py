@@ -36,22 +36,37 @@ def solve_in_turn(
     Formal guarantee: whatever a silo holds, its upload before noise lies within `clip` of 0, so any two
     data sets move it by at most twice the clip. With noise of deviation 2 x clip x `noise`, a call is one
     Gaussian release with the multiplier `noise` of all that the silo has, kept duals included.
+
+    With `asked.unproven` = (s, sigma2) there is no guarantee at all: noise is that of Hu, Guo, Li, Pei, Gong
+    2020, of deviation s / size on duals and 2 xi |d| sigma2 on uploads, d the moves themselves.
     """
     points, pairs = points_of(cohort.task, cohort.examples), pairs_of(cohort, asked)
     if not len(pairs.places):
         return torch.zeros_like(asked.models), asked.duals
     silos = len(cohort.work)
+    beside = np.zeros_like(pairs.duals)
     orders, drawn = [], np.zeros((len(pairs.places), cohort.task.layout.size), dtype=np.float32)
     for row, place in enumerate(pairs.places.tolist()):
         name, own = cohort.examples.names[place % silos], cohort.work[place % silos]
         sampler, dice = streams.generators(place // silos, name, round_, call)
         orders.append(order(sampler, own, int(pairs.counts[row])))
-        if pairs.noise[row] > 0:
+        if asked.unproven is not None:
+            beside[row, : own.size] = (
+                dice.standard_normal((own.size, beside.shape[2]), dtype=np.float32) / own.size
+            )
+        if pairs.noise[row] > 0 or asked.unproven is not None:
             dice.standard_normal(dtype=np.float32, out=drawn[row])
     noises = linear_shape(cohort.task).matrix(torch.from_numpy(drawn)).double().numpy()
     reached = _moved(cohort, points, pairs, orders)
     moved = np.where(np.isfinite(reached), reached, pairs.duals) - pairs.duals
     x = points.x.reshape(silos, points.longest, -1)
+    if asked.unproven is not None:
+        spread, sigma = (part.reshape(-1).cpu().double().numpy()[pairs.places] for part in asked.unproven)
+        sums = _products(moved.transpose(0, 2, 1), x, pairs.silos)
+        length = 2 * sigma * np.sqrt((moved.astype(np.float64) ** 2).sum((1, 2)))
+        share = asked.xi.reshape(-1).cpu().double().numpy()[pairs.places]
+        noisy = sums + length[:, None, None] * noises
+        return answer(cohort, asked, pairs, noisy, moved + (spread / share)[:, None, None] * beside)
     sums = _products(moved.transpose(0, 2, 1), x, pairs.silos).astype(np.float64)
     room = np.sqrt((sums**2).sum((1, 2))) * (1 + ROUNDING)
     factor = np.where(room > pairs.clip, pairs.clip / np.maximum(room, LEAST_CURVATURE), 1.0)[:, None, None]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..oracle import Oracle
 
 FLOOR = 1e-3  # of the largest eigenvalue of Omega: relations that were lost may come back
-FORMS = ("examples", "upload")
+FORMS = ("examples", "upload", "paper")
 State = dict[str, Tensor]
 
 
@@ -47,8 +47,23 @@ class Dual(Method):
     )
     form: str = setting(
         "examples", choices=FORMS, fixed=True,
-        help="what is clipped and noised: each example's move, or a silo's whole upload after moves in turn",
+        help="what is noised: each example's move, or a whole upload; paper: its noise, certifies nothing",
     )  # fmt: skip
+    sigma: PerRun = setting(0.0, minimum=0, help="of form paper: sigma1, the noise on duals over s1")
+    ratio: PerRun = setting(1.0, above=0, help="of form paper: r, sigma1 over sigma2, the noise on uploads")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        sigmas = self.sigma if isinstance(self.sigma, tuple) else (self.sigma,)
+        if self.form != "paper" and any(sigmas):
+            raise Problem(
+                f"sigma is the noise of form 'paper'; with '{self.form}' it follows from the budgets"
+            )
+
+    def remarks(self, roster: Roster, present: Tensor | None) -> list[str]:
+        """Say that the paper's noise is no guarantee."""
+        said = "dual, form = paper: the noise is the paper's, which certifies nothing: for comparison only"
+        return [said] if self.form == "paper" else []
 
     def init(self, task: Start, silos: int) -> tuple[State, Tensor]:
         """Start at zero, all duals too, with silos that are not related."""
@@ -59,12 +74,18 @@ class Dual(Method):
 
     def broadcast(self, shared: State) -> State:
         """Send every silo its model, and how far a unit of its upload moves it."""
-        return {"model": shared["models"], "stiffness": shared["stiffness"]}
+        sent = {"model": shared["models"], "stiffness": shared["stiffness"]}
+        return sent | {"spread": self._spread(shared["omega"])} if self.form == "paper" else sent
 
     def local(self, sent: State, own: Tensor, oracle: Oracle) -> tuple[Tensor, Tensor]:
         """Move the silo's duals; upload what that adds up to."""
-        whole = self.form == "upload"
-        return oracle.solve_dual(sent["model"], own, stiffness=sent["stiffness"], xi=self.xi, whole=whole)
+        start, stiffness = sent["model"], sent["stiffness"]
+        if self.form != "paper":
+            whole = self.form == "upload"
+            return oracle.solve_dual(start, own, stiffness=stiffness, xi=self.xi, whole=whole)
+        sigma, ratio = (per_run(value).to(start.device) for value in (self.sigma, self.ratio))
+        noise = (sigma * sent["spread"], sigma / ratio)
+        return oracle.solve_dual(start, own, stiffness=stiffness, xi=self.xi, unproven=noise)
 
     def merge(self, shared: State, uploads: Tensor, roster: Roster) -> State:
         """Add up what was sent, relate the models anew if it is time, and compute them."""
@@ -92,10 +113,17 @@ class Dual(Method):
 
     def _stiffness(self, omega: Tensor) -> Tensor:
         """Give correction x Omega_tt / (2 lam), `[runs, silos, 1]`."""
-        share, beta = (per_run(value).to(omega.device) for value in (self.xi, self.beta))
-        correction = torch.where(beta > 0, beta, share * omega.shape[1])
         own = omega.diagonal(dim1=1, dim2=2).unsqueeze(-1)
-        return correction * own / (2 * per_run(self.lam).to(omega.device))
+        return self._correction(omega) * own / (2 * per_run(self.lam).to(omega.device))
+
+    def _correction(self, omega: Tensor) -> Tensor:
+        share, beta = (per_run(value).to(omega.device) for value in (self.xi, self.beta))
+        return torch.where(beta > 0, beta, share * omega.shape[1])
+
+    def _spread(self, omega: Tensor) -> Tensor:
+        """Give (8 lam + beta) / beta, the paper's s1 times the number of examples, `[runs, 1, 1]`."""
+        correction = self._correction(omega)
+        return (8 * per_run(self.lam).to(omega.device) + correction) / correction
 
 
 def related(models: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from typing import Any
 from torch import Tensor
 
 from ..config import Config
-from ..doors import DUAL_WHOLE, SAMPLED
+from ..doors import SAMPLED
 from ..errors import Problem
 from ..experiment import Experiment
 from ..jsonable import finite
@@ -262,15 +262,15 @@ def opened_doors(plan: Plan, run: int, k: int, rounds: list[int], trials: int, c
         if plan.present is None or bool(plan.present[number, run, k]):
             steps = silo.work.steps if plan.steps is None else int(plan.steps[number, run, k])
             for door in plan.counts.calls[number]:
-                counts[door.split()[0] if door != DUAL_WHOLE else door, steps if door in SAMPLED else 1] += (
-                    trials
-                )
+                counts[
+                    door.split()[0] if door.startswith("select") else door, steps if door in SAMPLED else 1
+                ] += trials
     found = []
     for (door, steps), calls in sorted(counts.items()):
         if door in SAMPLED:
             sample = ("poisson", silo.work.rate, silo.work.expected, clip)
         else:
-            sample = ("all examples", 1.0, float(silo.work.size), clip if door == DUAL_WHOLE else 1.0)
+            sample = ("all examples", 1.0, float(silo.work.size), 1.0 if door == "select" else clip)
         found.append(Door(door, calls, steps, *sample))
     return found
 
