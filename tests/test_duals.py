@@ -100,6 +100,28 @@ def test_neighbours_differ_by_at_most_the_clip_in_every_round(loss, long):
     assert largest > 0.0499, "the attack must come close, or it proves nothing"
 
 
+def test_who_else_is_in_a_sample_does_not_round_an_example_otherwise():
+    """A large silo, many features: with and without one example, all other duals are equal to the bit."""
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(1, 400, 301, generator=generator) / 20
+    task = make_task("linear", shape=(301,), classes=2, loss="hinge", options={"bias": False})
+    examples = Examples(("a",), (400,), x, torch.randint(0, 2, (1, 400), generator=generator), 1.0)
+    settings = Settings(*(torch.full((1, 1), value) for value in (1.0, 0.01, 0.0)))
+    made = Cohort(task, examples, (Work(400, 100, 1),), settings)
+    one = torch.ones(1, 1)
+    found = []
+    for each in (made, with_null(made, 0, 7)):
+        duals, sums = torch.zeros(1, 1, 400, 1), []
+        for number in range(6):
+            model = torch.randn(1, 1, 301, generator=torch.Generator().manual_seed(number))
+            sent, duals = solve_apart(each, Asked(model, duals, one, one), STREAMS, number, 0)
+            sums.append(sent)
+        found.append((duals, torch.stack(sums)))
+    rest = [row for row in range(400) if row != 7]
+    assert torch.equal(found[0][0][:, :, rest], found[1][0][:, :, rest])
+    assert float((found[0][1] - found[1][1]).double().norm(dim=-1).max()) <= 0.01 * (1 + 1e-4)
+
+
 def test_an_example_that_sees_others_would_break_it():
     """Moves in turn are not bounded by an example's clip: the attack above finds that."""
     made = cohort("squared", clip=10.0, rate=1.0)

@@ -101,7 +101,8 @@ def solve_apart(
     Formal guarantee: a_i is a function of example i, its own coins and released numbers. So, whatever the
     coins of other examples, putting a null example in the place of one changes the sum of a step, before
     noise, by at most `clip` if that example is in the sample, and by nothing if it is not: each step is a
-    Poisson-sampled Gaussian sum with the multiplier `noise`, although duals are kept.
+    Poisson-sampled Gaussian sum with the multiplier `noise`, although duals are kept. (Scores and sums are
+    float64: in float32 the rounding of one example's score could depend on who else is in the sample.)
     """
     points, pairs = points_of(cohort.task, cohort.examples), pairs_of(cohort, asked)
     if not len(pairs.places):
@@ -115,12 +116,12 @@ def solve_apart(
     for step in range(hits.shape[1]):
         example, real = _sampled(hits[:, step])
         place = example + points.longest * pairs.silos[:, None]
-        x, norm, dual = points.x[place], points.squared_norm[place], reached[rows, example]
-        score = np.matmul(x, model.transpose(0, 2, 1).astype(np.float32))
+        x, norm = points.x[place].astype(np.float64), points.squared_norm[place]
+        dual, score = reached[rows, example], np.matmul(x, model.transpose(0, 2, 1))
         curvature = np.maximum((pairs.stiffness * together)[:, None] * norm, LEAST_CURVATURE)
         move = best_move(cohort.task.loss, score, dual, points.y[place], curvature[:, :, None])
         move = clipped_moves(move, np.sqrt(norm), pairs.clip[:, None]) * real[:, :, None]
-        noisy = np.matmul(move.transpose(0, 2, 1), x.astype(np.float64))
+        noisy = np.matmul(move.transpose(0, 2, 1), x)
         noisy += deviation[:, None, None] * noises[:, step]
         noisy[pairs.counts <= step] = 0
         np.add.at(reached, (rows, example), move.astype(np.float32))

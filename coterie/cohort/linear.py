@@ -66,7 +66,10 @@ def linear_shape(task: Task) -> Shape:
 
 
 def check_linear(task: Task, federation: Federation, private: bool) -> None:
-    """Refuse a model that is not linear and, where it is `private`, features of a norm above 1."""
+    """Refuse a model that is not linear and, where it is `private`, features of a norm above 1.
+
+    (Guarantees rest on clips, not on this check. A refusal tells that some example is longer.)
+    """
     linear_shape(task)
     for silo in federation.silos if private else ():
         longest = float((silo.x.flatten(1).double() * federation.scale).norm(dim=1).max())
