@@ -6,19 +6,21 @@ minimise the sum of l*(-(a + d)) + w'Xd + s/2 |Xd|^2 (Hu, Guo, Li, Pei, Gong 202
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..streams import Streams
+from .allocator import keep_freed_memory
 from .descend import Cohort
 from .gradients import ROUNDING
-from .linear import linear_shape, points_of
+from .linear import Points, linear_shape, points_of
 from .sampling import coins
 
 LEAST_CURVATURE = 1e-12
+CACHED = 2**22  # bytes of sampled examples that are worked on at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +74,10 @@ class Pairs:
     clip: np.ndarray
     noise: np.ndarray
 
+    def part(self, cut: slice) -> Pairs:
+        """Give some of the pairs."""
+        return Pairs(*(getattr(self, field.name)[cut] for field in fields(self)))
+
 
 def pairs_of(cohort: Cohort, asked: Asked) -> Pairs:
     """Take the pairs of a call that take part out of its tensors."""
@@ -107,7 +113,22 @@ def solve_apart(
     points, pairs = points_of(cohort.task, cohort.examples), pairs_of(cohort, asked)
     if not len(pairs.places):
         return torch.zeros_like(asked.models), asked.duals
+    keep_freed_memory()
     hits, noises = _draw(cohort, pairs, streams, round_, call)
+    row = 8 * points.x.shape[1] * max(own.expected for own in cohort.work)
+    width = max(1, int(CACHED / row))
+    parts = []
+    for start in range(0, len(pairs.places), width):
+        cut = slice(start, start + width)
+        parts.append(_apart(cohort, points, pairs.part(cut), hits[cut], noises[cut]))
+    total, reached = (np.concatenate(each) for each in zip(*parts, strict=True))
+    return answer(cohort, asked, pairs, total, reached - pairs.duals)
+
+
+def _apart(
+    cohort: Cohort, points: Points, pairs: Pairs, hits: np.ndarray, noises: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Take the steps of some pairs; give the noisy sums, added up, and the duals reached."""
     deviation = np.where(pairs.noise == 0, 0.0, pairs.noise) * np.where(pairs.noise == 0, 1.0, pairs.clip)
     together = np.array([cohort.work[k].expected for k in pairs.silos])
     model, stiffness = pairs.models.astype(np.float64), pairs.stiffness[:, None, None]
@@ -126,7 +147,7 @@ def solve_apart(
         noisy[pairs.counts <= step] = 0
         np.add.at(reached, (rows, example), move.astype(np.float32))
         total, model = total + noisy, model + stiffness * noisy
-    return answer(cohort, asked, pairs, total, reached - pairs.duals)
+    return total, reached
 
 
 def clipped_moves(move: np.ndarray, norm: np.ndarray, clip: np.ndarray) -> np.ndarray:
