@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .config import Config
+from .dropping import Dropping
 from .errors import Problem
 from .experiment import Experiment, experiments
 from .federation import Federation, load
@@ -42,6 +43,8 @@ def load_federation(config: Config, data_dir: str | Path | None = None) -> Feder
         seed=data.seed,
         features=data.features,
         feature_range=data.feature_range,
+        norm=data.norm,
+        positive=data.positive,
         target_range=data.target_range,
         kind=kind,
         min_examples=data.min_examples,
@@ -116,8 +119,19 @@ def make_experiments(config: Config, data_dir: str | Path | None = None) -> list
         participation=_participation(train.participation),
         memory=train.memory,
         device=train.device,
+        dropping=dropping_of(config),
     )
     return experiments(federation, task, make_methods(config), privacy, training)
+
+
+def dropping_of(config: Config) -> Dropping | None:
+    """Read how silos drop out; None if they do not."""
+    train = config.train
+    if train.drop == 0 and train.uneven == 0:
+        if train.recover is not None:
+            raise Problem("train.recover: nobody drops out: give train.drop, too")
+        return None
+    return Dropping(train.drop, train.recover, train.uneven)
 
 
 def _participation(value: Any) -> Participation | None:

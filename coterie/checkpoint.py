@@ -17,6 +17,7 @@ from typing import Any
 from .errors import Problem
 from .messages import pack, unpack
 from .simulate import State
+from .tree import leaves
 
 SCHEMA = "coterie-checkpoint/1"
 History = list[tuple[int, list[float]]]
@@ -80,9 +81,14 @@ def load(path: Path, key: str) -> Checkpoint | None:
     return Checkpoint(State(facts["round"], shared, own), history, facts["claims"])
 
 
-def digest_of(state: State) -> str:
-    """Give a digest of what a state holds."""
-    return hashlib.sha256(pack((state.shared, state.own))).hexdigest()
+def digest_of(state: State, sealed: Sequence[bool] = ()) -> str:
+    """Give a digest of what a state holds, without those parts of silos' own that only doors may read.
+
+    (A digest is shown to others, who could try out what it is the digest of.)
+    """
+    kept = [part for k, part in enumerate(leaves(state.own)) if not (sealed and sealed[k])]
+    own = kept if any(sealed) else state.own
+    return hashlib.sha256(pack((state.shared, own))).hexdigest()
 
 
 def key_of(parts: Sequence[Any]) -> str:

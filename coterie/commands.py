@@ -31,8 +31,10 @@ from .keeping import Keeper
 from .metering import Meter, identities, make_meter, open_ledgers, run_plans
 from .plan import Plan, SiloPlan
 from .privacy.adversaries import ADVERSARIES, seen_by, table
+from .privacy.events import Event
 from .privacy.filters import Spent
 from .privacy.published import published_for
+from .privacy.published_dual import published_dual
 from .privacy.published_merges import published_for_merges
 from .report.folder import Folder, next_free
 from .report.tables import plan_tables, silo_table, summary_table
@@ -129,7 +131,7 @@ def plan_facts(experiment: Experiment, plan: Plan, took: float) -> dict[str, Any
                 "epsilon": silo.epsilon,
                 "delta": silo.delta,
                 "adversaries": adversaries_of(silo),
-                "published": published_facts(silo),
+                "published": published_facts(silo, variant.shown, plan.counts.calls[0]),
                 "bytes_up": silo.bytes_up,
                 "bytes_down": silo.bytes_down,
             }
@@ -146,14 +148,18 @@ def adversaries_of(silo: SiloPlan) -> dict[str, float | None]:
     return table(silo.epsilon, seen_by(silo.bytes_up > 0))
 
 
-def published_facts(silo: SiloPlan) -> list[dict[str, Any]]:
+def published_facts(silo: SiloPlan, settings: dict[str, Any], doors: tuple[str, ...]) -> list[dict[str, Any]]:
     """Give what the papers' formulas report for a silo's steps."""
     if not silo.steps or not silo.noise:
         return []
     if silo.merges is not None:
-        found = published_for_merges(silo.merges, silo.delta)
-    else:
-        found = published_for(silo.noise, silo.rate, silo.steps, silo.delta, quick=True)
+        merged = published_for_merges(silo.merges, silo.delta)
+        return [{"paper": one.paper, "formula": one.formula, "epsilon": one.epsilon} for one in merged]
+    found = published_for(silo.noise, silo.rate, silo.steps, silo.delta, quick=True)
+    event = Event("gaussian", silo.noise, silo.rate, silo.steps)
+    steps = 1 if silo.whole else silo.work.steps
+    used = [(door, silo.rounds, steps) for door in doors]
+    found += published_dual(settings, used, (event,), silo.delta)
     return [{"paper": one.paper, "formula": one.formula, "epsilon": one.epsilon} for one in found]
 
 

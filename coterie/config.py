@@ -71,6 +71,21 @@ Delta = Annotated[Any, _swept(0, 1, True, False, "a number between 0 and 1")]
 Positive = Annotated[Any, _swept(0, math.inf, True, True, "a finite number > 0")]
 
 
+def _chance(value: Any) -> Any:
+    """Accept a chance, or one for each silo."""
+    numbers = [value]
+    if isinstance(value, Mapping):
+        numbers = value["each"] if isinstance(value.get("each"), list) else list(value.values())
+    for number in numbers:
+        good = isinstance(number, int | float) and not isinstance(number, bool) and 0 <= number <= 1
+        if not good:
+            raise _fail(f"expected a number from 0 to 1, or one for each silo, got {number!r}")
+    return value
+
+
+Chance = Annotated[Any, AfterValidator(_chance)]
+
+
 def _bytes(value: Any) -> int:
     """Read a size of memory: a number of bytes, or text as "512MB" or "2 GiB"."""
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
@@ -143,7 +158,9 @@ class Data(Section):
     mask: Annotated[float, Field(ge=0, le=1)] = 0.1
     test: Annotated[Any, AfterValidator(_share)] = 0.2
     seed: Annotated[int, Field(ge=0)] = 0
-    features: Literal["auto", "none", "invert", "log", "standardize"] = "auto"
+    features: Literal["auto", "none", "invert", "log", "standardize", "unit"] = "auto"
+    norm: Annotated[float, Field(gt=0)] | None = None
+    positive: str | None = None
     feature_range: Annotated[Any, AfterValidator(_ranges)] = None
     target_range: Annotated[Any, AfterValidator(_range)] = None
     kind: Literal["auto", "classification", "regression"] = "auto"
@@ -158,7 +175,9 @@ class Model(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
     name: str = "linear"
-    loss: Literal["auto", "squared", "cross-entropy", "logistic", "hinge"] = "auto"
+    loss: Literal[
+        "auto", "squared", "cross-entropy", "logistic", "hinge", "squared-hinge", "one-against-rest"
+    ] = "auto"
 
 
 class Train(Section):
@@ -171,6 +190,9 @@ class Train(Section):
     lr: Positive = 0.1
     seeds: Annotated[Any, BeforeValidator(_seeds)] = [0]
     participation: Annotated[Any, AfterValidator(_participation)] = None
+    drop: Chance = 0.0
+    recover: Annotated[float, Field(ge=0, le=1)] | None = None
+    uneven: Annotated[float, Field(ge=0, le=1)] = 0.0
     memory: Annotated[Any, BeforeValidator(_bytes)] = 2**30
     device: str = "cpu"
     checkpoint: Annotated[int, Field(ge=1)] | None = None

@@ -65,7 +65,8 @@ def _require(condition: bool, sentence: str) -> None:
 
 def _experiment(method: Method, federation: Federation | None = None, unit: str = "example") -> Experiment:
     federation = federation or _federation()
-    task = make_task("mlp", shape=federation.shape, classes=0, options={"hidden": 3})
+    model, options = ("linear", {}) if method.linear else ("mlp", {"hidden": 3})
+    task = make_task(model, shape=federation.shape, classes=0, options=options)
     privacy = Privacy(epsilon={"a": 1.0, "b": 2.0, "c": 4.0, "d": 8.0}, delta=1e-3)
     if unit == "silo":
         privacy = Privacy(epsilon=8.0, delta=1e-2, unit=unit)

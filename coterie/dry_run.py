@@ -5,18 +5,19 @@ Its vectors carry labels (see `labels`), so a method that is not sound in a unit
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from .errors import Refused
-from .labels import Labelling, check_known, is_raw, label, tree_is_raw
+from .labels import Labelling, Sealed, check_known, is_raw, label, seal, tree_is_raw
 from .merging import AS_SENT
 from .messages import bytes_of
 from .method import Method, PerRun, for_run
-from .oracle import FISHER, Oracle
+from .oracle import DUAL_AT_HOME, FISHER, Oracle, dual_door
 from .roster import Roster, Steps
 from .tree import Tree, leaves, map_leaves
 
@@ -27,8 +28,9 @@ UNITS = ("example", "silo")
 class Counts:
     """What a dry run saw: the doors called in each round, bytes of each silo in all rounds.
 
-    Under the unit 'silo' also in which rounds uploads are merged, whether personal models are raw, and
-    whether other sums than the mean are asked for.
+    `sealed` says which parts of a silo's own state only doors may read. Under the unit 'silo' also in which
+    rounds uploads are merged, whether personal models are raw, and whether other sums than the mean are
+    asked for.
     """
 
     calls: tuple[tuple[str, ...], ...]
@@ -37,6 +39,7 @@ class Counts:
     merged: tuple[bool, ...] = ()
     raw_personal: bool = False
     mixed: bool = False
+    sealed: tuple[bool, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +67,7 @@ def dry_run(
     `[rounds, silos]`.
     """
     single, facts = for_run(method, 0), Facts(roster, rounds, layers, names)
-    with Labelling():
+    with one_thread(), Labelling():
         first, *others = (_count(single, facts, 0, unit, scale, present) for scale in (1.0, -1.0, 7.0))
     if any(other != first for other in others):
         raise Refused(
@@ -74,9 +77,20 @@ def dry_run(
     return first
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute with one thread: vectors here are few, and threads would wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def one_pass(method: Method, facts: Facts, present: Tensor | None, run: int, unit: str = "example") -> Counts:
     """Count one run of a method that was found sound: bytes differ where others take part."""
-    with Labelling():
+    with one_thread(), Labelling():
         return _count(for_run(method, run), facts, run, unit, 1.0, present)
 
 
@@ -125,7 +139,8 @@ def _count(method: Method, facts: Facts, run: int, unit: str, scale: float, pres
         raise Refused(f"personal must give [runs, silos, {size}], got {list(personal.shape)}")
     _refuse(unit == "example" and is_raw(personal), "a personal model is raw: it must be released")
     if unit == "example":
-        return Counts(tuple(calls), tuple(up), tuple(down))
+        sealed = tuple(isinstance(leaf, Sealed) for leaf in leaves(own))
+        return Counts(tuple(calls), tuple(up), tuple(down), sealed=sealed)
     return Counts(tuple(calls), tuple(up), tuple(down), tuple(merged), is_raw(personal), mixed)
 
 
@@ -135,6 +150,8 @@ def _names(facts: Facts) -> tuple[str, ...]:
 
 
 def _where(present: Tensor, new: Tensor, old: Tensor) -> Tensor:
+    if isinstance(new, Sealed):
+        return new
     return torch.where(present.reshape(*present.shape, *[1] * (new.dim() - 2)), new, old)
 
 
@@ -160,7 +177,7 @@ def _check_home(uploads: Tree, own: Tree, silos: int, unit: str) -> None:
             tree_is_raw(uploads), "an upload is raw: under the unit 'example' only released values may leave"
         )
         _refuse(
-            tree_is_raw(own),
+            any(is_raw(leaf) and not isinstance(leaf, Sealed) for leaf in leaves(own)),
             "a silo keeps raw state: under the unit 'example' that makes its later releases unsound",
         )
 
@@ -201,6 +218,10 @@ class _RandomStart:
     def initial(self, index: int = 0, apart: bool = False) -> Tensor:
         """Give a random vector in place of an initial one."""
         return label(_random((1, 1, sum(self.layers)), self.scale, -1, index), raw=False)
+
+    def duals(self, silos: int) -> Tensor:
+        """Give a dual of zero for each example and output."""
+        return label(torch.zeros(1, silos, 1, 1), raw=False)
 
 
 def _random(shape: tuple[int, ...], scale: float, round_: int, call: int) -> Tensor:
@@ -268,6 +289,35 @@ class CountingOracle(Oracle):
         self.made.append(f"select {share:g}")
         drawn = _random((1, self.silos), self.scale, self.round, len(self.made)).abs() * 1e4
         return label(drawn.long() % candidates.shape[1], raw=False)
+
+    def solve_dual(
+        self,
+        start: Tensor,
+        duals: Tensor,
+        *,
+        stiffness: Tensor,
+        xi: PerRun = 1.0,
+        whole: bool = False,
+        unproven: tuple[Tensor, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Count a move of duals; what is kept of one example must not have seen the others."""
+        check_known((start, duals, stiffness, xi, unproven))
+        whole = whole or unproven is not None
+        if self.unit == "silo":
+            raise Refused(DUAL_AT_HOME)
+        for what, value in (("start", start), ("stiffness", stiffness), ("xi", xi)):
+            if is_raw(value):
+                raise Refused(f"the {what} of 'solve_dual' is raw: it must be released")
+        if is_raw(duals) and not isinstance(duals, Sealed):
+            raise Refused("the duals of 'solve_dual' are raw: begin with task.duals, then give back its own")
+        if not whole and isinstance(duals, Sealed) and not duals.apart:
+            raise Refused(
+                "duals that moved one after the other have seen all examples: go on with whole=True"
+            )
+        self.made.append(dual_door(whole, unproven))
+        shape = (1, self.silos, start.shape[-1])
+        sums = start.expand(shape).tanh() + _random(shape, self.scale, self.round, len(self.made))
+        return label(sums, raw=False), seal(torch.zeros(1, self.silos, 1, 1), apart=not whole)
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,9 +6,13 @@ import time
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from .cohort.descend import Cohort, Settings, descend
+from .cohort.duals import Asked, solve_apart
 from .cohort.examples import Examples
+from .cohort.in_turn import solve_in_turn
+from .doors import DUAL
 from .experiment import Experiment
 from .plan import Plan
 from .streams import SeededStreams
@@ -34,8 +38,19 @@ def seconds(experiment: Experiment, plan: Plan) -> float:
     took = []
     for trial in range(3):
         began = time.perf_counter()
-        descend(cohort, start, streams, trial, 0)
+        if experiment.method.linear:
+            _move_duals(cohort, start, plan, streams, trial)
+        else:
+            descend(cohort, start, streams, trial, 0)
         took.append(time.perf_counter() - began)
     calls = sum(len(made) for made in plan.counts.calls)
     mean_steps = sum(w.steps for w in experiment.work) / silos
     return min(took) * calls * mean_steps
+
+
+def _move_duals(cohort: Cohort, start: Tensor, plan: Plan, streams: SeededStreams, trial: int) -> None:
+    """Ask the door of duals once."""
+    one = torch.ones(start.shape[:2], device=start.device)
+    duals = torch.zeros(*one.shape, max(cohort.examples.sizes), cohort.task.outputs, device=start.device)
+    solve = solve_apart if plan.counts.calls[0] == (DUAL,) else solve_in_turn
+    solve(cohort, Asked(start, duals, one, one), streams, trial, 0)

@@ -14,18 +14,19 @@ import torch
 from torch import Tensor
 
 from .adaptive_clip import AdaptiveClip
+from .attendance import Schedule, check_dropping, draw_schedule
 from .checkpoint import History
 from .cohort.descend import Cohort, Settings
 from .cohort.examples import stack
 from .cohort.gradients import rows_within
 from .cohort.imitation import imitating
+from .cohort.linear import check_linear
 from .cohort.sampling import Work
 from .cohort.score import score
 from .errors import Problem
 from .federation import Federation
 from .keeping import Keeper
 from .method import Method, for_runs, settings_of
-from .participation import schedule
 from .plan import Plan, make_plan
 from .privacy.budget import PerSilo, Privacy, check_budgets, loose_deltas, spread, sweep
 from .relations import Relations
@@ -37,6 +38,7 @@ from .streams import SeededStreams
 from .task import Task
 from .training import Training
 from .tree import map_leaves
+from .watch import Watch
 
 BUDGETS = {
     "own": "every silo keeps to its own budget",
@@ -184,19 +186,24 @@ class Experiment:
         return Roster(self.federation.names, sizes, self.epsilon.to(self.training.device))
 
     @cached_property
+    def schedule(self) -> Schedule:
+        """Who takes part when, and how much each does."""
+        seeds = [seed for seed, _ in self.keys]
+        return draw_schedule(self.training, seeds, self.federation.names, self.work)
+
+    @property
     def present(self) -> Tensor | None:
         """Who takes part when, `[rounds, runs, silos]`; None: everybody always."""
-        how = self.training.participation
-        if how is None:
-            return None
-        silos, rounds = len(self.federation), self.training.rounds
-        return torch.stack([schedule(how, seed, silos, rounds) for seed, _ in self.keys], dim=1)
+        return self.schedule.present
 
     def check(self) -> None:
         """Refuse impossible numbers; collect what a person should know."""
         check_device(self.training.device)
         self.task.module.to(self.training.device)
         rows_within(self.task, self.training.memory)
+        check_dropping(self.training, self.federation.names, self.work, self.privacy.unit, self.budgets)
+        if self.method.linear:
+            check_linear(self.task, self.federation, private=not bool(torch.isinf(self.epsilon).all()))
         clip = [c for v in self.variants for c in spread("privacy.clip", v.clip, self.federation.names)]
         check_budgets(self.epsilon.flatten().tolist(), self.delta.flatten().tolist(), clip)
         for value in self.lr.flatten().tolist():
@@ -240,14 +247,14 @@ class Experiment:
         if self.privacy.unit == "silo":
             plan = make_silo_plan(
                 self.running, roster, self.work, layers, rounds, self.terms, self.training.participation,
-                self.present, self.privacy.noise_by, on_progress, names, self.privacy.sensitivity,
+                self.schedule.present, self.privacy.noise_by, on_progress, names, self.privacy.sensitivity,
                 self.privacy.quantile,
             )  # fmt: skip
             self._remark(roster, plan)
             return plan
         plan = make_plan(
-            self.running, roster, self.work, layers, rounds, self.delta, self.present, on_progress,
-            self.budgets, names,
+            self.running, roster, self.work, layers, rounds, self.delta, self.schedule.present, on_progress,
+            self.budgets, names, self.schedule.planned, self.schedule.steps,
         )  # fmt: skip
         self._remark(roster, plan)
         return plan
@@ -311,8 +318,10 @@ class Experiment:
         seeds = [seed for seed, _ in self.keys]
         streams = self.streams() if meter is None else meter.streams
         scores = vectors = torch.empty(0)
+        watch = Watch(self.running, cohort, self.training.rounds)
         for state in simulate(self.running, cohort, plan, self.roster, seeds, streams, start, keeper.before):
             shown = None
+            watch.see(state)
             if state.round % every == 0 or state.round == self.training.rounds:
                 vectors = personal_vectors(self.running, state, len(self.federation))
                 scores = score(self.task, test, vectors, self.training.memory).double().cpu()
@@ -332,7 +341,7 @@ class Experiment:
                 f"{self.method.name}: {broken} of {vectors[..., 0].numel()} models diverged (numbers that are"
                 " not finite): lower train.lr"
             )
-        return self._result(plan, scores, vectors.cpu(), history, seconds, keeper)
+        return watch.tell(self._result(plan, scores, vectors.cpu(), history, seconds, keeper))
 
     def _result(
         self,

@@ -109,6 +109,8 @@ def from_table(
     seed: int = 0,
     features: str = "auto",
     feature_range: preprocess.Ranges | None = None,
+    norm: float | None = None,
+    positive: str | None = None,
     target_range: tuple[float, float] | None = None,
     kind: str = "auto",
     min_examples: int = 2,
@@ -125,6 +127,12 @@ def from_table(
     if rows is not None:
         table = some_rows(table, rows, seed)
     x, y, classes = preprocess.prepare(table, kind, feature_range, target_range)
+    if positive is not None:
+        y, classes = preprocess.against_rest(y, classes, positive)
+    if norm is not None:
+        if features != "auto" and features != "none":
+            raise Problem(f"data.norm: a public bound is for features as they are, not for '{features}'")
+        x = preprocess.unit(x, norm)
     if silos is not None and silos < 1:
         raise Problem(f"data.silos: expected a whole number >= 1, got {silos}")
     if isinstance(partition, str):

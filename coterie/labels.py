@@ -40,6 +40,11 @@ UNKNOWN = (
 )
 
 
+SEALED = (
+    "a method looks by '{}' into what a door keeps for itself: hold it as it is and give it back to the door"
+)
+
+
 class Labelled(torch.Tensor):
     """A tensor that knows whether it is raw; one whose label was not set counts as raw."""
 
@@ -56,7 +61,19 @@ class Labelled(torch.Tensor):
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         """Run the operation on plain tensors and label what comes out."""
-        return _label_result(func, args, kwargs or {})
+        return _label_result(func, args, kwargs or {}, _tensors((args, kwargs)))
+
+
+class Sealed(Labelled):
+    """Raw state that a door gave and only a door may read: any operation on it is refused.
+
+    `apart` if what it holds of one example follows from that example and released values alone.
+    """
+
+    apart: bool = False
+
+    def __repr__(self) -> str:  # type: ignore[override]
+        raise Refused(SEALED.format("repr"))
 
 
 class Labelling(TorchFunctionMode):
@@ -64,20 +81,28 @@ class Labelling(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         """Label also what is made from nothing."""
-        check_known((args, kwargs or {}))
-        return _label_result(func, args, kwargs or {})
+        inputs = _tensors((args, kwargs)) if kwargs else _tensors(args)
+        _check_all_known(inputs)
+        return _label_result(func, args, kwargs or {}, inputs)
 
 
 def check_known(value: Any) -> None:
     """Refuse tensors without a label."""
-    if not all(isinstance(tensor, Labelled) for tensor in _tensors(value)):
+    _check_all_known(_tensors(value))
+
+
+def _check_all_known(tensors: list[torch.Tensor]) -> None:
+    if not all(isinstance(tensor, Labelled) for tensor in tensors):
         raise Refused(UNKNOWN)
 
 
-def _label_result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    inputs = _tensors((args, kwargs))
+def _label_result(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[torch.Tensor]
+) -> Any:
     raw = any(is_raw(value) for value in inputs)
     name = _name(func)
+    if raw and name not in FACTS and any(isinstance(value, Sealed) for value in inputs):
+        raise Refused(SEALED.format(name))
     if raw and (name in WAYS_OUT or _picks_by_raw(name, args)):
         raise Refused(f"a raw value would leave torch by '{name}': keep it in torch, or release it first")
     with torch._C.DisableTorchFunctionSubclass():
@@ -101,6 +126,14 @@ def label(value: torch.Tensor, raw: bool) -> Labelled:
         labelled = torch.Tensor.as_subclass(value.detach(), Labelled)
         labelled.raw = raw
     return labelled
+
+
+def seal(value: torch.Tensor, apart: bool) -> Sealed:
+    """Give a tensor that is raw, and that only doors may read."""
+    with torch._C.DisableTorchFunction():
+        sealed = torch.Tensor.as_subclass(value.detach(), Sealed)
+        sealed.raw, sealed.apart = True, apart
+    return sealed
 
 
 def is_raw(value: Any) -> bool:
@@ -136,10 +169,14 @@ def _picks_by_raw(name: str, args: tuple[Any, ...]) -> bool:
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, dict):
-        value = tuple(value.values())
-    if isinstance(value, tuple | list):
-        return [tensor for part in value for tensor in _tensors(part)]
-    return []
+    found: list[torch.Tensor] = []
+    waiting = [value]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, torch.Tensor):
+            found.append(part)
+        elif isinstance(part, dict):
+            waiting.extend(part.values())
+        elif isinstance(part, tuple | list):
+            waiting.extend(part)
+    return found

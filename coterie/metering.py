@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .doors import all_sums
 from .errors import Problem
 from .federation import Federation
 from .plan import Plan, SiloPlan
@@ -115,18 +116,24 @@ def run_plans(label: str, plan: Plan, k: int) -> list[RunPlan]:
     for r, run in enumerate(plan.silos):
         silo = run[k]
         here = None if plan.present is None else tuple(plan.present[:, r, k].tolist())
-        stages = tuple((rounds, _events(silo, doors)) for rounds, doors in _doors(plan.counts.calls, here))
+        steps = None if plan.steps is None else tuple(plan.steps[:, r, k].tolist())
+        stages = tuple(
+            (rounds, _events(silo, doors, made))
+            for rounds, doors, made in _doors(plan.counts.calls, here, steps)
+        )
         seen = seen_by(silo.bytes_up > 0) if any(events for _, events in stages) else ()
         found.append(RunPlan(label, "example", silo.delta, silo.epsilon, stages, seen))
     return found
 
 
-def _events(silo: SiloPlan, doors: tuple[str, ...]) -> tuple[Event, ...]:
-    """Give what a silo releases in a round in which these doors are opened."""
-    trainings, choices = doors.count("descend"), sum(door.startswith("select") for door in doors)
+def _events(silo: SiloPlan, doors: tuple[str, ...], steps: int | None) -> tuple[Event, ...]:
+    """Give what a silo releases in a round in which these doors are opened and so many steps taken."""
+    each = silo.work.steps if steps is None else steps
+    rate, sums = all_sums([(door, 1, each) for door in doors], silo.work)
+    choices = sum(door.startswith("select") for door in doors)
     made = []
-    if trainings:
-        made.append(Event("gaussian", silo.noise, silo.work.rate, silo.work.steps * trainings))
+    if sums:
+        made.append(Event("gaussian", silo.noise, rate, sums))
     if choices:
         made.append(Event("selection", silo.choice_noise, 1.0, choices))
     return tuple(made)
@@ -134,11 +141,17 @@ def _events(silo: SiloPlan, doors: tuple[str, ...]) -> tuple[Event, ...]:
 
 @functools.lru_cache(maxsize=4096)
 def _doors(
-    calls: tuple[tuple[str, ...], ...], here: tuple[bool, ...] | None
-) -> tuple[tuple[int, tuple[str, ...]], ...]:
-    """Give (rounds, doors of each) of a plan, one after the other; none where a silo takes no part."""
+    calls: tuple[tuple[str, ...], ...], here: tuple[bool, ...] | None, steps: tuple[int, ...] | None
+) -> tuple[tuple[int, tuple[str, ...], int | None], ...]:
+    """Give (rounds, doors of each, steps of a door) of a plan in order; no door where a silo is away."""
     doors = calls if here is None else tuple(d if flag else () for d, flag in zip(calls, here, strict=True))
-    return tuple((len(list(same)), made) for made, same in itertools.groupby(doors))
+    each = (
+        [None] * len(doors)
+        if steps is None
+        else [n if d else None for d, n in zip(doors, steps, strict=True)]
+    )
+    stages = itertools.groupby(zip(doors, each, strict=True))
+    return tuple((len(list(same)), made, count) for (made, count), same in stages)
 
 
 class Account(NamedTuple):

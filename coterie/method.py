@@ -34,6 +34,16 @@ class HandOver(NamedTuple):
     groups: Tensor | None = None
 
 
+class LearnedRelations(NamedTuple):
+    """How a method relates silos: Omega `[runs, silos, silos]`, released; of a dual method also the strength
+    lam `[runs, 1, 1]` of the relations and the duals that silos keep.
+    """
+
+    omega: Tensor
+    lam: Tensor | None = None
+    duals: Tensor | None = None
+
+
 class Start(Protocol):
     """Where a training starts from: initial vectors, and facts that are public."""
 
@@ -64,6 +74,10 @@ class Start(Protocol):
         """
         ...
 
+    def duals(self, silos: int) -> Tensor:
+        """Give a dual of zero for each example and output, for `Oracle.solve_dual` to move."""
+        ...
+
 
 class Method(ABC):
     """A way for silos to learn together.
@@ -75,6 +89,7 @@ class Method(ABC):
 
     name: ClassVar[str]
     paper: ClassVar[str] = ""
+    linear: ClassVar[bool] = False  # whether it needs a linear model with a convex loss
 
     @property
     def title(self) -> str:
@@ -84,6 +99,10 @@ class Method(ABC):
     def hand_over(self, shared: Tree) -> HandOver:
         """Give where a method that comes after this one begins (see `Then`)."""
         raise Problem(f"'{self.name}' cannot come before another method: use fedavg, fedprox, mr-mtl or ifca")
+
+    def learned_relations(self, shared: Tree, own: Tree) -> LearnedRelations | None:
+        """Give how silos are related, where that is learned."""
+        return None
 
     def remarks(self, roster: Roster, present: Tensor | None) -> list[str]:
         """Say what a person should know, from public facts: who takes part when, `[rounds, runs, silos]`."""
@@ -132,6 +151,7 @@ def setting(
     default: Any = dataclasses.MISSING,
     *,
     minimum: float = -math.inf,
+    above: float = -math.inf,
     maximum: float = math.inf,
     whole: bool = False,
     choices: tuple[str, ...] = (),
@@ -141,11 +161,11 @@ def setting(
 ) -> Any:
     """Declare a number among a method's settings, or one of some words, or any words (or numbers).
 
-    A `fixed` one shapes what the method does, so runs that train together share it.
+    It is more than `above`. A `fixed` one shapes what the method does, so runs that train together share it.
     """
     facts = {
-        "minimum": minimum, "maximum": maximum, "whole": whole, "choices": choices, "text": text,
-        "fixed": fixed, "help": help,
+        "minimum": minimum, "above": above, "maximum": maximum, "whole": whole, "choices": choices,
+        "text": text, "fixed": fixed, "help": help,
     }  # fmt: skip
     return dataclasses.field(default=default, metadata=facts)
 
@@ -175,10 +195,13 @@ def check_setting(name: str, value: Any, field: dataclasses.Field[Any]) -> str |
         return None if good else f"{name} must be a name or a number, got {value!r}"
     minimum, maximum = facts.get("minimum", -math.inf), facts.get("maximum", math.inf)
     number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if number and minimum <= value <= maximum and not (facts.get("whole") and value != int(value)):
+    above = facts.get("above", -math.inf)
+    inside = number and minimum <= value <= maximum and value > above
+    if inside and not (facts.get("whole") and value != int(value)):
         return None
     kind = "a whole number" if facts.get("whole") else "a number"
     wanted = kind if minimum == -math.inf else f"{kind} >= {minimum:g}"
+    wanted += "" if above == -math.inf else f" > {above:g}"
     wanted += "" if maximum == math.inf else f" and <= {maximum:g}"
     return f"{name} must be {wanted}, got {value!r}"
 

@@ -13,13 +13,28 @@ from torch import Tensor
 
 from .cohort.descend import Cohort
 from .cohort.descend import descend as cohort_descend
+from .cohort.duals import Asked, solve_apart
 from .cohort.fisher import fisher as cohort_fisher
+from .cohort.in_turn import solve_in_turn
 from .cohort.select import select as cohort_select
+from .doors import DUAL, DUAL_UNPROVEN, DUAL_WHOLE
 from .errors import Refused
 from .method import PerRun, per_run
 from .streams import Streams
 
 FISHER = "what 'fisher' gives is raw: under the unit 'example' it has no sound release"
+DUAL_AT_HOME = "dual coordinates are noised in the silos: under the unit 'silo' they have no sound release"
+
+
+CERTIFIES_NOTHING = (
+    "the noise of the paper on dual coordinates certifies nothing: only for silos without a budget"
+    " (budgets = 'none', or epsilon inf)"
+)
+
+
+def dual_door(whole: bool, unproven: object) -> str:
+    """Name the door of a move of duals."""
+    return DUAL_UNPROVEN if unproven is not None else DUAL_WHOLE if whole else DUAL
 
 
 class Oracle(ABC):
@@ -65,12 +80,34 @@ class Oracle(ABC):
         the chosen ones, `[runs, silos]`.
         """
 
+    @abstractmethod
+    def solve_dual(
+        self,
+        start: Tensor,
+        duals: Tensor,
+        *,
+        stiffness: Tensor,
+        xi: PerRun = 1.0,
+        whole: bool = False,
+        unproven: tuple[Tensor, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Move duals `[runs, silos, ...]`, one an example, at the model `start`; give what that adds to X a.
+
+        Begin with `Start.duals`. `stiffness` `[runs, silos, 1]` is what a unit of that sum moves the model
+        by, `xi` the share of a move that is made. What is given beside the vectors `[runs, silos, P]` is
+        sealed: a method keeps it and gives it back to this door, and cannot look into it. Each example's
+        move is clipped and sums are noised; with `whole` duals move one after the other, and the upload is
+        clipped as one and noised for all that the silo has. Needs a linear model. `unproven` is the noise
+        of a paper in place of ours, `[runs, silos, 1]` each: only for silos without a budget.
+        """
+
 
 @dataclass
 class CohortOracle(Oracle):
     """The doors of a cohort in training; a call that the plan does not have is refused.
 
-    `at_home` under the unit 'silo', where silos train without noise and only merges are protected.
+    `at_home` under the unit 'silo', where silos train without noise and only merges are protected. `steps`
+    says how many steps each silo takes in the round, `[runs, silos]`; None: those of its work.
     """
 
     cohort: Cohort
@@ -80,6 +117,7 @@ class CohortOracle(Oracle):
     rounds: int = 1
     present: Tensor | None = None
     at_home: bool = False
+    steps: Tensor | None = None
     made: list[str] = field(default_factory=list)
 
     def descend(
@@ -109,6 +147,7 @@ class CohortOracle(Oracle):
             pull,
             self.present,
             imitate,
+            self.steps,
         )
 
     def fisher(self, vectors: Tensor) -> Tensor:
@@ -127,6 +166,36 @@ class CohortOracle(Oracle):
         return cohort_select(
             self.cohort, candidates, self.streams, self.round, len(self.made) - 1, self.present
         )
+
+    def solve_dual(
+        self,
+        start: Tensor,
+        duals: Tensor,
+        *,
+        stiffness: Tensor,
+        xi: PerRun = 1.0,
+        whole: bool = False,
+        unproven: tuple[Tensor, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Move duals."""
+        if self.at_home:
+            raise Refused(DUAL_AT_HOME)
+        if unproven is not None and not bool(self.cohort.settings.clip.isinf().all()):
+            raise Refused(CERTIFIES_NOTHING)
+        self._count(dual_door(whole, unproven))
+        shape = (self.cohort.runs, len(self.cohort.work))
+        shares = per_run(xi).to(start.device).reshape(-1, 1).expand(shape)
+        asked = Asked(
+            start.expand(*shape, start.shape[-1]),
+            duals,
+            stiffness.squeeze(-1).expand(shape),
+            shares,
+            self.present,
+            self.steps,
+            None if unproven is None else (unproven[0].expand(*shape, 1), unproven[1].expand(*shape, 1)),
+        )
+        solve = solve_in_turn if whole or unproven is not None else solve_apart
+        return solve(self.cohort, asked, self.streams, self.round, len(self.made) - 1)
 
     def _count(self, door: str) -> None:
         self.made.append(door)

@@ -6,14 +6,19 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from .attendance import Attendance
 from .cohort.sampling import Work
+from .doors import DUAL_UNPROVEN, DUAL_WHOLE, all_sums
 from .dry_run import Counts, Facts, dry_run, one_pass
+from .errors import Refused
 from .leaving import until_spent
 from .merging import Merge
 from .method import Method
+from .oracle import CERTIFIES_NOTHING
 from .privacy.accountant import epsilon, epsilon_of
 from .privacy.calibration import Calibrated, Target, calibrate
 from .privacy.events import Event
@@ -31,6 +36,7 @@ class SiloPlan:
     `steps` are all noisy sums of its trainings, `noise` their multiplier; `selections` are private
     choices, `choice_noise` the scale of their noise. It takes part in `rounds` rounds. Under the unit
     'silo' `steps` are the noisy merges seen of it, `noise` is theirs, and `merges` says how they are made.
+    If `whole`, `steps` are uploads that depend on all its examples at once.
     """
 
     name: str
@@ -46,12 +52,13 @@ class SiloPlan:
     selections: int = 0
     choice_noise: float = 0.0
     merges: Merges | None = None
+    whole: bool = False
 
     @property
     def rate(self) -> float:
         """The rate of what is released: of examples in a step, or of silos in a merge."""
         if self.merges is None:
-            return self.work.rate
+            return 1.0 if self.whole else self.work.rate
         events = self.merges.strongest()
         return events[0].rate if events else 1.0
 
@@ -61,13 +68,15 @@ class Plan:
     """What a training will do: `silos[run][k]` for every run and silo.
 
     `present` says who takes part when, `[rounds, runs, silos]`; None: everybody always. Under the unit
-    'silo' `merge` says how uploads are merged.
+    'silo' `merge` says how uploads are merged. `steps` says how many steps each silo takes, as `present`;
+    None: those of its work.
     """
 
     counts: Counts
     silos: tuple[tuple[SiloPlan, ...], ...]
     present: Tensor | None = None
     merge: Merge | None = None
+    steps: Tensor | None = None
 
     def noise(self) -> Tensor:
         """Give the multipliers of the noise in silos' doors, `[runs, silos]`."""
@@ -78,6 +87,10 @@ class Plan:
     def choice_noise(self) -> Tensor:
         """Give the scales of the noise of private choices `[runs, silos]`."""
         return torch.tensor([[silo.choice_noise for silo in run] for run in self.silos])
+
+    def steps_at(self, number: int) -> Tensor | None:
+        """Say how many steps silos take in a round `[runs, silos]`; None: those of their work."""
+        return None if self.steps is None else self.steps[number]
 
     def present_at(self, number: int, runs: int, places: Sequence[int] | None) -> Tensor | None:
         """Say who takes part in a round `[runs, silos]`, of those whose `places` are given; None: all."""
@@ -103,13 +116,17 @@ def make_plan(
     on_progress: Callable[[int, int], None] | None = None,
     spending: str = "own",
     names: tuple[str, ...] = (),
+    planned: Tensor | None = None,
+    steps: Tensor | None = None,
 ) -> Plan:
     """Count what a method asks for, and find the noise that makes every silo end at its budget.
 
     `layers` are the lengths of the parameters in a vector, `names` their names; `delta` is `[runs, silos]`,
     as the roster's epsilon; `present` says who takes part when, `[rounds, runs, silos]`. With `spending`
     "uniform" all silos add the same noise and leave when their budgets are spent; with "closed-form" they
-    add that of `published.pfa_noise`, if it is more than needed.
+    add that of `published.pfa_noise`, if it is more than needed. `planned` says who would take part if
+    nobody dropped out, `steps` how many steps each takes, both as `present`: noise is found for all that is
+    planned, and silos are charged for what they send.
     """
     runs, facts = len(delta), Facts(roster, rounds, layers, names)
     counts = [dry_run(method, roster, layers, rounds, present=_mask(present, 0), names=names)]
@@ -124,20 +141,25 @@ def make_plan(
         counts = [one_pass(method, facts, present[:, 0], 0)]
     if present is not None or any(not torch.equal(row, roster.epsilon[0]) for row in roster.epsilon):
         counts = _every_run(method, facts, present, counts[0])
+    if spending == "uniform":
+        planned = present
     plans = [
-        _silo_plans(roster, work, counts[run % len(counts)], delta[run], run, _mask(present, run))
+        _silo_plans(
+            roster, work, counts[run % len(counts)], delta[run], run,
+            Attendance(_mask(present, run), _mask(planned, run), _mask(steps, run)),
+        )
         for run in range(runs)
-    ]
+    ]  # fmt: skip
     if same is not None:
         silos = tuple(
             tuple(_at(plan, ask.target, same[run]) for plan, ask in row) for run, row in enumerate(plans)
         )
-        return Plan(counts[0], silos, present)
+        return Plan(counts[0], silos, present, steps=steps)
     found = calibrate((ask.target for run in plans for _, ask in run if ask.target.steps), on_progress)
     if spending == "closed-form":
         found = {target: _more(target, least) for target, least in found.items()}
     silos = tuple(tuple(_spend(plan, ask, found) for plan, ask in run) for run in plans)
-    return Plan(counts[0], silos, present)
+    return Plan(counts[0], silos, present, steps=steps)
 
 
 def _at(plan: SiloPlan, target: Target, noise: float) -> SiloPlan:
@@ -176,44 +198,69 @@ def _mask(present: Tensor | None, run: int) -> Tensor | None:
 
 @dataclass(frozen=True)
 class _Ask:
+    """What a silo's noise must pay for, and what it will release: less, where it drops out."""
+
     target: Target
+    rate: float
     beside: tuple[Event, ...]
+    dropped: bool
 
 
 def _silo_plans(
-    roster: Roster, work: Sequence[Work], counts: Counts, delta: Tensor, run: int, present: Tensor | None
+    roster: Roster, work: Sequence[Work], counts: Counts, delta: Tensor, run: int, who: Attendance
 ) -> list[tuple[SiloPlan, _Ask]]:
     """Give what each silo does in one run, before its noise is known."""
     made = []
+    kinds = _kinds(counts.calls)
     for k, own in enumerate(work):
-        rounds = [n for n in range(len(counts.calls)) if present is None or bool(present[n, k])]
-        doors = [door for number in rounds for door in counts.calls[number]]
-        steps = own.steps * doors.count("descend")
-        selects = [door for door in doors if door.startswith("select")]
+        released = who.released(kinds, k, own.steps)
+        planned = who.planned_for(kinds, k, own.steps)
+        rate, most = all_sums(planned, own)
+        _, steps = all_sums(released, own)
+        asked, choices = _choices(planned), _choices(released)
         budget, own_delta = float(roster.epsilon[run, k]), float(delta[k])
+        if math.isfinite(budget) and any(door == DUAL_UNPROVEN for door, _, _ in planned):
+            raise Refused(CERTIFIES_NOTHING)
         beside: tuple[Event, ...] = ()
         noise = 0.0
-        if selects and math.isfinite(budget):
-            noise = choice_noise(budget * share_of(selects[0]), own_delta, len(selects))
-            beside = (Event("selection", noise, 1.0, len(selects)),)
-        target = Target(budget, own_delta, own.rate, steps, beside)
+        if asked and math.isfinite(budget):
+            share = next(share_of(door) for door, _, _ in planned if door.startswith("select"))
+            noise = choice_noise(budget * share, own_delta, asked)
+            beside = (Event("selection", noise, 1.0, asked),)
+        target = Target(budget, own_delta, rate, most, beside)
         plan = SiloPlan(
             roster.names[k], own, budget, own_delta, steps, 0.0, 0.0, counts.bytes_up[k],
-            counts.bytes_down[k], len(rounds), len(selects), noise,
+            counts.bytes_down[k], who.rounds(k, len(counts.calls)), choices, noise,
+            whole=any(door in (DUAL_WHOLE, DUAL_UNPROVEN) for door, _, _ in planned),
         )  # fmt: skip
-        made.append((plan, _Ask(target, beside)))
+        chosen = tuple(replace(event, count=choices) for event in beside if choices)
+        made.append((plan, _Ask(target, rate, chosen, (most, asked) != (steps, choices))))
     return made
 
 
 def _spend(plan: SiloPlan, ask: _Ask, found: dict[Target, Calibrated]) -> SiloPlan:
-    """Fill in a silo's noise and what it spends."""
-    if ask.target.steps:
-        done = found[ask.target]
-        return replace(plan, noise=done.noise, epsilon=done.epsilon)
-    if not plan.selections:
-        return plan
-    alone = math.inf if math.isinf(plan.budget) else epsilon_of(ask.beside, plan.delta)
-    return replace(plan, epsilon=alone)
+    """Fill in a silo's noise and what it spends; one that drops out spends less than its budget."""
+    noise = found[ask.target].noise if ask.target.steps else 0.0
+    if not plan.steps and not plan.selections:
+        return replace(plan, noise=noise)
+    if ask.target.steps and not ask.dropped:
+        return replace(plan, noise=noise, epsilon=found[ask.target].epsilon)
+    if math.isinf(plan.budget):
+        return replace(plan, noise=noise, epsilon=math.inf)
+    sums = (Event("gaussian", noise, ask.rate, plan.steps),) if plan.steps else ()
+    return replace(plan, noise=noise, epsilon=epsilon_of((*sums, *ask.beside), plan.delta))
+
+
+def _kinds(calls: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], np.ndarray]:
+    """Give the rounds in which the same doors are opened, by these doors."""
+    found: dict[tuple[str, ...], list[int]] = {}
+    for number, doors in enumerate(calls):
+        found.setdefault(doors, []).append(number)
+    return {doors: np.array(rounds) for doors, rounds in found.items()}
+
+
+def _choices(calls: Sequence[tuple[str, int, int]]) -> int:
+    return sum(count for door, count, _ in calls if door.startswith("select"))
 
 
 def share_of(door: str) -> float:

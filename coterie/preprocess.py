@@ -9,7 +9,7 @@ import numpy as np
 from .errors import Problem, nearest
 from .sources.table import Table, numbers
 
-FEATURES = ("auto", "none", "invert", "log", "standardize")
+FEATURES = ("auto", "none", "invert", "log", "standardize", "unit")
 KINDS = ("auto", "classification", "regression")
 # One pair of public bounds for all number columns, or a pair for each column named.
 Ranges = tuple[float, float] | Mapping[str, tuple[float, float]]
@@ -122,7 +122,8 @@ def features(x: np.ndarray, how: str) -> tuple[Transform, float, tuple[str, ...]
     """Give a transform for each silo's (training, test) features, the late scale, and notes.
 
     "auto" divides bytes by 255 and leaves other numbers alone; "invert" does so after taking them from
-    255, which makes dark writing on white large numbers on zero; "log" is log(1 + x);
+    255, which makes dark writing on white large numbers on zero; "log" is log(1 + x); "unit" divides each
+    example by its own norm, so that no other example is looked at;
     "standardize" uses the mean and deviation of each silo's own training examples, which
     is an access to examples that no budget pays for, and the statement says so.
     """
@@ -131,6 +132,8 @@ def features(x: np.ndarray, how: str) -> tuple[Transform, float, tuple[str, ...]
     if how == "standardize":
         note = "features standardized with each silo's own statistics, without noise"
         return _standardize, 1.0, (note,)
+    if how == "unit":
+        return lambda a, b: (unit(a), unit(b)), 1.0, ()
     if how == "log":
         if x.min() < 0:
             raise Problem("data.features: 'log' needs values >= 0")
@@ -141,6 +144,24 @@ def features(x: np.ndarray, how: str) -> tuple[Transform, float, tuple[str, ...]
         return lambda a, b: (255 - a, 255 - b), 1 / 255, ()
     scale = 1 / 255 if how == "auto" and x.dtype == np.uint8 else 1.0
     return lambda a, b: (a, b), scale, ()
+
+
+def unit(x: np.ndarray, bound: float | None = None) -> np.ndarray:
+    """Divide each example by its norm; with a public bound by that, shortening longer ones to it."""
+    wide = x.reshape(len(x), -1).astype(np.float64)
+    norm = np.linalg.norm(wide, axis=1, keepdims=True)
+    least = np.where(norm > 0, norm, 1.0) if bound is None else np.maximum(norm, bound)
+    return (wide / least).reshape(x.shape).astype(np.float32)
+
+
+def against_rest(
+    y: np.ndarray, classes: tuple[str, ...], positive: str
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Set one class against the rest: targets 0 and 1, and two classes."""
+    if positive not in classes:
+        known = "the target is a number" if not classes else nearest(positive, classes)
+        raise Problem(f"data.positive: there is no class '{positive}'; {known}")
+    return (y == classes.index(positive)).astype(np.int64), (f"not {positive}", positive)
 
 
 def _log(x: np.ndarray) -> np.ndarray:

@@ -14,29 +14,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .cohort.sampling import Work, coins
+from .cohort.sampling import coins
 from .federation import Federation, Silo
 from .merging import BITS, COUNT, LONGEST, PACE, SERVER, SHORTEST, Merge, row_keys
 from .messages import addressed, pack, unpack
 from .method import Method, PerRun, for_run, per_run
 from .oracle import Oracle
 from .plan import Plan
+from .reference_duals import SlowDuals
+from .reference_duals import Terms as Terms
 from .roster import Roster, Steps
 from .simulate import SeededStart
 from .streams import SeededStreams
 from .task import Task
 from .tree import concatenate, map_leaves
-
-
-@dataclass(frozen=True, eq=False)
-class Terms:
-    """What one silo trains with in one run."""
-
-    work: Work
-    lr: float
-    clip: float
-    noise: float
-    choice: float = 0.0
 
 
 class SlowOracle(Oracle):
@@ -51,7 +42,9 @@ class SlowOracle(Oracle):
         streams: SeededStreams,
         number: int,
         rounds: int,
+        steps: int | None = None,
     ) -> None:
+        self.steps = terms.work.steps if steps is None else steps
         self.task, self.silo, self.scale, self.terms = task, silo, scale, terms
         self.streams, self.round, self.rounds, self.calls = streams, number, rounds, 0
 
@@ -71,7 +64,7 @@ class SlowOracle(Oracle):
         sampler, noise = self.streams.generators(0, name, self.round, call)
         hits = coins(sampler, work, work.steps)
         vector = start.reshape(-1).clone()
-        for step in range(work.steps):
+        for step in range(self.steps):
             total = torch.zeros_like(vector)
             for i in np.flatnonzero(hits[step]):
                 gradient = self.gradient(vector, int(i), imitate, strength)
@@ -98,6 +91,28 @@ class SlowOracle(Oracle):
             errors = sum(self.error(vector, row) for row in range(len(self.silo.y)))
             noisy.append(errors - self.terms.choice * noise)
         return torch.tensor([[int(np.argmin(noisy))]])
+
+    def solve_dual(
+        self,
+        start: Tensor,
+        duals: Tensor,
+        *,
+        stiffness: Tensor,
+        xi: PerRun = 1.0,
+        whole: bool = False,
+        unproven: tuple[Tensor, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Move duals one example at a time."""
+        dice = self.streams.generators(0, self.silo.name, self.round, self.calls)
+        self.calls += 1
+        silo = SlowDuals(self.task, self.silo, self.scale, self.terms, float(stiffness))
+        share, own = float(per_run(xi)), (start.reshape(-1), duals[0, 0].double().numpy())
+        if unproven is not None:
+            noise = float(unproven[0]) / share, float(unproven[1])
+            sums, moved = silo.unproven(*own, self.steps, dice, noise)
+        else:
+            sums, moved = (silo.in_turn if whole else silo.apart)(*own, self.steps, dice)
+        return share * sums.reshape(1, 1, -1), duals + share * moved.reshape(duals.shape)
 
     def error(self, vector: Tensor, row: int) -> float:
         """Give the error of one example, in [0, 1]."""
@@ -147,9 +162,11 @@ class ReferenceSilo:
         self.rounds = start.rounds
         self.own = pack(method.init(start, 1)[1])
 
-    def answer(self, message: bytes, number: int) -> bytes:
-        """Do one round's work and give the upload."""
-        oracle = SlowOracle(self.task, self.silo, self.scale, self.terms, self.streams, number, self.rounds)
+    def answer(self, message: bytes, number: int, steps: int | None = None) -> bytes:
+        """Do one round's work, so many steps of it, and give the upload."""
+        oracle = SlowOracle(
+            self.task, self.silo, self.scale, self.terms, self.streams, number, self.rounds, steps
+        )
         upload, own = self.method.local(unpack(message), unpack(self.own), oracle)
         self.own = pack(own)
         return pack(upload)
@@ -294,8 +311,11 @@ def run_reference(
     for number in range(rounds):
         sent = single.broadcast(shared)
         here = [True] * count if plan.present is None else plan.present[number, run].tolist()
+        steps = [None] * count if plan.steps is None else plan.steps[number, run].tolist()
         answers = [
-            silo.answer(pack(addressed(sent, k, count)), number) for k, silo in enumerate(silos) if here[k]
+            silo.answer(pack(addressed(sent, k, count)), number, steps[k])
+            for k, silo in enumerate(silos)
+            if here[k]
         ]
         found = iter(unpack(answer) for answer in answers)
         shape = unpack(answers[0] if answers else silos[0].shape(pack(addressed(sent, 0, count)), number))

@@ -36,7 +36,7 @@ class SiloRecord:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One run."""
+    """One run; `gaps` are duality gaps after rounds, of a dual method without privacy."""
 
     method: str
     settings: dict[str, Any]
@@ -48,6 +48,7 @@ class RunRecord:
     bytes_up: int
     bytes_down: int
     history: list[tuple[int, float]]
+    gaps: list[tuple[int, float]] = field(default_factory=list)
 
     @property
     def label(self) -> str:
@@ -63,7 +64,10 @@ def label_of(method: str, settings: dict[str, Any]) -> str:
 
 @dataclass
 class Result:
-    """Runs, with the personal vectors of each: `vectors[run]` is `[silos, P]`."""
+    """Runs, with the personal vectors of each: `vectors[run]` is `[silos, P]`.
+
+    `relations[run]` is Omega `[silos, silos]`, of methods that learn how silos are related.
+    """
 
     task: Task
     names: tuple[str, ...]
@@ -72,10 +76,12 @@ class Result:
     notes: list[str] = field(default_factory=list)
     tuning: dict[str, Any] | None = None
     published: dict[str, dict[str, Any]] = field(default_factory=dict)
+    relations: dict[int, Tensor] = field(default_factory=dict)
 
     def add(self, other: Result) -> None:
         """Take in the runs of another result."""
         self.vectors |= {len(self.runs) + r: v for r, v in other.vectors.items()}
+        self.relations |= {len(self.runs) + r: omega for r, omega in other.relations.items()}
         self.runs += other.runs
         self.published |= other.published
         self.notes += [note for note in other.notes if note not in self.notes]

@@ -56,6 +56,11 @@ class SeededStart:
         vectors = [_apart(self.task.initial(seed), seed if apart else None) for seed in seeds]
         return torch.stack(vectors).unsqueeze(1).to(self.device)
 
+    def duals(self, silos: int) -> Tensor:
+        """Give a dual of zero for each example and output: `[runs, silos, longest, outputs]`."""
+        longest = int(self.roster.sizes.max())
+        return torch.zeros(len(self.seeds), silos, longest, self.task.outputs, device=self.device)
+
 
 def _apart(vector: Tensor, seed: int | None) -> Tensor:
     """Replace a vector of zeros by small random numbers, if there is a seed for them."""
@@ -99,7 +104,9 @@ def simulate(
         merging = roster
         if plan.merge is not None:
             merging = MergingRoster.of(roster, plan.merge, streams, number, plan.counts.merged[number])
-        state = _round(method, cohort, plan.counts.calls[number], rounds, merging, streams, state, present)
+        steps = plan.steps_at(number)
+        calls = plan.counts.calls[number]
+        state = _round(method, cohort, calls, rounds, merging, streams, state, present, steps)
         yield state
 
 
@@ -112,10 +119,11 @@ def _round(
     streams: Streams,
     state: State,
     present: Tensor | None,
+    steps: Tensor | None,
 ) -> State:
     shared, own = state.shared, state.own
     at_home = isinstance(roster, MergingRoster)
-    oracle = CohortOracle(cohort, streams, state.round, calls, rounds, present, at_home=at_home)
+    oracle = CohortOracle(cohort, streams, state.round, calls, rounds, present, at_home, steps)
     if present is not None:
         present = present.to(cohort.device)
     uploads, own = method.local(method.broadcast(shared), own, oracle)

@@ -112,6 +112,8 @@ def check_sweep(experiment: Experiment, tuning: Tuning, metered: bool) -> None:
         raise Problem("a sweep needs a list to choose from, as train.lr = [0.1, 0.3] or a method's setting")
     if experiment.privacy.unit != "example":
         raise Problem("privacy.unit: a sweep is billed for the unit 'example' only")
+    if experiment.training.dropping is not None:
+        raise Problem("train.drop, train.uneven: a sweep is billed for rounds in which everybody does all")
     if experiment.training.participation is not None:
         raise Problem("train.participation: a sweep is billed for rounds in which everybody takes part")
     if experiment.budgets != "own":
@@ -169,12 +171,12 @@ def tuned_plan(
     silos = []
     for k, silo in enumerate(plan.silos[0]):
         beside = tuple(event for event in (sweep.scores[k],) if event is not None)
-        key = silo.budget, silo.delta, silo.work.rate, silo.steps, beside
+        key = silo.budget, silo.delta, silo.rate, silo.steps, beside
         if key not in found:
             found[key] = 0.0, math.inf
             if math.isfinite(silo.budget) and silo.steps:
                 noise = noise_for_tuning(*key[:4], sweep.trials, beside).noise
-                events = (Event("gaussian", noise, silo.work.rate, silo.steps), *beside)
+                events = (Event("gaussian", noise, silo.rate, silo.steps), *beside)
                 found[key] = noise, server_epsilon(events, max(1, len(sweep.drawn)), silo.delta)
         noise, spent = found[key]
         silos.append(replace(silo, noise=noise, epsilon=spent))

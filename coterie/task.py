@@ -86,12 +86,28 @@ def hinge(output: Tensor, target: Tensor) -> Tensor:
     return (1 - (2 * target - 1) * output.squeeze(-1)).clamp(min=0)
 
 
+def squared_hinge(output: Tensor, target: Tensor) -> Tensor:
+    """Squared hinge loss of each score; the target is 0 or 1."""
+    return hinge(output, target).square()
+
+
+def one_against_rest(output: Tensor, target: Tensor) -> Tensor:
+    """Hinge losses of each class against the rest, added up; a score for each class."""
+    classes = torch.arange(output.shape[-1], device=output.device)
+    signs = 2 * (target.unsqueeze(-1) == classes).to(output.dtype) - 1
+    return (1 - signs * output).clamp(min=0).sum(-1)
+
+
 LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "squared": squared,
     "cross-entropy": cross_entropy,
     "logistic": logistic,
     "hinge": hinge,
+    "squared-hinge": squared_hinge,
+    "one-against-rest": one_against_rest,
 }
+TWO_CLASSES = ("logistic", "hinge", "squared-hinge")
+SCORE_EACH_CLASS = ("cross-entropy", "one-against-rest")
 
 
 @dataclass(frozen=True)
@@ -113,16 +129,16 @@ class Task:
             raise Problem("model.loss: 'squared' needs a numeric target, got classes")
         if self.loss != "squared" and not self.classes:
             raise Problem(f"model.loss: '{self.loss}' needs classes, the target is numeric")
-        if self.loss in ("logistic", "hinge") and self.classes != 2:
+        if self.loss in TWO_CLASSES and self.classes != 2:
             raise Problem(
-                f"model.loss: '{self.loss}' needs two classes, the data has {self.classes};"
-                " use 'cross-entropy'"
+                f"model.loss: '{self.loss}' needs two classes, the data has {self.classes}; use"
+                " 'one-against-rest' or 'cross-entropy', or set one class against the rest by data.positive"
             )
 
     @property
     def outputs(self) -> int:
         """How many numbers the module must give for one example."""
-        return self.classes if self.loss == "cross-entropy" else 1
+        return self.classes if self.loss in SCORE_EACH_CLASS else 1
 
     @property
     def metric(self) -> str:
@@ -185,7 +201,7 @@ class Task:
         output = self.predict(parameters, x)
         if self.loss == "squared":
             return squared(output, y)
-        if self.loss == "cross-entropy":
+        if self.loss in SCORE_EACH_CLASS:
             return (output.argmax(-1) == y).float()
         return ((output.squeeze(-1) > 0).long() == y).float()
 
@@ -276,7 +292,7 @@ def make_task(
     """
     if loss == "auto":
         loss = "cross-entropy" if classes else "squared"
-    outputs = classes if loss == "cross-entropy" else 1
+    outputs = classes if loss in SCORE_EACH_CLASS else 1
     factory = find_factory(name)
     given = {"input_shape": shape, "outputs": outputs}
     accepted = inspect.signature(factory).parameters

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from .cohort.sampling import Work, epochs_of_work
+from .dropping import Dropping
 from .errors import Problem
 from .participation import Participation
 from .privacy.budget import Swept
@@ -19,7 +20,8 @@ class Training:
 
     A round is `epochs` expected passes over a silo's examples, or `steps` batches.
     `lr` may be one number, one for each silo, or a list (one run each). `participation` says who takes
-    part in a round; None: everybody. `memory` bounds the working memory of a step, in bytes.
+    part in a round; None: everybody; `dropping` who of these drops out, and who does less. `memory` bounds
+    the working memory of a step, in bytes.
     """
 
     rounds: int = 50
@@ -31,6 +33,7 @@ class Training:
     participation: Participation | None = None
     memory: int = 2**30
     device: str = "cpu"
+    dropping: Dropping | None = None
 
     def __post_init__(self) -> None:
         for key in ("rounds", "batch", "steps"):

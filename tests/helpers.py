@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -53,6 +54,12 @@ def every_method() -> list[Method]:
     return [*single, PFA(**wide, centre="none"), PFAPlus(**wide, centre="none"), *after]
 
 
+def shortened(federation: Federation) -> Federation:
+    """Divide the features by a bound on their norm, for methods that need features of norm 1 at most."""
+    bound = max(float(silo.x.flatten(1).float().norm(dim=1).max()) for silo in federation.silos)
+    return replace(federation, scale=1 / (1.001 * bound))
+
+
 def title(method: Method) -> str:
     return described(method).replace(" ", "_")
 
@@ -71,6 +78,11 @@ def experiment(
     delta=1e-3,
     **training,
 ) -> Experiment:
+    if method.linear:
+        federation = shortened(federation)
+        loss = "one-against-rest" if federation.classes else "squared"
+        classes = len(federation.classes)
+        task = task or make_task("linear", shape=federation.shape, classes=classes, loss=loss)
     training = {"rounds": 3, "batch": 8, "lr": 0.2} | training
     made = Experiment(
         federation,

@@ -19,7 +19,7 @@ def test_reference_engine_gives_the_same_vectors(federation, method):
         torch.testing.assert_close(fast[run], reference_vectors(made, run), atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("method", ALL, ids=title)
+@pytest.mark.parametrize("method", [method for method in ALL if not method.linear], ids=title)
 @pytest.mark.parametrize("model", ["mlp", "cnn"])
 def test_reference_engine_on_networks(classes, method, model):
     options = {"hidden": 5} if model == "mlp" else {"channels": 2}

@@ -81,7 +81,7 @@ def test_one_round_charged_where_many_were_trained(monkeypatch, tmp_path):
     made = silent(rounds=ROUNDS, steps=2)
     doors = metering._doors
     assert noise_is_as_charged(made)
-    monkeypatch.setattr(metering, "_doors", lambda calls, here: doors(calls[:1], here))
+    monkeypatch.setattr(metering, "_doors", lambda calls, here, steps: doors(calls[:1], here, steps))
     assert not noise_is_as_charged(made)
     meter, plan = meter_for(made, tmp_path)
     with pytest.raises(Spent, match="round 1: no silo can go on"):  # what is not charged does not happen

@@ -23,6 +23,7 @@ UNSOUND_FOR_SILOS = {
     "mocha": "merge looks into raw uploads",
     "mr-mtl-auto": "the mean is uniform over all",
     "ifca": "what a silo chooses is raw",
+    "dual": "dual coordinates are noised in the silos",
     "weiavg": "the mean is uniform over all",
     "pfa": "the mean is uniform over all",
     "pfa+": "a silo sends one real vector",

@@ -33,6 +33,7 @@ SENDS = {
     "mr-mtl-auto": "the model",
     "ditto": "the model",
     "mocha": "the model",
+    "dual": "the model",
     "ifca": "the model and 8 bytes",
     "weiavg": "the model",
     "pfa": "the model",

@@ -11,7 +11,8 @@ from coterie.errors import Problem
 from coterie.method import HandOver
 from coterie.methods import IFCA, MRMTL, Ditto, FedAvg, FineTune, Local, Mocha, Then
 from coterie.methods.clustered import _refilled
-from coterie.methods.covariance import pulls, relations
+from coterie.methods.covariance import pulls
+from coterie.methods.covariance import related as relations
 from coterie.oracle import CohortOracle
 from coterie.plan import choice_noise
 from coterie.privacy.accountant import epsilon_of

@@ -73,12 +73,14 @@ def descend(
     strength: Tensor | None = None,
     present: Tensor | None = None,
     imitate: Tensor | None = None,
+    steps: Tensor | None = None,
 ) -> Tensor:
     """Take each silo's steps from `start` `[runs, silos, P]`, with a pull toward another vector.
 
     A step is `w - lr * (noisy mean gradient + strength * (w - toward))`. The pull is
     outside the clip: it costs nothing as long as its target and strength are released.
-    Silos that are not `present` `[runs, silos]` take no step. With `imitate` the strength is not that of a
+    Silos that are not `present` `[runs, silos]` take no step; others those of their work, or the first
+    so many of them that `steps` `[runs, silos]` says. With `imitate` the strength is not that of a
     pull, but of imitating these vectors' predictions, in the loss of each example (see `imitation`).
     """
     keep_freed_memory()
@@ -89,6 +91,9 @@ def descend(
     here = torch.from_numpy(np.flatnonzero(active)).to(start.device)
     whole = start.reshape(runs * silos, size)
     expected = torch.tensor([w.expected for w in cohort.work]).repeat(runs).reshape(-1, 1).to(start.device)
+    counts = np.tile([w.steps for w in cohort.work], runs)[active]
+    if steps is not None:
+        counts = np.minimum(counts, steps.reshape(-1).cpu().numpy()[active])
     pull, teacher = None, None
     given = toward if imitate is None else imitate
     if given is not None and strength is not None:
@@ -102,30 +107,31 @@ def descend(
     names = cohort.examples.names
     dice = [streams.generators(pair // silos, names[pair % silos], round_, call) for pair in here.tolist()]
     if teacher is None and bool(torch.isinf(cohort.settings.clip.reshape(-1)[here]).all()):
-        vectors = _without_clips(cohort, whole[here], active, pace, dice)
+        vectors = _without_clips(cohort, whole[here], active, counts, pace, dice)
     else:
-        vectors = _with_clips(cohort, whole[here], active, pace, dice, teacher)
+        vectors = _with_clips(cohort, whole[here], active, counts, pace, dice, teacher)
     if active.all():
         return vectors.reshape(runs, silos, size)
     return whole.index_copy(0, here, vectors).reshape(runs, silos, size)
 
 
 def _without_clips(
-    cohort: Cohort, vectors: Tensor, active: np.ndarray, pace: Pace, dice: list[Pair]
+    cohort: Cohort, vectors: Tensor, active: np.ndarray, counts: np.ndarray, pace: Pace, dice: list[Pair]
 ) -> Tensor:
     """Take steps without privacy of examples, from sums of gradients of whole batches."""
     silo, who = np.flatnonzero(active) % len(cohort.work), active.tobytes()
-    steps, expected = np.array([[w.steps, w.expected] for w in cohort.work]).T
+    expected = np.array([w.expected for w in cohort.work])
     room = room_for(cohort.task, cohort.memory, expected[silo])
     batches = (_toss(cohort, dice, who, *block) for block in _blocks(cohort, len(dice), 0))
     drawn = itertools.chain.from_iterable(batches)
-    return walk(cohort.task, cohort.examples, vectors, silo, steps[silo], pace, drawn, room)
+    return walk(cohort.task, cohort.examples, vectors, silo, counts, pace, drawn, room)
 
 
 def _with_clips(
     cohort: Cohort,
     vectors: Tensor,
     active: np.ndarray,
+    counts: np.ndarray,
     pace: Pace,
     dice: list[Pair],
     teacher: Teacher | None,
@@ -134,13 +140,14 @@ def _with_clips(
     here = torch.from_numpy(active).to(vectors.device)
     clip, noise = cohort.settings.clip.reshape(-1)[here], cohort.settings.noise.reshape(-1)[here]
     deviation = torch.where(noise == 0, 0.0, noise * clip).reshape(-1, 1)
-    counts = np.tile([w.steps for w in cohort.work], cohort.runs)[active]
     steps_left, fewest = torch.from_numpy(counts).to(vectors.device), min(counts, default=0)
     noisy = [bool(flag) for flag in (noise > 0).tolist()]
     chunk = rows_within(cohort.task if teacher is None else teacher.task, cohort.memory)
     size, who = vectors.shape[1], active.tobytes()
     blocks = (_draw(cohort, dice, noisy, size, who, *block) for block in _blocks(cohort, len(dice), size))
     for step, (rows, drawn) in enumerate(itertools.chain.from_iterable(blocks)):
+        if step >= max(counts, default=0):
+            break
         rows = rows.to(cohort.device)
         gradient = clipped_sums(cohort.task, cohort.examples, vectors, rows, clip, chunk, teacher)
         gradient += deviation * drawn.to(vectors.device)

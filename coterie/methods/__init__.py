@@ -10,6 +10,7 @@ from .chain import FineTune, Then
 from .clustered import IFCA
 from .covariance import Mocha
 from .ditto import Ditto
+from .dual import Dual
 from .heads import Heads
 from .local import Local
 from .mean_regularised import MRMTL
@@ -33,6 +34,7 @@ METHODS: dict[str, type[Method]] = {
         PPSGD,
         Joint,
         Mocha,
+        Dual,
         IFCA,
         WeiAvg,
         PFA,
@@ -49,6 +51,7 @@ __all__ = [
     "PFA",
     "PPSGD",
     "Ditto",
+    "Dual",
     "FedAvg",
     "FedProx",
     "FineTune",

@@ -143,6 +143,10 @@ class _At:
             raise Problem("a method that starts from several models cannot come after another one")
         return self.vectors
 
+    def duals(self, silos: int) -> Tensor:
+        """Refuse."""
+        raise Problem("this method cannot come after another one: it begins with duals of its own")
+
     @property
     def roster(self) -> Roster:
         """Give the silos, where they are known."""

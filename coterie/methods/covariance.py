@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..errors import Problem
-from ..method import Method, PerRun, Start, per_run, setting
+from ..method import LearnedRelations, Method, PerRun, Start, per_run, setting
 from ..roster import Roster
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ FLOOR = 1e-3  # of the largest eigenvalue of Omega
 class Mocha(Method):
     """Every silo trains its own model, pulled by those that the server found to be related.
 
-    Relations are learned from released vectors only, so they cost no privacy.
+    LearnedRelations are learned from released vectors only, so they cost no privacy.
     """
 
     name: ClassVar[str] = "mocha"
@@ -54,15 +54,20 @@ class Mocha(Method):
         if roster.groups is not None:
             raise Problem("'mocha' relates all silos, and cannot learn within clusters: not after ifca")
         models = shared["models"] + uploads
-        anchor, strength = pulls(models, relations(models))
+        anchor, strength = pulls(models, related(models))
         return {"models": models, "anchor": anchor, "strength": strength}
+
+    def learned_relations(self, shared: dict[str, Tensor], own: Tensor) -> LearnedRelations:
+        """Give Omega."""
+        inverse = related(shared["models"]).double().inverse()
+        return LearnedRelations((inverse / inverse.diagonal(dim1=1, dim2=2).sum(-1)[:, None, None]).float())
 
     def personal(self, sent: dict[str, Tensor], own: Tensor) -> Tensor:
         """Predict with the silo's own model."""
         return own
 
 
-def relations(models: Tensor) -> Tensor:
+def related(models: Tensor) -> Tensor:
     """Give M `[runs, silos, silos]` of models `[runs, silos, P]`: the inverse of silos times Omega."""
     wide, silos = models.double(), models.shape[1]
     values, vectors = torch.linalg.eigh(wide @ wide.transpose(1, 2))

@@ -19,6 +19,7 @@ from .adversaries import ADVERSARIES, table
 from .events import Event, grouped, joined
 from .kept import Kept
 from .published import Published, published_for, warning
+from .published_dual import published_dual
 from .published_merges import merge_warnings, published_for_merges
 from .trials import Trials
 from .tuning import COVERED, chosen_epsilon
@@ -135,7 +136,7 @@ def statement(
     `kept` are numbers of earlier statements, not found again. With `merges` the unit is the whole silo.
     """
     whole = grouped(events)
-    found = _found(whole, delta, kept)
+    found = _beside_dual(_found(whole, delta, kept), settings, [asdict(door) for door in doors], whole, delta)
     private = math.isfinite(found["epsilon"])
     certified = max(found["epsilon"], charged)
     unit = "example" if merges is None else "silo"
@@ -185,6 +186,21 @@ def _beside(found: dict[str, Any], merges: Merges | None, delta: float) -> dict[
         return {"published": found["published"], "warnings": found["warnings"]}
     published = [asdict(one) for one in published_for_merges(merges, delta)]
     return {"published": published, "warnings": merge_warnings(merges, delta)}
+
+
+def _beside_dual(
+    found: dict[str, Any],
+    settings: dict[str, Any],
+    doors: Sequence[dict[str, Any]],
+    events: tuple[Event, ...],
+    delta: float,
+) -> dict[str, Any]:
+    """Add what the paper on dual coordinates reports, where its doors were opened."""
+    used = [(door["door"], door["calls"], door["steps"]) for door in doors]
+    more = published_dual(settings, used, events, delta)
+    lines = [line for line in (warning(one, found["lower"]) for one in more) if line]
+    published = [*found["published"], *(asdict(one) for one in more)]
+    return {**found, "published": published, "warnings": [*found["warnings"], *lines]}
 
 
 def _found(events: tuple[Event, ...], delta: float, kept: Kept | None) -> dict[str, Any]:
@@ -268,6 +284,7 @@ def _recompute(content: dict[str, Any]) -> None:
     if said["delta"] is None or said["budget"] is None:
         raise Problem("statement: guarantee.delta and guarantee.budget must be stated where epsilon is")
     found = numbers(events, said["delta"])
+    found = _beside_dual(found, content["settings"], content["doors"], grouped(events), said["delta"])
     for key, least in (("epsilon", True), ("replace_one", True), ("lower", False)):
         true, value = found[key], math.inf if said[key] is None else said[key]
         if (value < true * (1 - 1e-9)) if least else (value > true * (1 + 1e-9)):

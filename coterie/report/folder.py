@@ -9,6 +9,7 @@ import json
 import math
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 from torch import Tensor
 
 from ..config import Config
+from ..doors import SAMPLED
 from ..errors import Problem
 from ..experiment import Experiment
 from ..jsonable import finite
@@ -135,6 +137,8 @@ class Folder:
             silos = range(len(plan.silos[run]))
             contents = [statement_of(experiment, plan, run, k, meter, kept) for k in silos]
             self.save_run(experiment, labels[number], contents, result.vectors[run])
+            if run in result.relations:
+                self.save_relations(labels[number], experiment.federation.names, result.relations[run])
             result.published[experiment.labels[number]] = {
                 content["silo"]: published_facts(content) for content in contents
             }
@@ -152,6 +156,14 @@ class Folder:
             write(place.with_suffix(".html"), lambda at, text=shown: _put(at, text))  # type: ignore[misc]
             place = self.path / "models" / label / f"{name}.safetensors"
             write(place, lambda at, vector=vector: save_vector(experiment.task, vector, at))  # type: ignore[misc]
+
+    def save_relations(self, label: str, names: tuple[str, ...], omega: Tensor) -> None:
+        """Write how silos are related, as data and as a picture."""
+        from .relations_plot import draw_relations, relations_facts
+
+        place = self.path / "relations" / f"{label}.json"
+        write_json(place, relations_facts(omega, names))
+        write(place.with_suffix(".png"), lambda at: draw_relations(omega, names, label, at))
 
 
 def published_facts(statement: dict[str, Any]) -> dict[str, Any]:
@@ -219,21 +231,12 @@ def statement_for(
     silo = plan.silos[run][k]
     trials = 1 if tuning is None else tuning["ran"]
     rounds = [number for first, last in account.rounds for number in range(first, last)]
-    opened = [
-        door.split()[0]
-        for number in rounds
-        if plan.present is None or bool(plan.present[number, run, k])
-        for door in plan.counts.calls[number]
-    ]
-    calls, choices = trials * opened.count("descend"), trials * opened.count("select")
     scores = trials * rounds.count(len(plan.counts.calls) - 1) if scored else 0
     tests = len(experiment.federation.silos[k].test_y)
     doors = [
-        Door("descend", calls, silo.work.steps, "poisson", silo.work.rate, silo.work.expected,
-             float(experiment.clip[run, k])),
-        Door("select", choices, 1, "all examples", 1.0, silo.work.size, 1.0),
+        *opened_doors(plan, run, k, rounds, trials, float(experiment.clip[run, k])),
         Door("score", scores, 1, "all test examples", 1.0, tests, 1.0),
-    ]  # fmt: skip
+    ]
     return statement(
         silo=silo.name,
         method=experiment.method.name,
@@ -250,6 +253,27 @@ def statement_for(
         tuning=tuning,
         kept=kept,
     )
+
+
+def opened_doors(plan: Plan, run: int, k: int, rounds: list[int], trials: int, clip: float) -> list[Door]:
+    """Give the doors that a silo opened in some rounds, by the dry run; where steps differ, each apart."""
+    silo = plan.silos[run][k]
+    counts: Counter[tuple[str, int]] = Counter()
+    for number in rounds:
+        if plan.present is None or bool(plan.present[number, run, k]):
+            steps = silo.work.steps if plan.steps is None else int(plan.steps[number, run, k])
+            for door in plan.counts.calls[number]:
+                counts[
+                    door.split()[0] if door.startswith("select") else door, steps if door in SAMPLED else 1
+                ] += trials
+    found = []
+    for (door, steps), calls in sorted(counts.items()):
+        if door in SAMPLED:
+            sample = ("poisson", silo.work.rate, silo.work.expected, clip)
+        else:
+            sample = ("all examples", 1.0, float(silo.work.size), 1.0 if door == "select" else clip)
+        found.append(Door(door, calls, steps, *sample))
+    return found
 
 
 def read_run(content: dict[str, Any]) -> RunRecord:
