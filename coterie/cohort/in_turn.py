@@ -7,6 +7,7 @@ examples of its silo is read off their products, which are made once where they 
 from __future__ import annotations
 
 import functools
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -22,7 +23,7 @@ from .linear import Points, linear_shape, points_of
 from .sampling import Work
 
 SENSITIVITY = 2.0  # times the clip: one example may change all of an upload
-BLOCK = 64  # coordinates whose products are made at a time, where those of all do not fit
+BLOCK = 16  # turns after which the scores of all are brought up to date
 
 
 def solve_in_turn(
@@ -84,37 +85,40 @@ def order(sampler: np.random.Generator, work: Work, steps: int) -> np.ndarray:
 
 
 def _moved(cohort: Cohort, points: Points, pairs: Pairs, orders: list[np.ndarray]) -> np.ndarray:
-    """Give the duals after all moves."""
+    """Give the duals after all moves, which are made a block at a time."""
     silos, longest = len(cohort.work), points.longest
     lengths = np.array([len(own) for own in orders], dtype=np.int64)
-    padded = np.zeros((lengths.max(initial=0), len(orders)), dtype=np.int64)
+    padded = np.zeros((len(orders), lengths.max(initial=0)), dtype=np.int64)
     for row, own in enumerate(orders):
-        padded[: len(own), row] = own
-    real = np.arange(len(padded))[:, None] < lengths
-    reached, loss = pairs.duals.copy(), cohort.task.loss
-    x = points.x.reshape(silos, longest, -1)
-    if 4 * silos * longest**2 <= cohort.memory / 4:
-        scores = _products(x, pairs.models.transpose(0, 2, 1), pairs.silos, first=True)
-        rows = padded + longest * pairs.silos
-        grams = _grams(cohort.task, cohort.examples)
-        _turns(loss, points, pairs.stiffness, reached, scores, (padded, padded, rows, real), grams, rows)
-        return reached
-    model = pairs.models.copy()
-    for start in range(0, len(padded), BLOCK):
-        part = padded[start : start + BLOCK]
-        own = points.x[part.T + longest * pairs.silos[:, None]]
-        grams = np.matmul(own, own.transpose(0, 2, 1))
-        count = len(part)
-        before = reached.copy()
-        scores = np.matmul(own, model.transpose(0, 2, 1))
-        local = np.broadcast_to(np.arange(count)[:, None], part.shape)
-        rows = part + longest * pairs.silos
-        among = local + count * np.arange(part.shape[1])
-        turns = (local, part, rows, real[start : start + BLOCK])
-        _turns(loss, points, pairs.stiffness, reached, scores, turns, grams.reshape(-1, count), among)
-        moves = _products((reached - before).transpose(0, 2, 1), x, pairs.silos)
-        model = model + pairs.stiffness[:, None, None].astype(np.float32) * moves
+        padded[row, : len(own)] = own
+    real = np.arange(padded.shape[1]) < lengths[:, None]
+    reached, stiffness = pairs.duals.copy(), pairs.stiffness.astype(np.float32)[:, None, None]
+    x, model = points.x.reshape(silos, longest, -1), pairs.models.copy()
+    known = 4 * silos * longest**2 <= cohort.memory / 4
+    scores = _products(x, model.transpose(0, 2, 1), pairs.silos, first=True) if known else np.empty(0)
+    for start in range(0, padded.shape[1], BLOCK):
+        cut = slice(start, start + BLOCK)
+        block = Block(padded[:, cut], padded[:, cut] + longest * pairs.silos[:, None], real[:, cut])
+        if known:
+            rows = _grams(cohort.task, cohort.examples)[block.rows]
+            among = np.take_along_axis(rows, block.examples[:, None, :], axis=2)
+            score = np.take_along_axis(scores, block.examples[:, :, None], axis=1)
+            moves = _turns(cohort.task.loss, points, pairs.stiffness, reached, score, among, block)
+            scores += stiffness * np.matmul(rows.transpose(0, 2, 1), moves)
+        else:
+            own = points.x[block.rows]
+            among, score = np.matmul(own, own.transpose(0, 2, 1)), np.matmul(own, model.transpose(0, 2, 1))
+            moves = _turns(cohort.task.loss, points, pairs.stiffness, reached, score, among, block)
+            model += stiffness * np.matmul(moves.transpose(0, 2, 1), own)
     return reached
+
+
+class Block(NamedTuple):
+    """Some turns, `[pairs, turns]`: the examples that move, their rows among all, and which are real."""
+
+    examples: np.ndarray
+    rows: np.ndarray
+    real: np.ndarray
 
 
 def _turns(
@@ -122,34 +126,30 @@ def _turns(
     points: Points,
     stiffness: np.ndarray,
     reached: np.ndarray,
-    scores: np.ndarray,
-    turns: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
-    grams: np.ndarray,
+    score: np.ndarray,
     among: np.ndarray,
-) -> None:
-    """Move duals one after the other, in place; `scores` are kept up by the products of examples.
+    block: Block,
+) -> np.ndarray:
+    """Move duals one after the other, in place, and give the moves `[pairs, turns, outputs]`.
 
-    `turns` are, `[turns, pairs]`: where a score stands, the example, its row among all, and whether it is
-    real; `among` says which row of the products is its own.
+    `score` `[pairs, turns, outputs]` are those before the block, `among` the products of its examples.
     """
-    slots, examples, rows, real = turns
-    count, width = slots.shape[1], grams.shape[1]
-    curvature = np.maximum(stiffness * points.squared_norm[rows], LEAST_CURVATURE).astype(np.float32)
-    target, scale = points.y[rows].transpose(0, 2, 1), (stiffness * real).astype(np.float32)
-    flat = np.ascontiguousarray(scores.transpose(2, 0, 1)).reshape(-1, count * width)
-    duals = reached.reshape(-1, reached.shape[2])
-    slots = slots + width * np.arange(count)
-    examples = examples + reached.shape[1] * np.arange(count)
-    held, change = np.empty((2, count, width), dtype=np.float32)
-    for turn in range(len(slots)):
-        own = examples[turn]
-        dual = duals[own].T
-        move = best_move(loss, flat[:, slots[turn]], dual, target[turn], curvature[turn])
-        duals[own] = (dual + move * real[turn]).T
-        np.take(grams, among[turn], axis=0, out=held, mode="clip")
-        for score, step in zip(flat, scale[turn] * move, strict=True):
-            np.multiply(held, step[:, None], out=change)
-            score += change.reshape(-1)
+    pairs = np.arange(len(reached))
+    curvature = np.maximum(stiffness[:, None] * points.squared_norm[block.rows], LEAST_CURVATURE)
+    curvature, target = curvature.astype(np.float32)[:, :, None], points.y[block.rows]
+    real, scaled = (
+        block.real[:, :, None],
+        stiffness.astype(np.float32)[:, None, None, None] * among[..., None],
+    )
+    moves = np.empty_like(score)
+    for turn in range(score.shape[1]):
+        own = (pairs, block.examples[:, turn])
+        dual = reached[own]
+        move = best_move(loss, score[:, turn], dual, target[:, turn], curvature[:, turn]) * real[:, turn]
+        reached[own] = dual + move
+        moves[:, turn] = move
+        score[:, turn + 1 :] += scaled[:, turn, turn + 1 :] * move[:, None]
+    return moves
 
 
 @functools.lru_cache(maxsize=1)
