@@ -285,8 +285,12 @@ def test_a_sensitivity_set_by_hand(monkeypatch):
     """Elsewhere it was a setting, and stood ten thousand times below the clip."""
     asked = {"privacy": {"epsilon": 4.0, "clip": 1.0}, "method": [{"name": "fedavg"}]}
     check(asked)
-    for key in ("sensitivity", "noise", "noise_multiplier"):
-        with pytest.raises(Problem, match=rf"privacy\.{key}: unknown key"):
+    for key, said in (
+        ("sensitivity", "expected 'certified' or 'paper'"),
+        ("noise", "only for unit = 'silo'"),
+        ("noise_multiplier", "unknown key"),
+    ):
+        with pytest.raises(Problem, match=rf"privacy\.{key}: {said}"):
             check({**asked, "privacy": {**asked["privacy"], key: 1e-4}})
 
     made = silent(clip=2.0)
