@@ -1,7 +1,7 @@
 """Run the same job with every party in turn and write benchmarks/peers.md.
 
-python -m benchmarks.peers              batches of 32
-python -m benchmarks.peers 10 32        of 10, and of 32
+python -m benchmarks.peers          batches of 10 and of 32
+python -m benchmarks.peers 64       of other sizes
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def table(found: list[Party]) -> list[str]:
 
 
 def main() -> None:
-    batches = [int(word) for word in sys.argv[1:]] or [writers.BATCH]
+    batches = [int(word) for word in sys.argv[1:]] or [10, writers.BATCH]
     lines = [
         "# The same job, side by side",
         "",
