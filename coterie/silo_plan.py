@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .cohort.sampling import Work
-from .dry_run import Counts, Facts, dry_run, one_pass
+from .dry_run import Counts, dry_run
 from .errors import Problem, Refused
 from .merging import SUMS_AT_HOME, Merge
 from .method import Method
@@ -77,12 +77,9 @@ def make_silo_plan(
     The budget holds against the best informed against whom there is any protection: all other silos
     together where the server adds the noise, the server where silos do.
     """
-    facts, first = Facts(roster, rounds, layers, names), None if present is None else present[:, 0]
-    counts = [dry_run(method, roster, layers, rounds, "silo", first, names)]
+    counts = dry_run(method, roster, layers, rounds, "silo", present, names).runs()
     if where == "silos" and counts[0].mixed:
         raise Refused(SUMS_AT_HOME)
-    if present is not None:
-        counts += [one_pass(method, facts, present[:, run], run, "silo") for run in range(1, len(terms))]
     rate, sampler = draw_of(how, len(roster))
     asked = [
         [

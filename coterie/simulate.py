@@ -129,9 +129,14 @@ def _round(
     uploads, own = method.local(method.broadcast(shared), own, oracle)
     if present is not None:
         uploads = map_leaves(lambda leaf: leaf.masked_fill(~_beside(present, leaf), 0), uploads)
-        own = map_leaves(lambda old, new: torch.where(_beside(present, new), new, old), state.own, own)
+        own = map_leaves(lambda old, new: _kept(present, old, new), state.own, own)
     shared = method.merge(shared, uploads, roster.at(present).receiving(uploads))
     return State(state.round + 1, shared, own)
+
+
+def _kept(present: Tensor, old: Tensor, new: Tensor) -> Tensor:
+    """Give the new state of who takes part and the old one of the others."""
+    return old if new is old else torch.where(_beside(present, new), new, old)
 
 
 def _beside(present: Tensor, leaf: Tensor) -> Tensor:

@@ -38,26 +38,24 @@ class Heads(Method):
     def init(self, task: Start, silos: int) -> tuple[Tensor, State]:
         """Start shared layers and heads from one initial vector."""
         start = task.initial()
-        mine = self.is_head(task).to(start.device)
+        mine = self.is_head(task)
         where = {
-            "head": torch.nonzero(mine).flatten(),
-            "body": torch.nonzero(~mine).flatten(),
+            key: torch.tensor([place for place, own in enumerate(mine) if own is flag]).to(start.device)
+            for key, flag in (("head", True), ("body", False))
         }
         places = {key: value.reshape(1, 1, -1).expand(len(start), silos, -1) for key, value in where.items()}
         head = start.expand(-1, silos, -1).gather(2, places["head"])
         return start[..., where["body"]], {"head": head, "at": places["head"], "rest": places["body"]}
 
-    def is_head(self, task: Start) -> Tensor:
+    def is_head(self, task: Start) -> list[bool]:
         """Say of each number of a vector whether it belongs to the head."""
         flags = [name in self.parameters_of(task.names) for name in task.names]
         if all(flags):
             raise Problem(f"head: '{self.head}' is the whole network: nothing is left to share")
         if not any(flags):
             raise Problem(f"head: '{self.head}' has no parameters")
-        return torch.tensor(
-            list(
-                itertools.chain.from_iterable([flag] * n for flag, n in zip(flags, task.layers, strict=True))
-            )
+        return list(
+            itertools.chain.from_iterable([flag] * n for flag, n in zip(flags, task.layers, strict=True))
         )
 
     def parameters_of(self, names: tuple[str, ...]) -> set[str]:

@@ -1,0 +1,124 @@
+"""The dry run of long layers: quick, and what it finds is what a pass in full length finds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+import torch
+
+from coterie import dry_run as module
+from coterie.dry_run import dry_run
+from coterie.errors import Refused
+from coterie.methods import FedAvg, Local
+from coterie.roster import Roster
+from tests.helpers import every_method, title
+
+LAYERS, NAMES, ROUNDS = (300, 7), ("0.weight", "0.bias"), 5
+PRESENT = torch.tensor([[1, 1, 0], [0, 1, 1], [1, 1, 1], [1, 0, 1], [0, 1, 1]], dtype=torch.bool)
+
+
+def roster():
+    epsilon = torch.tensor([[1.0, 2.0, 8.0]], dtype=torch.float64)
+    return Roster(tuple("abc"), torch.tensor([20.0, 30.0, 40.0], dtype=torch.float64), epsilon)
+
+
+def outcome(method, unit, present):
+    try:
+        return dry_run(method, roster(), LAYERS, ROUNDS, unit, present, NAMES)
+    except Refused as refusal:
+        return str(refusal)
+
+
+@pytest.mark.parametrize("present", [None, PRESENT], ids=["all", "some"])
+@pytest.mark.parametrize("unit", ["example", "silo"])
+@pytest.mark.parametrize("method", every_method(), ids=title)
+def test_long_layers_count_as_in_full_length(method, unit, present, monkeypatch):
+    found = outcome(method, unit, present)
+    monkeypatch.setattr(module, "LONG", 1000)
+    assert found == outcome(method, unit, present)
+
+
+@pytest.mark.parametrize("unit", ["example", "silo"])
+def test_values_are_not_made_in_full_length(unit, monkeypatch):
+    """The only pass in full length is one without values."""
+    seen = []
+    count = module._count
+
+    def watched(method, facts, *rest):
+        seen.append((facts.layers, facts.device))
+        return count(method, facts, *rest)
+
+    monkeypatch.setattr(module, "_count", watched)
+    dry_run(FedAvg(), roster(), LAYERS, ROUNDS, unit, names=NAMES)
+    assert [device for layers, device in seen if layers == LAYERS] == ["meta"]
+
+
+def test_bytes_of_further_runs():
+    """Bytes of each run are those of a dry run of that run alone."""
+    runs = torch.stack([PRESENT, ~PRESENT, torch.ones_like(PRESENT)], dim=1)
+    found = dry_run(FedAvg(), roster(), LAYERS, ROUNDS, "silo", runs, NAMES).runs()
+    alone = [dry_run(FedAvg(), roster(), LAYERS, ROUNDS, "silo", runs[:, r], NAMES) for r in range(3)]
+    assert found == alone
+    assert found[0].bytes_up == (3 * 4 * 307, 4 * 4 * 307, 4 * 4 * 307)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RawIfLong(Local):
+    """Sends what never was noised, but only if the model is large."""
+
+    name: ClassVar[str] = "raw-if-long"
+
+    def local(self, sent, own, oracle):
+        raw = oracle.descend(own, home=True) if own.shape[-1] > 200 else oracle.descend(own)
+        return raw, own
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwiceIfLong(Local):
+    """Asks twice if the model is large."""
+
+    name: ClassVar[str] = "twice-if-long"
+
+    def local(self, sent, own, oracle):
+        moved = oracle.descend(own)
+        return None, oracle.descend(moved) if own.shape[-1] > 200 else moved
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsksForValues(FedAvg):
+    """Looks at released numbers outside torch, as it may."""
+
+    name: ClassVar[str] = "asks-for-values"
+
+    def merge(self, shared, uploads, roster):
+        step = roster.mean(uploads)
+        return shared + step / (1 + float(step.norm()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChoosesByValues(FedAvg):
+    """Asks again where a number happens to be positive."""
+
+    name: ClassVar[str] = "chooses-by-values"
+
+    def local(self, sent, own, oracle):
+        moved = oracle.descend(sent)
+        return (oracle.descend(moved) if float(sent.sum()) > 0 else moved) - sent, own
+
+
+def test_what_is_raw_only_in_full_length_is_refused():
+    with pytest.raises(Refused, match="raw"):
+        dry_run(RawIfLong(), roster(), LAYERS, ROUNDS, names=NAMES)
+
+
+def test_what_is_asked_only_in_full_length_is_counted():
+    found = dry_run(TwiceIfLong(), roster(), LAYERS, ROUNDS, names=NAMES)
+    assert found.calls == (("descend", "descend"),) * ROUNDS
+
+
+def test_a_method_that_asks_for_values_is_counted_in_full_length():
+    assert dry_run(AsksForValues(), roster(), LAYERS, ROUNDS, names=NAMES).bytes_up == (5 * 4 * 307,) * 3
+    with pytest.raises(Refused, match="other doors"):
+        dry_run(ChoosesByValues(), roster(), LAYERS, ROUNDS, names=NAMES)
