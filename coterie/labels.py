@@ -92,15 +92,17 @@ def check_known(value: Any) -> None:
 
 
 def _check_all_known(tensors: list[torch.Tensor]) -> None:
-    if not all(isinstance(tensor, Labelled) for tensor in tensors):
-        raise Refused(UNKNOWN)
+    for tensor in tensors:
+        if not isinstance(tensor, Labelled):
+            raise Refused(UNKNOWN)
 
 
 def _label_result(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[torch.Tensor]
 ) -> Any:
-    raw = any(is_raw(value) for value in inputs)
-    name = _name(func)
+    raw, name = False, _name(func)
+    for value in inputs:  # a loop: this is done for every operation of every round
+        raw |= is_raw(value)
     if raw and name not in FACTS and any(isinstance(value, Sealed) for value in inputs):
         raise Refused(SEALED.format(name))
     if raw and (name in WAYS_OUT or _picks_by_raw(name, args)):
@@ -108,7 +110,7 @@ def _label_result(
     with torch._C.DisableTorchFunctionSubclass():
         before = [value._version for value in inputs]
         out = func(*args, **kwargs)
-        written = any(value._version != old for value, old in zip(inputs, before, strict=True))
+        written = [value._version for value in inputs] != before
     if written or name in WRITES:
         raise Refused(f"a method wrote into a tensor in place ('{name}'): methods are pure, make a new one")
     if isinstance(out, torch.Tensor):

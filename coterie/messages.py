@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import torch
@@ -55,7 +56,8 @@ def bytes_of(tree: Tree, silos: int) -> list[int]:
         return [sum(sizes) for sizes in zip(*parts, strict=True)] if parts else [0] * silos
     if tree is None:
         return [0] * silos
-    return [tree[0, 0].numel() * tree.element_size()] * silos
+    with torch._C.DisableTorchFunction():  # shapes are no secret, and asking labels takes long
+        return [math.prod(tree.shape[2:]) * tree.element_size()] * silos
 
 
 def addressed(sent: Tree, k: int, silos: int) -> Tree:
