@@ -44,11 +44,10 @@ class Pace:
         return Pace(self.lr[places], self.expected[places], pull)
 
     def moved(self, vectors: Tensor, sums: Tensor) -> Tensor:
-        """Take a step against the mean of the gradients and the pull; writes over `sums`."""
-        sums /= self.expected
+        """Take a step against the mean of the gradients and the pull, reading each vector once."""
         if self.pull is not None:
-            sums += self.pull[1] * (vectors - self.pull[0])
-        return vectors - self.lr * sums.float()
+            vectors = torch.lerp(vectors, self.pull[0], self.lr * self.pull[1])
+        return torch.addcmul(vectors, sums.float(), -self.lr / self.expected)
 
 
 @dataclass(frozen=True)
@@ -169,7 +168,7 @@ def _sums(
     widest: int,
 ) -> Tensor:
     """Sum the gradients of the batches of a part, the longest batch first."""
-    total = torch.zeros_like(own)
+    total: Tensor | None = None
     longest = int(drawn.length[part[0]])
     place = torch.from_numpy(silo).to(own.device)[:, None]
     width = longest if len(part) > 1 else widest
@@ -177,5 +176,6 @@ def _sums(
         taken, real = drawn.rectangle(part, first, min(first + width, longest))
         x, y = examples.gather(place, taken.to(own.device))
         found = summer(task)(task.layout.unflatten(own), x, y, real.to(own.device).float())
-        total += task.layout.flatten(found)
-    return total
+        some = task.layout.flatten(found)
+        total = some if total is None else total.add_(some)
+    return torch.zeros_like(own) if total is None else total
