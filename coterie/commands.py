@@ -55,16 +55,27 @@ def progress_bar(console: Console) -> Progress:
 
 
 def make_plans(made: list[Experiment], bars: Progress) -> list[Plan]:
-    """Plan every experiment, with a bar while noise is calibrated."""
-    plans = []
+    """Plan every experiment, with a bar while noise is calibrated; tell all that cannot be planned."""
+    plans: list[Plan] = []
+    problems: list[Problem] = []
     for experiment in made:
         bar = bars.add_task(f"noise for {experiment.method.name}", total=None, score="")
 
         def hear(done: int, total: int, bar: Any = bar) -> None:
             bars.update(bar, completed=done, total=total)
 
-        plans.append(experiment.plan(hear))
+        try:
+            plans.append(experiment.plan(hear))
+        except Problem as problem:
+            problems.append(problem)
+            if len(made) > 1:
+                problems[-1] = type(problem)(f"{experiment.labels[0]}: {problem}")
         bars.remove_task(bar)
+    if len(problems) > 1:
+        lines = "".join(f"\n  {problem}" for problem in problems)
+        raise Problem(f"{len(problems)} of {len(made)} methods cannot run:{lines}")
+    if problems:
+        raise problems[0]
     return plans
 
 

@@ -19,9 +19,10 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from .config_file import apply_change, find_beside, read_budget_files
 from .errors import Problem, nearest
 from .method_tables import method_problems
-from .privacy.preferences import check_preference, read_budgets
+from .privacy.preferences import check_preference
 
 PARTITION_NAMES = Literal["iid", "shards", "dirichlet", "rotated", "rotated-masked"]
 
@@ -253,92 +254,9 @@ def read(path: str | Path, changes: Sequence[str] = ()) -> Config:
         raise Problem(f"'{path}' is not valid TOML: {error}") from error
     for change in changes:
         apply_change(content, change)
-    _find_beside(content, path.parent)
-    _read_budget_files(content, path.parent)
+    find_beside(content, path.parent)
+    read_budget_files(content, path.parent)
     return check(content, str(path))
-
-
-def _find_beside(content: dict[str, Any], folder: Path) -> None:
-    """Let files be named from where one stands or from beside the configuration; keep the whole path."""
-    methods = content.get("method")
-    for table in methods if isinstance(methods, list) else []:
-        named = table.get("relations") if isinstance(table, dict) else None
-        if isinstance(named, str) and not Path(named).exists() and (folder / named).exists():
-            table["relations"] = str((folder / named).resolve())
-    data = content.get("data")
-    source = data.get("source") if isinstance(data, dict) else None
-    if not isinstance(data, dict) or not isinstance(source, str):
-        return
-    if not (Path(source).suffix or "/" in source):
-        return
-    for place in (Path(source), folder / source):
-        if place.exists():
-            content["data"] = {**data, "source": str(place.resolve())}
-            return
-
-
-def _read_budget_files(content: dict[str, Any], folder: Path) -> None:
-    """Put the numbers of budget files in their place, so that the resolved configuration holds them.
-
-    Deltas of the file are taken where the configuration gives none; both are refused.
-    """
-    privacy = content.get("privacy")
-    if not isinstance(privacy, dict) or "epsilon" not in privacy:
-        return
-    deltas: list[dict[str, float]] = []
-
-    def numbers(value: Any) -> Any:
-        if isinstance(value, list):
-            return [numbers(one) for one in value]
-        if not isinstance(value, dict) or not isinstance(value.get("file"), str) or len(value) > 1:
-            return value
-        named = Path(value["file"])
-        place = named if named.exists() else folder / named
-        found = read_budgets(place, "delta")
-        if found and found not in deltas:
-            deltas.append(found)
-        return read_budgets(place)
-
-    content["privacy"] = privacy = {**privacy, "epsilon": numbers(privacy["epsilon"])}
-    if deltas and ("delta" in privacy or len(deltas) > 1):
-        raise Problem("privacy.delta: given more than once: keep one, in the configuration or a budget file")
-    if deltas:
-        privacy["delta"] = deltas[0]
-
-
-def apply_change(content: dict[str, Any], change: str) -> None:
-    """Apply one `key=value`; `method.KEY` goes to every method that has KEY."""
-    key, equals, text = change.partition("=")
-    path = key.strip().split(".")
-    if not equals or len(path) < 2 or not all(path):
-        raise Problem(f"--set: expected key=value with a dotted key, as train.rounds=10, got '{change}'")
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text.strip()
-    if path[0] != "method":
-        table = content
-        for part in path[:-1]:
-            table = table.setdefault(part, {})
-            if not isinstance(table, dict):
-                raise Problem(f"--set: '{key}' is not a key of a table")
-        table[path[-1]] = value
-        return
-    from .method import settings_of
-    from .methods import METHODS
-
-    tables = content.get("method", [])
-    having = [
-        table
-        for table in tables
-        if isinstance(table, dict)
-        and table.get("name") in METHODS
-        and path[-1] in settings_of(METHODS[table["name"]])
-    ]
-    if len(path) != 2 or not having:
-        raise Problem(f"--set: no method of the file has a setting '{'.'.join(path[1:])}'")
-    for table in having:
-        table[path[1]] = value
 
 
 def check(content: dict[str, Any], where: str = "config") -> Config:

@@ -79,3 +79,19 @@ def _last_is_test(name, rows, split, test, seed):
     import numpy as np
 
     return np.arange(len(rows)) == len(rows) - 1
+
+
+def test_every_method_that_cannot_run_is_told(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "c.toml"
+    methods = (
+        '[[method]]\nname = "ifca"\nclusters = 50\n[[method]]\nname = "fedavg"\n[[method]]\nname = "mocha"\n'
+    )
+    path.write_text(f"data.rows = 200\nprivacy.epsilon = 1\ntrain.rounds = 2\n{methods}")
+    code, _, err = call(monkeypatch, capsys, "plan", str(path))
+    assert code == 2
+    assert "coterie: ifca clusters=50 choosing=0.1 spend=0.1: clusters: there are 50 clusters for 10 silos" in " ".join(err.split())
+    code, _, err = call(monkeypatch, capsys, "plan", str(path), "--set", "privacy.unit=silo")
+    assert code == 2
+    told = " ".join(err.split())
+    assert "2 of 3 methods cannot run: ifca" in told
+    assert "mocha" in told

@@ -135,6 +135,17 @@ def test_changes():
     assert content["train"]["rounds"] == 7
     assert content["data"]["source"] == "school"
     assert content["privacy"]["epsilon"] == {"each": [1, 2]}
+    apply_change(content, "method.budgets=minimum")
+    assert [table["budgets"] for table in content["method"]] == ["minimum"] * 3
+
+
+def test_files_beside_the_configuration(tmp_path):
+    (tmp_path / "groups.csv").write_text("silo,group\na,1\n")
+    path = tmp_path / "c.toml"
+    for named in ('"groups.csv"', '["groups.csv", "groups.csv"]'):
+        path.write_text(f'privacy.epsilon = 1\n[[method]]\nname = "related"\nrelations = {named}\n')
+        found = read(path).method[0]["relations"]
+        assert set(found if isinstance(found, list) else [found]) == {str(tmp_path / "groups.csv")}
 
 
 @pytest.mark.parametrize(
