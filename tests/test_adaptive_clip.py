@@ -20,6 +20,7 @@ from coterie.privacy.budget import Privacy
 from coterie.privacy.events import Event
 from coterie.privacy.statement import text_of, verify
 from coterie.report.folder import statement_of
+from coterie.report.statement_page import page
 from coterie.roster import Roster
 from coterie.simulate import simulate
 from coterie.streams import SeededStreams
@@ -135,6 +136,7 @@ def test_statements_say_it_and_can_be_recomputed(federation):
     content = statement_of(made, made.plan(), 0, 0)
     assert content["merges"]["quantile"] == 0.5
     assert verify(text_of(content)) == content
+    assert "then to a noisy 0.5-quantile of their lengths" in page(content)
 
 
 def test_a_training_goes_on_with_its_clip(federation, tmp_path):

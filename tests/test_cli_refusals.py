@@ -89,7 +89,10 @@ def test_every_method_that_cannot_run_is_told(tmp_path, monkeypatch, capsys):
     path.write_text(f"data.rows = 200\nprivacy.epsilon = 1\ntrain.rounds = 2\n{methods}")
     code, _, err = call(monkeypatch, capsys, "plan", str(path))
     assert code == 2
-    assert "coterie: ifca clusters=50 choosing=0.1 spend=0.1: clusters: there are 50 clusters for 10 silos" in " ".join(err.split())
+    assert (
+        "coterie: ifca clusters=50 choosing=0.1 spend=0.1: clusters: there are 50 clusters for 10 silos"
+        in " ".join(err.split())
+    )
     code, _, err = call(monkeypatch, capsys, "plan", str(path), "--set", "privacy.unit=silo")
     assert code == 2
     told = " ".join(err.split())

@@ -245,6 +245,8 @@ def test_statements_are_recomputed(federation, noise_by, how):
     assert any("sees uploads as they are" in line for line in found["not_covered"]) == (noise_by == "server")
     assert "billboard" in page(found)
     assert "a silo replaced by a null one" in page(found)
+    assert ("the server adds noise to the sum" in page(found)) == (noise_by == "server")
+    assert "divided by a fixed number" in page(found)
 
 
 def test_without_privacy_and_without_uploads(federation):

@@ -35,7 +35,10 @@ def page(content: dict[str, Any]) -> str:
             ("who", "epsilon at most"),
         ),
         "<h2>What was done</h2>",
-        _table([_door(door) for door in content["doors"]] or [("no door was opened", "")], ("door", "how")),
+        _table(
+            [_door(door, content["merges"]) for door in content["doors"]] or [("no door was opened", "")],
+            ("door", "how"),
+        ),
         "<h2>What was released</h2>",
         _table(
             [_event(event) for event in content["events"]] or [("nothing", "")], ("mechanism", "how often")
@@ -92,17 +95,12 @@ def _epsilon(value: float | None) -> str:
     return "0: sees nothing" if value == 0 else shown(value)
 
 
-def _door(door: dict[str, Any]) -> tuple[str, str]:
+def _door(door: dict[str, Any], merges: dict[str, Any] | None) -> tuple[str, str]:
     if door["door"] == "score":
         tests = f"{door['expected_batch']:g} test examples"
         return "score", f"{door['calls']} noisy sums over all {tests}, each bounded to [0, 1]"
-    if door["door"] == "merge":
-        clip = "not clipped" if door["clip"] is None else f"clipped to {door['clip']:g}"
-        return "merge", (
-            f"{door['calls']} uploads at most, {clip} (at first, if a quantile is given in the file), each"
-            f" added to those of the round's silos ({door['sampler']} draws at rate {door['rate']:.4g},"
-            f" {door['expected_batch']:g} silos in the mean)"
-        )
+    if door["door"] == "merge" and merges is not None:
+        return "merge", _merge(door, merges)
     if door["door"] == "select":
         return "select", f"{door['calls']} private choices by noisy numbers of errors of all examples"
     clip = "not clipped" if door["clip"] is None else f"each example's gradient clipped to {door['clip']:g}"
@@ -110,6 +108,22 @@ def _door(door: dict[str, Any]) -> tuple[str, str]:
         door["door"],
         f"{door['calls']} calls of {door['steps']} noisy steps; {door['sampler']} samples at rate"
         f" {door['rate']:.4g} (expected batch {door['expected_batch']:g}); {clip}",
+    )
+
+
+def _merge(door: dict[str, Any], merges: dict[str, Any]) -> str:
+    """Say how uploads are merged."""
+    clip = "not clipped" if door["clip"] is None else f"clipped to {door['clip']:g}"
+    if merges["quantile"] is not None:
+        clip += f" at first, then to a noisy {merges['quantile']:g}-quantile of their lengths"
+    who = "the server adds noise to the sum" if merges["noise_by"] == "server" else "each silo adds noise"
+    fixed = f"{door['expected_batch']:g} or all {merges['silos']}"
+    rest = f"divided by a fixed number ({fixed}), however many come"
+    if merges["mixed"]:
+        rest = "mixed by a public matrix"
+    return (
+        f"{door['calls']} uploads at most, {clip}, each added to those of the round's silos"
+        f" ({door['sampler']} draws at rate {door['rate']:.4g}); {who}; sums are {rest}"
     )
 
 
