@@ -123,15 +123,48 @@ def _round(
 ) -> State:
     shared, own = state.shared, state.own
     at_home = isinstance(roster, MergingRoster)
-    oracle = CohortOracle(cohort, streams, state.round, calls, rounds, present, at_home, steps)
-    if present is not None:
-        present = present.to(cohort.device)
-    uploads, own = method.local(method.broadcast(shared), own, oracle)
-    if present is not None:
-        uploads = map_leaves(lambda leaf: leaf.masked_fill(~_beside(present, leaf), 0), uploads)
-        own = map_leaves(lambda old, new: _kept(present, old, new), state.own, own)
+    sent, here, some = method.broadcast(shared), present, _few(present)
+    if some is not None:
+        cohort, here = cohort.pick(some.tolist()), present[:, some]  # type: ignore[index]
+        sent, own = (map_leaves(lambda leaf: _of(leaf, some, len(roster)), tree) for tree in (sent, own))
+        steps = None if steps is None else steps[:, some]
+    before = own
+    oracle = CohortOracle(cohort, streams, state.round, calls, rounds, here, at_home, steps)
+    uploads, own = method.local(sent, own, oracle)
+    if present is not None and here is not None:
+        present, here = present.to(cohort.device), here.to(cohort.device)
+        uploads = map_leaves(lambda leaf: leaf.masked_fill(~_beside(here, leaf), 0), uploads)
+        own = map_leaves(lambda old, new: _kept(here, old, new), before, own)
+    if some is not None:
+        uploads = map_leaves(lambda leaf: _among(leaf, some, len(roster)), uploads)
+        own = map_leaves(lambda all_, old, new: _put(all_, some, old, new), state.own, before, own)
     shared = method.merge(shared, uploads, roster.at(present).receiving(uploads))
     return State(state.round + 1, shared, own)
+
+
+def _few(present: Tensor | None) -> Tensor | None:
+    """Give the places of the silos that take part in any run, if they are at most half of all."""
+    if present is None:
+        return None
+    some = present.cpu().any(0).nonzero().flatten()
+    return some if 0 < 2 * len(some) <= present.shape[1] else None
+
+
+def _of(leaf: Tensor, some: Tensor, silos: int) -> Tensor:
+    """Give the part of some silos, if there is one for each."""
+    return leaf[:, some.to(leaf.device)] if leaf.shape[1] == silos else leaf
+
+
+def _among(leaf: Tensor, some: Tensor, silos: int) -> Tensor:
+    """Put what some silos sent in its place; the others sent nothing."""
+    whole = leaf.new_zeros(leaf.shape[0], silos, *leaf.shape[2:])
+    whole[:, some.to(leaf.device)] = leaf
+    return whole
+
+
+def _put(whole: Tensor, some: Tensor, old: Tensor, new: Tensor) -> Tensor:
+    """Put the new state of some silos in its place; the same, if nothing is new."""
+    return whole if new is old else whole.index_copy(1, some.to(whole.device), new)
 
 
 def _kept(present: Tensor, old: Tensor, new: Tensor) -> Tensor:

@@ -151,3 +151,30 @@ def test_going_on_from_any_round_gives_the_same_to_the_bit(federation, method, a
     again = list(simulate(*given, made.streams(), start=State(at, *kept)))
     assert [state.round for state in again] == list(range(at, 4))
     assert pack((again[-1].shared, again[-1].own)) == pack((states[-1].shared, states[-1].own))
+
+
+@pytest.mark.parametrize("unit", ["example", "silo"])
+@pytest.mark.parametrize("method", ALL, ids=title)
+def test_few_silos_train_as_if_all_were_there(federation, method, unit, monkeypatch):
+    """Where few silos come only they are computed; nothing else changes."""
+    from dataclasses import replace
+
+    from coterie import simulate as engine
+    from coterie.errors import Problem
+    from coterie.participation import Participation
+
+    share = Participation(0.34)
+    made = experiment(federation, method, seeds=(0,), participation=share, rounds=4)
+    made = replace(made, privacy=replace(made.privacy, unit=unit))
+    try:
+        made.plan()
+    except Problem:
+        assert method.name not in ("local", "fedavg", "mr-mtl", "heads")
+        pytest.skip("this method needs more silos in a round, or another unit")
+    picked = []
+    few = engine._few
+    monkeypatch.setattr(engine, "_few", lambda present: picked.append(few(present)) or picked[-1])
+    quick = vectors(made)
+    assert all(len(some) == 1 for some in picked)
+    monkeypatch.setattr(engine, "_few", lambda present: None)
+    torch.testing.assert_close(quick, vectors(made), atol=1e-5, rtol=1e-4)

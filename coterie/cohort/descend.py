@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -61,6 +61,13 @@ class Cohort:
     def device(self) -> str:
         """Where the examples are."""
         return str(self.examples.x.device)
+
+    def pick(self, places: list[int]) -> Cohort:
+        """Give some of the silos."""
+        own, work = self.settings, tuple(self.work[k] for k in places)
+        choice = None if own.choice is None else own.choice[:, places]
+        settings = Settings(own.lr[:, places], own.clip[:, places], own.noise[:, places], choice)
+        return replace(self, examples=self.examples.pick(places), work=work, settings=settings)
 
 
 def descend(
