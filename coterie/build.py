@@ -155,8 +155,9 @@ def run(
     """Train methods on a federation; further keywords are those of `Training`.
 
     `model` is a built-in name, "package.module:function", or a `Task`. `ledger` is a folder of ledgers,
-    made before with `open_ledgers(folder, federation, federation.name, budgets)`: every run is charged
-    to them before it happens, and its noise comes from the system's entropy.
+    made before with `open_ledgers(folder, federation, federation.name, budgets)` (and `unit="silo"`, to
+    protect whole silos): every run is charged to them before it happens, and its noise comes from the
+    system's entropy.
     """
     if isinstance(methods, Method):
         methods = [methods]

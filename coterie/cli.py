@@ -311,6 +311,7 @@ def ledger_open(
     epsilon: Annotated[float, typer.Option(help="What each data set may spend in all.")],
     delta: Annotated[float, typer.Option(help="Delta of all runs together.")],
     filter: Annotated[str, typer.Option(help="How runs add up: basic, or rdp.")] = "basic",
+    unit: Annotated[str | None, typer.Option(help="Protected: example or silo (else CONFIG's).")] = None,
     changes: Changes = None,
     ledger: LedgerFolder = None,
     data_dir: DataDir = None,
@@ -318,7 +319,7 @@ def ledger_open(
     """Make the ledgers of CONFIG's silos, with a budget for each."""
     from .commands import open_config
 
-    open_config(_config(config, changes, None, ledger), (epsilon, delta), filter, data_dir)
+    open_config(_config(config, changes, None, ledger), (epsilon, delta), filter, data_dir, unit)
 
 
 @ledger_app.command("show")
@@ -352,7 +353,7 @@ def ledger_budget(
     delta: Annotated[float, typer.Option(help="Its delta.")],
     higher: Annotated[bool, typer.Option("--raise", help="Say so, to raise it.")] = False,
     reason: Annotated[str, typer.Option(help="Why it is raised; kept in the ledger.")] = "",
-    unit: Annotated[str, typer.Option(help="What is protected.")] = "example",
+    unit: Annotated[str, typer.Option(help="What is protected: example, or silo.")] = "example",
 ) -> None:
     """Lower the budget of a data set, or raise it with a reason."""
     from .privacy_commands import set_budgets

@@ -212,7 +212,7 @@ def run_config(
         try:
             plans = make_plans(made, bars)
             alone = sum(len(each.keys) for each in made) == 1
-            meters = meters_for(config, made, alone)
+            meters = meters_for(config, made, plans[0] if alone else None)
             places = [folder.path / f".checkpoint-{number}" for number in range(len(made))]
             _check_together(made, plans, meters, [
                 folder.has(experiment, plan, kept, metered=True) or place.exists()
@@ -265,18 +265,19 @@ def run_config(
     )
 
 
-def meters_for(config: Config, made: Sequence[Experiment], alone: bool) -> list[Meter | None]:
-    """Open the ledgers that a configuration asks for; new ones get the budgets of a run if it is alone."""
+def meters_for(config: Config, made: Sequence[Experiment], alone: Plan | None) -> list[Meter | None]:
+    """Open the ledgers that a configuration asks for; new ones get the budgets of a run that is `alone`."""
     if config.privacy.ledger is None:
         return [None] * len(made)
     for experiment in made:
         experiment.check_metered()
-    first, federation = made[0], made[0].federation
+    federation, unit = made[0].federation, config.privacy.unit
     budgets: Sequence[tuple[float, float] | None] = [None] * len(federation)
-    if alone:
-        budgets = list(zip(first.epsilon[0].tolist(), first.delta[0].tolist(), strict=True))
+    if alone is not None:
+        most = max(silo.budget for silo in alone.silos[0])
+        budgets = [(most if unit == "silo" else silo.budget, silo.delta) for silo in alone.silos[0]]
     source = source_of(config, federation)
-    return [make_meter(Path(config.privacy.ledger), federation, source, budgets) for _ in made]
+    return [make_meter(Path(config.privacy.ledger), federation, source, budgets, unit) for _ in made]
 
 
 def _check_together(
@@ -350,8 +351,11 @@ class undisturbed:  # noqa: N801
             raise KeyboardInterrupt
 
 
-def open_config(config: Config, budget: tuple[float, float], filter: str, data_dir: str | None) -> None:
-    """Make the ledgers of all silos of a configuration, with one budget for each."""
+def open_config(
+    config: Config, budget: tuple[float, float], filter: str, data_dir: str | None, unit: str | None = None
+) -> None:
+    """Make the ledgers of all silos of a configuration, with one budget for each, in the unit it protects."""
+    unit = unit or config.privacy.unit
     if config.privacy.ledger is None:
         raise Problem("privacy.ledger: name a folder for the ledgers, there or with --ledger")
     made = make_experiments(config, data_dir)[0]
@@ -365,7 +369,9 @@ def open_config(config: Config, budget: tuple[float, float], filter: str, data_d
             f"there are ledgers already, as of '{there[0]}': `coterie ledger show` shows them,"
             " `coterie ledger budget` changes their budget"
         )
-    ledgers = open_ledgers(folder, federation, source, [budget] * len(federation), filter)
+    ledgers = open_ledgers(folder, federation, source, [budget] * len(federation), filter, unit)
     for ledger in ledgers:
         ledger.close()
-    print(f"{len(ledgers)} ledgers in {folder}: each may spend epsilon {budget[0]:g} at delta {budget[1]:g}")
+    where = "" if unit == "example" else f" in the unit '{unit}'"
+    each = f"each may spend epsilon {budget[0]:g} at delta {budget[1]:g}{where}"
+    print(f"{len(ledgers)} ledgers in {folder}: {each}")

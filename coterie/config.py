@@ -297,8 +297,6 @@ def _privacy_problems(table: dict[str, Any]) -> list[str]:
         problems.append("privacy.sensitivity: 'paper' goes with noise given and noise_by = 'silos'")
     if "quantile" in table and (table.get("unit") != "silo" or table.get("noise_by") == "silos"):
         problems.append("privacy.quantile: only for unit = 'silo' with noise of the server")
-    if table.get("unit") == "silo" and table.get("ledger"):
-        problems.append("privacy.ledger: ledgers do not keep the unit 'silo' yet: run it without a ledger")
     if table.get("unit", "example") == "example" and table.get("noise_by") == "silos":
         problems.append("privacy.noise_by: under the unit 'example' noise is added in the silos' doors")
     return problems

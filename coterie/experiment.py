@@ -27,11 +27,12 @@ from .errors import Problem
 from .federation import Federation
 from .keeping import Keeper
 from .method import Method, for_runs, settings_of
-from .plan import Plan, make_plan
+from .plan import Plan, absent_remarks, make_plan
 from .privacy.budget import PerSilo, Privacy, check_budgets, loose_deltas, spread, sweep
 from .relations import Relations
 from .result import Result, RunRecord, SiloRecord, label_of
 from .roster import Roster
+from .silo_metering import secret_draw
 from .silo_plan import Terms, make_silo_plan, terms_of
 from .simulate import State, personal_vectors, simulate
 from .streams import SeededStreams
@@ -234,8 +235,6 @@ class Experiment:
 
     def check_metered(self) -> None:
         """Refuse what no ledger keeps or pays for."""
-        if self.privacy.unit != "example":
-            raise Problem("privacy.ledger: ledgers do not keep the unit 'silo' yet: run it without a ledger")
         if self.budgets in ("maximum", "none"):
             raise Problem(f"method: budgets = '{self.budgets}' is for comparison only: no ledger pays for it")
 
@@ -260,26 +259,9 @@ class Experiment:
         return plan
 
     def _remark(self, roster: Roster, plan: Plan) -> None:
-        remarks = [*self.running.remarks(roster, plan.present), *self._absent(plan)]
+        absent = absent_remarks(plan, self.method.title, self.budgets == "uniform")
+        remarks = [*self.running.remarks(roster, plan.present), *absent]
         self.notes.extend(remark for remark in remarks if remark not in self.notes)
-
-    def _absent(self, plan: Plan) -> list[str]:
-        """Name the silos that never take part."""
-        found = []
-        absent = [silo.name for run in plan.silos for silo in run if silo.rounds == 0 and not silo.steps]
-        never = len(absent)
-        if never:
-            name = absent[0]
-            found.append(
-                f"{self.method.title}: {never} of {sum(map(len, plan.silos))} silos (over all runs), as"
-                f" '{name}', take part in no round: nothing is released or charged"
-                + (": they are not drawn, or do not pay for one" if self.budgets == "uniform" else "")
-            )
-        if plan.present is not None:
-            empty = int((~plan.present.any(2)).sum())
-            if empty:
-                found.append(f"{self.method.title}: in {empty} rounds (over all runs) nobody takes part")
-        return found
 
     def cohort(self, plan: Plan) -> Cohort:
         """Give the silos, ready to train."""
@@ -317,9 +299,11 @@ class Experiment:
             start = State(point.state.round, *kept)
         seeds = [seed for seed, _ in self.keys]
         streams = self.streams() if meter is None else meter.streams
+        drawn = None if meter is None else secret_draw(plan, meter.streams)
         scores = vectors = torch.empty(0)
         watch = Watch(self.running, cohort, self.training.rounds)
-        for state in simulate(self.running, cohort, plan, self.roster, seeds, streams, start, keeper.before):
+        known = (self.running, cohort, plan, self.roster, seeds)
+        for state in simulate(*known, streams, start, keeper.before, drawn):
             shown = None
             watch.see(state)
             if state.round % every == 0 or state.round == self.training.rounds:

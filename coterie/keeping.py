@@ -44,11 +44,12 @@ class Keeper:
     _pace: float | None = None
     _claims: list[list[int]] = field(default_factory=list)
     _sealed: tuple[bool, ...] = ()
+    _whole: bool = False
 
     def begin(self, label: str, plan: Plan, silos: int) -> Checkpoint | None:
         """Give the checkpoint to go on from; else claim the runs in every ledger."""
         self._total, self._silos = len(plan.counts.calls), silos
-        self._sealed = plan.counts.sealed
+        self._sealed, self._whole = plan.counts.sealed, plan.merge is not None
         point = load(self.path, self.key) if self.path is not None else None
         if self.meter is not None:
             asked = [self.asks(label, plan, k) for k in range(silos)]
@@ -89,7 +90,8 @@ class Keeper:
         if self.path is not None:
             save(self.path, self.key, Checkpoint(state, history, self._claims))
         if self.meter is not None and state.round > began:
-            self.meter.commit(digest_of(state, self._sealed))
+            told = State(state.round, state.shared, None) if self._whole else state  # what is at home is raw
+            self.meter.commit(digest_of(told, self._sealed))
 
     def spent(self, runs: int) -> list[list[tuple[float, float]]] | None:
         """Give what each silo's ledger charged for each run; the same where all are charged as one."""

@@ -151,8 +151,9 @@ class MergingRoster(Roster):
         total = clipped_sum(uploads, merge.clip.to(uploads.device), self.present, exact)
         for run, (noise, clip) in enumerate(zip(merge.noise, merge.clip, strict=True)):
             if float(noise) > 0:
-                rows = [self._drawn(run, row, [key]) for row, key in zip(total[run], keys, strict=True)]
-                total[run] += merge.scale * float(noise) * float(clip) * reach * torch.stack(rows)
+                drawn = {key: self._drawn(run, total[run, 0], [key]) for key in dict.fromkeys(keys)}
+                rows = torch.stack([drawn[key] for key in keys])
+                total[run] += merge.scale * float(noise) * float(clip) * reach * rows
         return total.to(uploads.dtype)
 
     def _ask(self, uploads: Tensor) -> Merge:

@@ -1,20 +1,17 @@
-"""Metered training: ledgers are asked before a round, and noise comes from the system's entropy."""
+"""Metered training: ledgers are asked before a round happens."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import itertools
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from .doors import all_sums
+from .entropy import EntropyStreams, secret_of
 from .errors import Problem
 from .federation import Federation
 from .plan import Plan, SiloPlan
@@ -22,66 +19,9 @@ from .privacy.adversaries import ADVERSARIES, seen_by
 from .privacy.events import Event
 from .privacy.filters import Spent, charge
 from .privacy.ledger import Identity, Ledger, open_ledger
+from .privacy.rows import State
 from .privacy.runplan import RunPlan
-from .streams import Pair, Refilled
-
-
-@dataclass
-class EntropyStreams:
-    """Coins and noise from the operating system's entropy, keyed by a silo's secret and a ledger row.
-
-    Each reservation has a salt of its own, drawn when it is made and kept nowhere: nobody can draw the
-    same noise again. The salt seeds numpy's SFC64, which is not a cryptographic generator.
-    """
-
-    secrets: dict[str, bytes]
-    _salts: dict[str, bytes] = field(default_factory=dict)
-    _given: dict[str, set[tuple[int, int, int]]] = field(default_factory=dict)
-    _generators: Refilled = field(default_factory=Refilled)
-
-    def begin(self, silo: str, row: str) -> None:
-        """Begin a reservation, whose row has this hash."""
-        self._salts[silo] = row.encode() + os.urandom(32)
-        self._given[silo] = set()
-
-    def generators(self, run: int, silo: str, round_: int, call: int) -> Pair:
-        """Give the generators of one call of a door, once."""
-        if silo not in self._salts:
-            raise Problem(f"round {round_} of '{silo}' was not reserved: it is not answered")
-        if (run, round_, call) in self._given[silo]:
-            raise Problem(f"round {round_} of '{silo}' was answered before: it is never answered twice")
-        self._given[silo].add((run, round_, call))
-        key = f"{run}\0{round_}\0{call}\0{silo}\0".encode() + self._salts[silo]
-        digest = hashlib.blake2b(key, key=self.secrets[silo], digest_size=48).digest()
-        return self._generators.fill((run, silo), digest)
-
-    def merging(self, run: int, silo: str, round_: int) -> np.random.Generator:
-        """Refuse: ledgers do not know the unit 'silo' yet."""
-        raise Problem("ledgers do not keep the unit 'silo' yet: run it without a ledger")
-
-    def kept(self, silo: str, what: str) -> np.random.Generator:
-        """Give noise for one answer: the same whenever it is repeated, another for any other question."""
-        digest = hashlib.blake2b(what.encode(), key=self.secrets[silo], digest_size=32).digest()
-        return np.random.Generator(np.random.SFC64(int.from_bytes(digest)))
-
-
-def secret_of(folder: Path, identity: Identity) -> bytes:
-    """Read a silo's secret, or make it: a file that only its owner may read."""
-    path = folder / f"{identity.fingerprint}.secret"
-    if not path.exists():
-        beside = path.with_name(f".{path.name}.{os.getpid()}")
-        handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(handle, "wb") as file:
-            file.write(os.urandom(32))
-            file.flush()
-            os.fsync(file.fileno())
-        with contextlib.suppress(FileExistsError):  # another process was quicker
-            os.link(beside, path)
-        beside.unlink()
-    secret = path.read_bytes()
-    if len(secret) != 32:
-        raise Problem(f"secret '{path}' is damaged: restore a copy")
-    return secret
+from .silo_metering import silo_run_plans
 
 
 def identities(federation: Federation, source: str) -> list[Identity]:
@@ -95,23 +35,30 @@ def open_ledgers(
     source: str,
     budgets: Sequence[tuple[float, float] | None],
     filter: str = "basic",
+    unit: str = "example",
 ) -> list[Ledger]:
     """Open the ledgers of all silos of a federation, making those that are not there and have a budget."""
     pairs = zip(identities(federation, source), budgets, strict=True)
-    return [open_ledger(folder, who, budget, filter=filter) for who, budget in pairs]
+    return [open_ledger(folder, who, budget, unit, filter) for who, budget in pairs]
 
 
 def make_meter(
-    folder: Path, federation: Federation, source: str, budgets: Sequence[tuple[float, float] | None]
+    folder: Path,
+    federation: Federation,
+    source: str,
+    budgets: Sequence[tuple[float, float] | None],
+    unit: str = "example",
 ) -> Meter:
     """Make the meter of a training; a ledger that is not there yet gets the silo's budget of it."""
-    ledgers = open_ledgers(folder, federation, source, budgets)
+    ledgers = open_ledgers(folder, federation, source, budgets, unit=unit)
     secrets = {who.silo: secret_of(folder, who) for who in identities(federation, source)}
     return Meter(federation.names, ledgers, EntropyStreams(secrets))
 
 
 def run_plans(label: str, plan: Plan, k: int) -> list[RunPlan]:
     """Give what each run of a training asks of silo k's data set."""
+    if plan.merge is not None:
+        return silo_run_plans(label, plan, k)
     found = []
     for r, run in enumerate(plan.silos):
         silo = run[k]
@@ -152,6 +99,12 @@ def _doors(
     )
     stages = itertools.groupby(zip(doors, each, strict=True))
     return tuple((len(list(same)), made, count) for (made, count), same in stages)
+
+
+def totals_of(state: State, unit: str) -> dict[str, dict[str, float]]:
+    """Give what all runs of a ledger spent in a unit against each adversary; infinite: nothing protects."""
+    totals = {name: state.total(unit, name) for name in ADVERSARIES}
+    return {name: {"epsilon": e, "delta": d} for name, (e, d) in totals.items()}
 
 
 class Account(NamedTuple):
@@ -246,7 +199,7 @@ class Meter:
             state = ledger.state()
             for run, plan in zip(runs, asked[k], strict=True):
                 kept = state.plan_of(run) if run in state.runs else None
-                if kept is None or replace(kept, epsilon=plan.epsilon) != plan:
+                if kept is None or replace(kept, epsilon=plan.epsilon, as_example=None) != plan:
                     raise Problem(
                         f"silo '{self.names[k]}': its ledger does not have the run that the checkpoint goes"
                         " on with: restore the ledger, or begin anew in another folder"
@@ -262,6 +215,7 @@ class Meter:
 
         def one(k: int) -> list[int]:
             end = min(last, self.rounds[k])
+            self.streams.end(self.names[k])
             if end <= first:
                 return []
             try:
@@ -290,18 +244,19 @@ class Meter:
         """Give what a run released of silo k, what was charged, and where its ledger stands."""
         ledger, row = self.ledgers[k], self.claims[k][run]
         state = ledger.state()
-        totals = {name: state.total("example", name) for name in ADVERSARIES}
+        plan, rounds = state.plan_of(row), state.reserved(row)
         facts = {
             "file": ledger.path.name,
             "head": ledger.head,
             "run": row,
             "rounds": int(state.runs[row]["allowed"]),
-            "total": {name: {"epsilon": e, "delta": d} for name, (e, d) in totals.items()},
+            "total": totals_of(state, plan.unit),
             "chosen": self.held[k] if self.held else None,
         }
-        plan, rounds = state.plan_of(row), state.reserved(row)
+        if plan.unit == "silo":
+            facts["as_example"] = totals_of(state, "example")
         events = tuple(event for span in rounds for event in plan.events(*span))
-        return Account(events, *charge(state, row), state.budgets["example"][0], rounds, facts)
+        return Account(events, *charge(state, row), state.budgets[plan.unit][0], rounds, facts)
 
     def close(self) -> None:
         """Close the files."""

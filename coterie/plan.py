@@ -92,17 +92,40 @@ class Plan:
         """Say how many steps silos take in a round `[runs, silos]`; None: those of their work."""
         return None if self.steps is None else self.steps[number]
 
-    def present_at(self, number: int, runs: int, places: Sequence[int] | None) -> Tensor | None:
-        """Say who takes part in a round `[runs, silos]`, of those whose `places` are given; None: all."""
+    def present_at(
+        self, number: int, runs: int, places: Sequence[int] | None, drawn: Tensor | None = None
+    ) -> Tensor | None:
+        """Say who takes part in a round `[runs, silos]`, of those whose `places` are given; None: all.
+
+        Those `drawn` for it, in place of the schedule, if they are given.
+        """
         silos = len(self.silos[0])
         found = torch.ones(runs, silos, dtype=torch.bool)
-        if self.present is not None:
-            found = self.present[number]
+        if self.present is not None or drawn is not None:
+            found = self.present[number] if drawn is None else drawn  # type: ignore[index]
         if places is not None and len(places) < silos:
             allowed = torch.zeros(silos, dtype=torch.bool)
             allowed[list(places)] = True
             found = found & allowed
         return None if bool(found.all()) else found
+
+
+def absent_remarks(plan: Plan, title: str, leaving: bool) -> list[str]:
+    """Name silos that never take part, and rounds without anybody; nothing of a draw that is secret."""
+    found = []
+    absent = [silo.name for run in plan.silos for silo in run if silo.rounds == 0 and not silo.steps]
+    if absent:
+        found.append(
+            f"{title}: {len(absent)} of {sum(map(len, plan.silos))} silos (over all runs), as"
+            f" '{absent[0]}', take part in no round: nothing is released or charged"
+            + (": they are not drawn, or do not pay for one" if leaving else "")
+        )
+    hidden = any(silo.merges is not None and silo.merges.hidden for silo in plan.silos[0])
+    if plan.present is not None and not hidden:
+        empty = int((~plan.present.any(2)).sum())
+        if empty:
+            found.append(f"{title}: in {empty} rounds (over all runs) nobody takes part")
+    return found
 
 
 def make_plan(

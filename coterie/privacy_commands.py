@@ -119,35 +119,47 @@ def show_ledgers(place: Path, as_json: bool) -> None:
     """Print budgets and totals of ledgers, each checked first."""
     reports = [check_ledger(path) for path in ledger_files(place)]
     if as_json:
-        print(json.dumps({"ledgers": [report_facts(report) for report in reports]}, indent=2))
+        print(json.dumps(finite({"ledgers": [report_facts(report) for report in reports]}), indent=2))
         return
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title="Spent of each data set: epsilon at most, against", box=None, title_justify="left")
-    for name in ("silo", "examples", "budget", "at delta", *ADVERSARIES, "spent delta", "runs"):
+    title = "Spent of each data set: epsilon at most, against"
+    table = Table(title=title, box=None, title_justify="left", padding=(0, 1, 0, 0), pad_edge=False)
+    for name in ("silo", "size", "budget", "delta", *ADVERSARIES, "spent delta", "runs"):
         table.add_column(name, justify="left" if name == "silo" else "right", no_wrap=True)
     for report in reports:
         who = report.identity
-        for unit, (epsilon, delta) in report.budgets.items():
-            totals = report.totals[unit]
-            spent = [shown(e) + ("!" if e > epsilon * (1 + 1e-6) else "") for e, _ in totals.values()]
-            lost = max(d for _, d in totals.values())
+        for unit, totals in report.totals.items():
+            epsilon, delta = report.budgets.get(unit, (math.inf, math.inf))
+            spent = [shown(e) + ("!" if _above(e, epsilon) else "") for e, _ in totals.values()]
+            lost = max((d for _, d in totals.values() if math.isfinite(d)), default=0.0)
             name = who.silo if unit == "example" else f"{who.silo} ({unit})"
-            table.add_row(
-                name, str(who.size), f"{epsilon:g}", f"{delta:g}", *spent, f"{lost:g}", str(report.runs)
-            )
+            limits = [f"{limit:g}" if math.isfinite(limit) else "-" for limit in (epsilon, delta)]
+            table.add_row(name, str(who.size), *limits, *spent, f"{lost:g}", str(report.runs))
     Console().print(table)
-    if any(e > epsilon * (1 + 1e-6) for r in reports for u, (epsilon, _) in r.budgets.items()
+    if any(_above(e, epsilon) for r in reports for u, (epsilon, _) in r.budgets.items()
            for e, _ in r.totals[u].values()):  # fmt: skip
         print("! more than the budget: it was lowered after it was spent; no run is charged to it any more")
+    everything = [e for r in reports for totals in r.totals.values() for e, _ in totals.values()]
+    if math.inf in everything:
+        print("none: nothing is left to protect against who saw the silo as it is, or no bound is known")
+    if any("silo" in report.budgets for report in reports):
+        print(
+            "runs under the unit 'silo' count for examples too; those under 'example' protect no whole silo"
+        )
+
+
+def _above(spent: float, budget: float) -> bool:
+    """Whether more was spent than a budget; what nothing protects is not spent."""
+    return budget * (1 + 1e-6) < spent < math.inf
 
 
 def verify_ledgers(place: Path, as_json: bool) -> None:
     """Check ledgers and say so, or refuse the first that does not fit."""
     reports = [check_ledger(path) for path in ledger_files(place)]
     if as_json:
-        print(json.dumps({"ledgers": [report_facts(report) for report in reports]}, indent=2))
+        print(json.dumps(finite({"ledgers": [report_facts(report) for report in reports]}), indent=2))
         return
     for report in reports:
         print(f"{report.path}: {report.rows} rows, every epsilon recomputed, head {report.head}")
@@ -237,16 +249,24 @@ def _find_in_ledger(content: dict[str, Any], folder: Path) -> None:
     epsilon, delta = charge(now, run)
     if not (said["epsilon"] >= epsilon * (1 - 1e-9) and said["delta"] >= delta * (1 - 1e-9)):
         raise Problem(f"statement: guarantee: the ledger charged ({epsilon:.6g}, {delta:.3g}) for this run")
-    totals = {
-        name: dict(zip(("epsilon", "delta"), state.total("example", name), strict=True))
-        for name in ADVERSARIES
-    }
-    if named["total"] != totals or said["budget"] != state.budgets["example"][0]:
-        raise Problem("statement: ledger.total or guarantee.budget: not what its ledger says")
+    if said["unit"] != plan.unit or said["budget"] != state.budgets[plan.unit][0]:
+        raise Problem("statement: guarantee.unit or guarantee.budget: not what its ledger says")
+    examples = _totals(state, "example") if plan.unit == "silo" else None
+    if named["total"] != _totals(state, plan.unit) or named.get("as_example") != examples:
+        raise Problem("statement: ledger.total or ledger.as_example: not what its ledger says")
     for name in plan.seen:
         if content["adversaries"][name]["epsilon"] == 0:
             raise Problem(f"statement: adversaries.{name}: 0 is stated, the ledger says that it saw the run")
+    for name in plan.unprotected:
+        if content["adversaries"][name]["epsilon"] is not None:
+            raise Problem(f"statement: adversaries.{name}: the ledger says that nothing protected against it")
     _find_chosen(content, state)
+
+
+def _totals(state: State, unit: str) -> Any:
+    """Give what all runs spent in a unit, as statements tell it."""
+    both = ("epsilon", "delta")
+    return finite({name: dict(zip(both, state.total(unit, name), strict=True)) for name in ADVERSARIES})
 
 
 def _find_chosen(content: dict[str, Any], state: State) -> None:

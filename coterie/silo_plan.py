@@ -102,7 +102,7 @@ def make_silo_plan(
         for own in (counts[run % len(counts)],)
     ]
     unit = 1.0 if sensitivity == "certified" else heads_sensitivity(1.0, asked[0][0].cohort, len(roster))
-    if where == "server" and sampler == "poisson":  # when a silo came is not told
+    if asked[0][0].untold:  # when a silo came is not told
         asked = [[replace(own, came=own.merges) for own in row] for row in asked]
     for row, one in zip(asked, terms, strict=True):
         _check_chance(row[0], one)

@@ -87,11 +87,13 @@ def simulate(
     streams: Streams,
     start: State | None = None,
     before: Callable[[int], Sequence[int]] | None = None,
+    drawn: Callable[[int], Tensor] | None = None,
 ) -> Iterator[State]:
     """Train; give the state before the first round (or `start`, to go on from it) and after each.
 
     `before` is asked before each round which silos may take part in it, by their places. Silos that
-    do not take part keep their state, and `merge` sees nothing of them.
+    do not take part keep their state, and `merge` sees nothing of them. `drawn` tells who comes to a round,
+    `[runs, silos]`, in place of the plan.
     """
     state, roster = start, replace(roster, steps=steps_of(cohort))
     if state is None:
@@ -100,7 +102,8 @@ def simulate(
     yield state
     rounds = len(plan.counts.calls)
     for number in range(state.round, rounds):
-        present = plan.present_at(number, cohort.runs, before(number) if before is not None else None)
+        places = before(number) if before is not None else None
+        present = plan.present_at(number, cohort.runs, places, drawn(number) if drawn is not None else None)
         merging = roster
         if plan.merge is not None:
             merging = MergingRoster.of(roster, plan.merge, streams, number, plan.counts.merged[number])

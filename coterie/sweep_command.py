@@ -73,7 +73,7 @@ def sweep_config(
         folder.open(config)
         meter: Meter | None = None
         try:
-            (meter,) = meters_for(config, [experiment], alone=False)
+            (meter,) = meters_for(config, [experiment], None)
             result = _sweep(experiment, config, tuning, trials, folder, meter, bars)
         except Problem:
             folder.discard()

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..errors import Problem
 from .adversaries import ADVERSARIES
+from .filters import vetoing
 from .ledger import Identity, read_ledger
 from .rows import Entry, State
 from .runplan import RunPlan
@@ -45,11 +46,10 @@ def check_ledger(path: Path) -> Report:
                 _check_row(state, entry)
                 state.add(entry)
                 if entry.kind in ("run", "reserve"):
-                    _check_budget(state)
+                    _check_budget(state, state.plan_of(entry.body.get("run", entry.seq)))
             except (Problem, KeyError, TypeError, ValueError, AttributeError) as error:
                 raise Problem(f"ledger '{path}': row {entry.seq}: {error}") from error
-        units = sorted(state.budgets)
-        totals = {unit: {name: state.total(unit, name) for name in ADVERSARIES} for unit in units}
+        totals = {unit: {name: state.total(unit, name) for name in ADVERSARIES} for unit in _units(state)}
         uncommitted = len(state.reservations.keys() - state.committed)
         return Report(
             path, ledger.identity, len(entries), entries[-1].hash, entries[0].body["filter"],
@@ -57,6 +57,11 @@ def check_ledger(path: Path) -> Report:
         )  # fmt: skip
     finally:
         ledger.close()
+
+
+def _units(state: State) -> list[str]:
+    """List the units with a budget, and that of examples also if only whole silos have one."""
+    return sorted({*state.budgets, "example"} if state.budgets else ())
 
 
 def _check_row(state: State, entry: Entry) -> None:
@@ -94,20 +99,25 @@ def _check_new_budget(state: State, body: dict[str, Any]) -> None:
 
 def _check_run(state: State, plan: RunPlan, allowed: int) -> None:
     """A run's epsilon is at least what its events cost; it says who sees it and in which unit."""
-    if plan.unit not in state.budgets or not set(plan.seen) <= set(ADVERSARIES):
+    if plan.unit not in state.budgets or not {*plan.seen, *plan.unprotected} <= set(ADVERSARIES):
         raise Problem(f"a run in the unit '{plan.unit}', seen by {list(plan.seen)}")
+    if plan.unit == "silo" and plan.seen and {*plan.seen, *plan.unprotected} != set(ADVERSARIES):
+        raise Problem(f"a run in the unit 'silo', seen by {list(plan.seen)} only: everybody sees merges")
     if not 1 <= allowed <= plan.rounds:
         raise Problem(f"{allowed} rounds are allowed of {plan.rounds}")
-    true = plan.certified(0, allowed, anew=True)
-    if not plan.epsilon >= true * (1 - ROUNDING):
-        raise Problem(f"it states epsilon {plan.epsilon:.6g}, its events give {true:.6g}")
+    for unit in plan.units:
+        said, true = plan.stated(unit), plan.certified(0, allowed, anew=True, unit=unit)
+        if not said >= true * (1 - ROUNDING):
+            where = "" if unit == plan.unit else f" in the unit '{unit}'"
+            raise Problem(f"it states epsilon {said:.6g}{where}, its events give {true:.6g}")
 
 
-def _check_budget(state: State) -> None:
-    """After each charge the totals are within the budget of that time."""
-    for unit, (epsilon, delta) in state.budgets.items():
-        for name in ADVERSARIES:
-            spent = state.total(unit, name)
+def _check_budget(state: State, plan: RunPlan) -> None:
+    """After each charge the totals of those who see it are within the budgets of that time."""
+    for unit in vetoing(state, plan):
+        epsilon, delta = state.budgets[unit]
+        for name in plan.seen:
+            spent = state.spent(unit, name)
             if not (spent[0] <= epsilon * (1 + ROUNDING) and spent[1] <= delta * (1 + ROUNDING)):
                 raise Problem(
                     f"it passes the budget ({epsilon:g}, {delta:g}) against {name}:"

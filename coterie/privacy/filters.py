@@ -49,18 +49,22 @@ class Filter(Protocol):
         ...
 
 
-def charge(state: State, run: int, more: tuple[tuple[int, int], ...] = ()) -> tuple[float, float]:
+def charge(
+    state: State, run: int, more: tuple[tuple[int, int], ...] = (), unit: str | None = None
+) -> tuple[float, float]:
     """Charge a run as planned, and each repetition of rounds as one more certified release.
 
     When and how often people go on after a crash may depend on what came out, so repetitions are
-    not part of the plan's own certificate. `more` are rounds that would be reserved next.
+    not part of the plan's own certificate. `more` are rounds that would be reserved next. In the `unit`
+    of the run, if no other is asked for.
     """
     spans = (*state.reserved(run), *more)
-    key = run, len(spans)
+    plan = state.plan_of(run)
+    unit = plan.unit if unit is None else unit
+    key = run, len(spans), unit
     if more or key not in state.charges:
-        plan = state.plan_of(run)
-        extra = [plan.certified(*span) for span in repeated(spans)]
-        found = plan.epsilon + math.fsum(extra), plan.delta * (1 + len(extra))
+        extra = [plan.certified(*span, unit=unit) for span in repeated(spans)]
+        found = plan.stated(unit) + math.fsum(extra), plan.delta * (1 + len(extra))
         if more:
             return found
         state.charges[key] = found
@@ -83,8 +87,17 @@ def repeated(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def _budget(state: State, unit: str) -> tuple[float, float]:
     if unit not in state.budgets:
-        raise Problem(f"the ledger has no budget in the unit '{unit}': set one first")
+        raise Problem(
+            f"the ledger has no budget in the unit '{unit}': give it one with `coterie ledger budget FOLDER"
+            f" --unit {unit} --epsilon E --delta D`"
+        )
     return state.budgets[unit]
+
+
+def vetoing(state: State, plan: RunPlan) -> list[str]:
+    """List the units whose budgets a run must fit into: its own, and those others in which there is one."""
+    _budget(state, plan.unit)
+    return [unit for unit in plan.units if unit in state.budgets]
 
 
 def _most(rounds: int, fits: Callable[[int], bool], partial: bool) -> int:
@@ -104,45 +117,57 @@ class Basic:
 
     def total(self, state: State, unit: str, adversary: str) -> tuple[float, float]:
         """Add up epsilon and delta of the runs that the adversary sees."""
-        return self._sum(state, state.seen(unit, adversary))
+        return self._sum(state, state.seen(unit, adversary), unit)
 
-    def _sum(self, state: State, runs: tuple[int, ...]) -> tuple[float, float]:
-        charged = [charge(state, run) for run in runs]
+    def _sum(self, state: State, runs: tuple[int, ...], unit: str) -> tuple[float, float]:
+        charged = [charge(state, run, unit=unit) for run in runs]
         return math.fsum(e for e, _ in charged), math.fsum(d for _, d in charged)
 
-    def _spent(self, state: State, plan: RunPlan) -> list[tuple[float, float]]:
+    def _spent(self, state: State, plan: RunPlan, unit: str) -> list[tuple[float, float]]:
         """List what was spent against those who see a run; adversaries who saw the same count once."""
-        groups = {state.seen(plan.unit, adversary) for adversary in plan.seen}
-        return [self._sum(state, runs) for runs in groups]
+        groups = {state.seen(unit, adversary) for adversary in plan.seen}
+        return [self._sum(state, runs, unit) for runs in groups]
 
     def affordable(self, state: State, plan: RunPlan, partial: bool) -> int:
-        """Compare what is left with what is planned."""
+        """Compare what is left with what is planned, in every unit in which there is a budget."""
+        units = vetoing(state, plan)
         if not plan.seen:
             return plan.rounds
-        epsilon, delta = _budget(state, plan.unit)
-        spent = self._spent(state, plan)
-        left = epsilon * (1 + ROUNDING) - max(e for e, _ in spent)
-        if max(d for _, d in spent) + plan.delta > delta * (1 + ROUNDING):
-            return 0
+        left: dict[str, float] = {}
+        for unit in units:
+            epsilon, delta = _budget(state, unit)
+            spent = self._spent(state, plan, unit)
+            left[unit] = epsilon * (1 + ROUNDING) - max(e for e, _ in spent)
+            if max(d for _, d in spent) + plan.delta > delta * (1 + ROUNDING):
+                return 0
 
         def fits(rounds: int) -> bool:
-            return (plan.epsilon if rounds == plan.rounds else plan.certified(0, rounds)) <= left
+            return all(_cost(plan, rounds, unit) <= room for unit, room in left.items())
 
         return _most(plan.rounds, fits, partial)
 
     def check_reserve(self, state: State, run: int, first: int, last: int) -> None:
         """Rounds of the plan are paid for unless the budget was lowered; repetitions must fit beside them."""
         plan = state.plan_of(run)
-        epsilon, delta = _budget(state, plan.unit)
-        before, after = charge(state, run), charge(state, run, ((first, last),))
-        for spent in self._spent(state, plan):
-            total = spent[0] - before[0] + after[0], spent[1] - before[1] + after[1]
-            if total[0] > epsilon * (1 + ROUNDING) or total[1] > delta * (1 + ROUNDING):
-                why = "would be repeated, which is charged anew" if after != before else "remain"
-                raise Spent(
-                    f"rounds {first} to {last} {why}, and the budget (epsilon {epsilon:g}, delta {delta:g})"
-                    f" does not pay for ({total[0]:.4g}, {total[1]:.3g})"
-                )
+        for unit in vetoing(state, plan):
+            epsilon, delta = _budget(state, unit)
+            before, after = (charge(state, run, more, unit) for more in ((), ((first, last),)))
+            again = after[0] - before[0] if after != before else 0.0
+            for spent in self._spent(state, plan, unit):
+                total = spent[0] + again, spent[1] - before[1] + after[1]
+                if not (total[0] <= epsilon * (1 + ROUNDING) and total[1] <= delta * (1 + ROUNDING)):
+                    why = "would be repeated, which is charged anew" if after != before else "remain"
+                    where = "" if unit == plan.unit else f" in the unit '{unit}'"
+                    raise Spent(
+                        f"rounds {first} to {last} {why}, and the budget (epsilon {epsilon:g}, delta"
+                        f" {delta:g}){where} does not pay for ({total[0]:.4g}, {total[1]:.3g})"
+                    )
+
+
+def _cost(plan: RunPlan, rounds: int, unit: str) -> float:
+    """Give the epsilon of the first rounds of a run that was not charged yet."""
+    whole = rounds == plan.rounds and unit == plan.unit
+    return plan.epsilon if whole else plan.certified(0, rounds, unit=unit)
 
 
 @dataclass(frozen=True)
@@ -150,8 +175,11 @@ class Renyi:
     """Renyi divergences of reserved rounds add up at one order, which is fixed when a ledger is made."""
 
     def total(self, state: State, unit: str, adversary: str) -> tuple[float, float]:
-        """Add up the divergences that the adversary sees, and turn them to (epsilon, delta)."""
-        _, delta = _budget(state, unit)
+        """Add up the divergences that the adversary sees, and turn them to (epsilon, delta).
+
+        At the delta of the budget; where only whole silos have one, at that.
+        """
+        _, delta = state.budgets.get(unit) or _budget(state, "silo")
         spent = self._spent(state, unit, adversary)
         if not spent:
             return 0.0, 0.0
@@ -159,22 +187,33 @@ class Renyi:
 
     def _spent(self, state: State, unit: str, adversary: str) -> float:
         return math.fsum(
-            state.plan_of(run).divergence(*span, state.order)
+            state.plan_of(run).divergence(*span, state.order, unit)
             for run in state.seen(unit, adversary)
             for span in _charged(state.plan_of(run), state.reserved(run))
         )
 
-    def _left(self, state: State, plan: RunPlan) -> float:
-        epsilon, delta = _budget(state, plan.unit)
+    def _left(self, state: State, plan: RunPlan, unit: str) -> float:
+        epsilon, delta = _budget(state, unit)
         most = epsilon - _turned(state.order, delta)
-        return most - max(self._spent(state, plan.unit, adversary) for adversary in plan.seen)
+        return most - max(self._spent(state, unit, adversary) for adversary in plan.seen)
 
     def affordable(self, state: State, plan: RunPlan, partial: bool) -> int:
-        """Compare what is left of the divergence with that of the rounds."""
+        """Compare what is left of the divergence with that of the rounds, in every unit with a budget."""
+        units = vetoing(state, plan)
         if not plan.seen:
             return plan.rounds
-        left = self._left(state, plan)
-        return _most(plan.rounds, lambda n: plan.divergence(0, n, state.order) <= left, partial)
+        left = {unit: self._left(state, plan, unit) for unit in units}
+        for unit in units[1:]:
+            if math.isinf(plan.divergence(0, plan.rounds, state.order, unit)):
+                raise Spent(
+                    f"the filter 'rdp' knows no bound in the unit '{unit}' for silos that are drawn: make"
+                    " ledgers with the filter 'basic'"
+                )
+
+        def fits(rounds: int) -> bool:
+            return all(plan.divergence(0, rounds, state.order, unit) <= left[unit] for unit in units)
+
+        return _most(plan.rounds, fits, partial)
 
     def check_reserve(self, state: State, run: int, first: int, last: int) -> None:
         """Every reservation must fit into what is left."""
@@ -182,9 +221,11 @@ class Renyi:
             return
         plan, before = state.plan_of(run), state.reserved(run)
         more = _charged(plan, [*before, (first, last)])[len(_charged(plan, before)) :]
-        if sum(plan.divergence(*span, state.order) for span in more) > self._left(state, plan) + ROUNDING:
-            epsilon, _ = _budget(state, plan.unit)
-            raise Spent(f"the budget (epsilon {epsilon:g}) does not pay for rounds {first} to {last}")
+        for unit in vetoing(state, plan):
+            asked = sum(plan.divergence(*span, state.order, unit) for span in more)
+            if asked > self._left(state, plan, unit) + ROUNDING:
+                epsilon, _ = _budget(state, unit)
+                raise Spent(f"the budget (epsilon {epsilon:g}) does not pay for rounds {first} to {last}")
 
 
 def best_order(epsilon: float, delta: float) -> int:

@@ -26,7 +26,7 @@ from .rows import FIRST, Changes, Entry, State, hash_of, parse, text_of
 from .runplan import RunPlan
 
 SCHEMA = "coterie-ledger/1"
-UNITS = ("example",)  # those that are trained
+UNITS = ("example", "silo")
 TABLE = """
 create table if not exists entries (
   seq integer primary key, kind text not null, body text not null, previous text not null, hash text not null
@@ -138,8 +138,7 @@ class Ledger:
     ) -> None:
         """Set the budget of a unit: lowering is always allowed, raising must be said, with a reason."""
         _check_budget(epsilon, delta)
-        if unit not in UNITS:
-            raise Problem(f"unit: expected one of {', '.join(UNITS)}, got '{unit}'")
+        _check_unit(unit)
         with self.change() as rows:
             now = rows.state.budgets.get(unit)
             raised = now is not None and (epsilon > now[0] or delta > now[1])
@@ -226,6 +225,9 @@ def _claim(rows: Changes, plan: RunPlan, partial: bool) -> Claim:
     if rounds < 1:
         raise Spent(state.refusal(plan))
     body = {**plan.to_json(), "allowed": rounds, "epsilon": plan.certified(0, rounds)}
+    if plan.unit == "silo":
+        whole = plan.certified(0, rounds, unit="example")
+        body["as_example"] = whole if math.isfinite(whole) else None
     if rounds == plan.rounds:
         if plan.epsilon < body["epsilon"] * (1 - ROUNDING):
             raise Problem(
@@ -267,6 +269,7 @@ def open_ledger(
                 " its .secret, to begin with a whole budget again)"
             )
         _check_budget(*budget)
+        _check_unit(unit)
         if filter not in FILTERS:
             raise Problem(f"filter: expected one of {', '.join(FILTERS)}, got '{filter}'")
         try:
@@ -347,6 +350,11 @@ def _cannot_write(path: Path, error: sqlite3.Error) -> str:
         f"ledger '{path}' cannot be written: {error}: nothing is trained without it; free space or permit"
         " writing, or restore a copy"
     )
+
+
+def _check_unit(unit: str) -> None:
+    if unit not in UNITS:
+        raise Problem(f"unit: expected one of {', '.join(UNITS)}, got '{unit}'")
 
 
 def _check_budget(epsilon: float, delta: float) -> None:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import Problem
-from .adversaries import ADVERSARIES
-from .filters import Filter, filter_for
+from .filters import Filter, filter_for, vetoing
 from .runplan import RunPlan
 
 FIRST = "0" * 64
+# The units of the runs that count in a unit: protecting a whole silo protects each of its examples.
+COUNTED = {"example": ("example", "silo"), "silo": ("silo",)}
+NONE = math.inf, math.inf  # where nothing protects
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class State:
     runs: dict[int, dict[str, Any]] = field(default_factory=dict)
     reservations: dict[int, dict[str, Any]] = field(default_factory=dict)
     committed: set[int] = field(default_factory=set)
-    charges: dict[tuple[int, int], tuple[float, float]] = field(default_factory=dict)
+    charges: dict[tuple[int, int, str], tuple[float, float]] = field(default_factory=dict)
     _spans: dict[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
     _plans: dict[int, RunPlan] = field(default_factory=dict)
 
@@ -87,23 +90,39 @@ class State:
         return self._spans.get(run, ())
 
     def seen(self, unit: str, adversary: str) -> tuple[int, ...]:
-        """List the runs of a unit of which an adversary sees something."""
-        runs = self.runs.items()
-        return tuple(run for run, body in runs if body["unit"] == unit and adversary in body["seen"])
+        """List the runs that count in a unit and of which an adversary sees something protected."""
+        counted, runs = COUNTED[unit], self.runs.items()
+        return tuple(run for run, body in runs if body["unit"] in counted and adversary in body["seen"])
 
-    def total(self, unit: str, adversary: str) -> tuple[float, float]:
-        """Give the (epsilon, delta) spent in a unit against an adversary, over all runs."""
+    def bare(self, unit: str, adversary: str) -> bool:
+        """Whether an adversary once saw the silo as it is: nothing is left to protect against it."""
+        counted = (body for body in self.runs.values() if body["unit"] in COUNTED[unit])
+        return any(adversary in body.get("unprotected", ()) for body in counted)
+
+    def spent(self, unit: str, adversary: str) -> tuple[float, float]:
+        """Give the (epsilon, delta) spent in a unit by what an adversary sees protected, over all runs."""
         return self.filter.total(self, unit, adversary)
 
+    def total(self, unit: str, adversary: str) -> tuple[float, float]:
+        """Give the (epsilon, delta) that hold in a unit against an adversary, over all runs, or `NONE`."""
+        return NONE if self.bare(unit, adversary) else self.spent(unit, adversary)
+
     def refusal(self, plan: RunPlan) -> str:
-        """Say why a run does not fit."""
-        spent = max(self.total(plan.unit, adversary) for adversary in ADVERSARIES)
-        epsilon, delta = self.budgets.get(plan.unit, (0.0, 0.0))
-        return (
-            f"the budget of this data set is (epsilon {epsilon:g}, delta {delta:g}) in the unit"
-            f" '{plan.unit}', ({spent[0]:.4g}, {spent[1]:.3g}) of it is spent: a run of"
-            f" ({plan.epsilon:.4g}, {plan.delta:.3g}) does not fit"
-        )
+        """Say why a run does not fit, in the last unit in which it does not."""
+        found = ""
+        for unit in vetoing(self, plan):
+            spent = max(self.spent(unit, adversary) for adversary in plan.seen)
+            epsilon, delta = self.budgets[unit]
+            asked = plan.epsilon if unit == plan.unit else plan.certified(0, plan.rounds, unit=unit)
+            if found and spent[0] + asked <= epsilon and spent[1] + plan.delta <= delta:
+                continue
+            said = f"{asked:.4g}" if math.isfinite(asked) else "no known bound"
+            found = (
+                f"the budget of this data set is (epsilon {epsilon:g}, delta {delta:g}) in the unit"
+                f" '{unit}', ({spent[0]:.4g}, {spent[1]:.3g}) of it is spent: a run of"
+                f" ({said}, {plan.delta:.3g}) does not fit"
+            )
+        return found
 
 
 class Changes:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 from ..errors import Problem
-from .accountant import ORDERS, epsilon_of, renyi_curve
+from .accountant import ADJACENCY, ORDERS, epsilon_of, renyi_curve
 from .adversaries import ADVERSARIES
 from .calibration import certified
 from .events import Event, grouped, joined
 from .trials import Trials
 from .tuning import chosen_epsilon, selected_curve
+
+OTHER = "replace-one"  # what zeroing out an example does to its silo
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,10 @@ class RunPlan:
 
     `epsilon` is certified for all of it at `delta`; `seen` names the adversaries who see what it
     releases. With `trials` it is one of a random number of trials, of which only the best is seen.
+
+    Under the unit 'silo' `unprotected` names those who see a silo as it is, and `as_example` is epsilon in
+    the unit 'example', infinite where it is None: an example that is zeroed out changes an upload to any
+    other one, so that its silo is replaced, not zeroed out. Ledgers find it when they are charged.
     """
 
     label: str
@@ -29,10 +36,21 @@ class RunPlan:
     stages: tuple[tuple[int, tuple[Event, ...]], ...]
     seen: tuple[str, ...] = tuple(ADVERSARIES)
     trials: Trials | None = None
+    unprotected: tuple[str, ...] = ()
+    as_example: float | None = None
 
     def __post_init__(self) -> None:
         if not self.seen and any(events for _, events in self.stages):
             raise Problem(f"run '{self.label}': what releases something is seen by somebody")
+        if self.unprotected and (self.unit != "silo" or set(self.seen) & set(self.unprotected)):
+            raise Problem(f"run '{self.label}': who sees a silo as it is sees no protected release of it")
+        if self.trials is not None and self.unit == "silo":
+            raise Problem(f"run '{self.label}': a best trial is billed for the unit 'example' only")
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """The units in which it is charged: who protects a whole silo protects each example."""
+        return ("silo", "example") if self.unit == "silo" else (self.unit,)
 
     @property
     def rounds(self) -> int:
@@ -50,20 +68,30 @@ class RunPlan:
             start += rounds
         return tuple(found)
 
-    def certified(self, first: int, last: int, anew: bool = False) -> float:
+    def stated(self, unit: str) -> float:
+        """Give the epsilon that is stated for all of it in a unit."""
+        if unit == self.unit:
+            return self.epsilon
+        return math.inf if self.as_example is None else self.as_example
+
+    def certified(self, first: int, last: int, anew: bool = False, unit: str | None = None) -> float:
         """Bound from above the epsilon of the rounds from `first` to `last`, at the plan's delta.
 
-        `anew` does not believe what calibration found for the same events.
+        `anew` does not believe what calibration found for the same events. In another `unit` than its own
+        it is that of replacing a silo by any other.
         """
         events = grouped(self.events(first, last))
+        if unit not in (None, self.unit):
+            return epsilon_of(events, self.delta, OTHER)
         if self.trials is None:
             return epsilon_of(events, self.delta) if anew else certified(events, self.delta)
         return chosen_epsilon(joined(events), self.trials, self.delta)
 
-    def divergence(self, first: int, last: int, order: int) -> float:
+    def divergence(self, first: int, last: int, order: int, unit: str | None = None) -> float:
         """Bound from above the Renyi divergence of rounds; that of a best trial is never split."""
         if self.trials is None:
-            return renyi_curve(self.events(first, last))[ORDERS.index(order)]
+            adjacency = ADJACENCY if unit in (None, self.unit) else OTHER
+            return renyi_curve(self.events(first, last), adjacency)[ORDERS.index(order)]
         curve = renyi_curve(joined(self.events(0, self.rounds)))
         return selected_curve(curve, self.trials)[ORDERS.index(order)]
 
@@ -71,7 +99,8 @@ class RunPlan:
         """Give the plan as plain data."""
         stages = [{"rounds": r, "events": [dict(vars(e)) for e in events]} for r, events in self.stages]
         trials = None if self.trials is None else dict(vars(self.trials))
-        return {**vars(self), "stages": stages, "seen": list(self.seen), "trials": trials}
+        plain = {**vars(self), "stages": stages, "seen": list(self.seen), "trials": trials}
+        return {**plain, "unprotected": list(self.unprotected)}
 
     @classmethod
     def from_json(cls, body: dict[str, Any]) -> RunPlan:
@@ -79,5 +108,6 @@ class RunPlan:
         stages = tuple((s["rounds"], tuple(Event(**e) for e in s["events"])) for s in body["stages"])
         trials = Trials(**body["trials"]) if body.get("trials") else None
         return cls(
-            body["label"], body["unit"], body["delta"], body["epsilon"], stages, tuple(body["seen"]), trials
+            body["label"], body["unit"], body["delta"], body["epsilon"], stages, tuple(body["seen"]), trials,
+            tuple(body.get("unprotected", ())), body.get("as_example"),
         )  # fmt: skip

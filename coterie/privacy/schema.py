@@ -92,6 +92,7 @@ class MergesPart(Part):
     raw_personal: bool
     quantile: Share | None
     mixed: bool
+    metered: bool = False
 
 
 class TuningPart(Part):
@@ -109,15 +110,23 @@ class TuningPart(Part):
     notes: list[str]
 
 
+class Total(Part):
+    """What all runs spent against somebody; null where nothing protects."""
+
+    epsilon: Bound
+    delta: Annotated[float, Field(ge=0)] | None
+
+
 class LedgerPart(Part):
-    """Where the ledger stood."""
+    """Where the ledger stood: totals in the unit of the statement; a whole silo's also for examples."""
 
     file: str
     head: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     run: int
     rounds: int
-    total: dict[str, dict[str, float]]
+    total: dict[str, Total]
     chosen: int | None
+    as_example: dict[str, Total] | None = None
 
 
 class StatementPart(Part):

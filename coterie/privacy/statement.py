@@ -53,6 +53,10 @@ BOUNDS = {
 WITHOUT_LEDGER = "other runs on the same data: budgets of several runs add up; a ledger would add them"
 LEAVING = "that a silo left early, which shows what else was spent of its data set"
 SIMULATED = "simulated: whoever knows the seed knows the noise; not for release"
+EXAMPLES_APART = (
+    "runs on the same data under the unit 'example': they protect its examples, and no whole silo; totals in"
+    " the unit 'silo' are without them"
+)
 METERED = (
     "the operating system's entropy, keyed by the silo's secret and the ledger's row, seeds numpy's SFC64"
     " (not a cryptographic generator)"
@@ -83,7 +87,8 @@ def always_uncovered(merges: Merges | None) -> tuple[str, ...]:
     """Give the sentences about what no statement of a unit covers."""
     sees_all = merges is not None and merges.releases()["server"] is None
     hidden = merges is not None and merges.hidden and merges.merges > 0
-    return (*ALWAYS_UNCOVERED, *[SEES_ALL] * sees_all, *[HIDDEN] * hidden)
+    apart = merges is not None and merges.metered
+    return (*ALWAYS_UNCOVERED, *[SEES_ALL] * sees_all, *[HIDDEN] * hidden, *[EXAMPLES_APART] * apart)
 
 
 def kept_numbers() -> Kept:
@@ -141,7 +146,7 @@ def statement(
     certified = max(found["epsilon"], charged)
     unit = "example" if merges is None else "silo"
     uncovered = [*not_covered, *always_uncovered(merges), WITHOUT_LEDGER if ledger is None else LEAVING]
-    against = table(certified, seen) if merges is None else merges.against(delta)
+    against = table(certified, seen) if merges is None else _against(merges, delta, certified)
     if tuning is not None:
         best = best_trial(tuning)
         against |= {name: best if math.isfinite(best) else None for name in CHOSEN}
@@ -178,6 +183,12 @@ def statement(
     }
     plain: dict[str, Any] = json.loads(json.dumps(finite(content)))
     return {**plain, "checksum": checksum(plain)}
+
+
+def _against(merges: Merges, delta: float, certified: float) -> dict[str, float | None]:
+    """Give epsilon against each adversary: what merges give or, in a metered run, what was charged."""
+    found = merges.against(delta)
+    return {name: certified if value else value for name, value in found.items()} if merges.metered else found
 
 
 def _beside(found: dict[str, Any], merges: Merges | None, delta: float) -> dict[str, Any]:
@@ -275,6 +286,8 @@ def _recompute(content: dict[str, Any]) -> None:
     _check_words(content, merges)
     if said["unit"] != ("example" if merges is None else "silo"):
         raise Problem("statement: guarantee.unit: not that of what was merged")
+    if merges is not None and merges.metered != (content["ledger"] is not None):
+        raise Problem("statement: merges.metered: a run is metered if it names a ledger")
     if merges is not None and grouped(events) != grouped(merges.strongest()):
         raise Problem("statement: events: not what its merges give")
     if said["epsilon"] is None:
@@ -322,7 +335,7 @@ def merge_door(merges: Merges) -> list[Door]:
 
 def _check_merges(content: dict[str, Any], merges: Merges) -> None:
     """What is said against whom is what the merges give, and so are the doors."""
-    true = merges.against(content["guarantee"]["delta"])
+    true = _against(merges, content["guarantee"]["delta"], content["guarantee"]["epsilon"])
     for name, entry in content["adversaries"].items():
         said, least = entry["epsilon"], true[name]
         if (said is None) != (least is None) or abs((said or 0) - (least or 0)) > 1e-9 * (least or 1):

@@ -32,7 +32,9 @@ class Merges:
 
     `noise` is a multiplier of the clip: of the noise on the sum (`noise_by` server) or on an upload (silos).
     With a `quantile` the clip begins at `clip` and follows the uploads; the noise pays for that too.
-    `mixed`: other sums than the mean are released, with the noise of the silo that is most in them.
+    `mixed`: other sums than the mean are released, with the noise of the silo that is most in them. If
+    `metered`, silos may leave and who was meant to come is in ledgers: whoever holds the shared model is
+    taken to know as much as all other silos.
     """
 
     noise: float
@@ -46,6 +48,7 @@ class Merges:
     raw_personal: bool
     quantile: float | None = None
     mixed: bool = False
+    metered: bool = False
 
     def __post_init__(self) -> None:
         if self.noise_by not in PLACES:
@@ -59,16 +62,21 @@ class Merges:
         return self.silos * self.rate
 
     @property
+    def untold(self) -> bool:
+        """Whether the silo is charged for every merge to which it may have come."""
+        return self.noise_by == "server" and self.sampler == "poisson"
+
+    @property
     def hidden(self) -> bool:
         """Whether epsilon rests on nobody but the server knowing when the silo came."""
-        return self.noise_by == "server" and self.sampler == "poisson" and self.rate < 1
+        return self.untold and self.rate < 1
 
     def releases(self) -> Releases:
         """Give what each adversary sees of the silo; None: all of it."""
         seen: Releases = dict.fromkeys(ADVERSARIES, ())
         if self.merges and self.noise_by == "server":
             everybody = Event("gaussian", self.noise, self.rate, self.merges, self.sampler)
-            seen["server"] = None
+            seen["server"] = None if self.came else ()
             seen["shared"] = (everybody,)
             seen["silos"] = (everybody,) if self.sampler == "poisson" else self._known(self.noise)
         elif self.merges:
@@ -76,6 +84,8 @@ class Merges:
             together = self.noise * math.sqrt(self.cohort) if fixed else self.noise
             seen["server"] = seen["silos"] = self._known(self.noise)
             seen["shared"] = self._known(together)
+        if self.metered:
+            seen["shared"] = seen["silos"]
         seen["personal"] = None if self.raw_personal else seen["shared"]
         return seen
 

@@ -23,10 +23,11 @@ from ..errors import Problem
 from ..experiment import Experiment
 from ..jsonable import finite
 from ..metering import Account, Meter, run_plans
-from ..plan import Plan, SiloPlan
+from ..plan import Plan
 from ..privacy.kept import Kept
 from ..privacy.statement import Door, kept_numbers, merge_door, statement, text_of
 from ..result import Result, RunRecord, SiloRecord, file_names, save_vector
+from ..silo_metering import merges_done
 from .statement_page import page
 
 
@@ -183,7 +184,7 @@ def statement_of(
     """Give the statement of one silo in one run."""
     silo = plan.silos[run][k]
     if silo.merges is not None:
-        return silo_statement(experiment, silo, run, kept)
+        return silo_statement(experiment, plan, run, k, meter, kept)
     asked = run_plans(experiment.method.name, plan, k)[run]
     account = Account(
         asked.events(0, asked.rounds), silo.epsilon, silo.delta, silo.budget, ((0, asked.rounds),), None
@@ -193,9 +194,16 @@ def statement_of(
     return statement_for(experiment, plan, run, k, account, asked.seen, kept=kept)
 
 
-def silo_statement(experiment: Experiment, silo: SiloPlan, run: int, kept: Kept | None) -> dict[str, Any]:
-    """Give the statement of a whole silo in one run."""
-    merges = silo.merges
+def silo_statement(
+    experiment: Experiment, plan: Plan, run: int, k: int, meter: Meter | None, kept: Kept | None
+) -> dict[str, Any]:
+    """Give the statement of a whole silo in one run, from the plan or, if it was metered, from its ledger."""
+    silo = plan.silos[run][k]
+    merges, epsilon, delta = silo.merges, 0.0, silo.delta
+    budget, facts = silo.budget if math.isfinite(silo.budget) else silo.epsilon, None
+    if meter is not None:
+        _, epsilon, delta, budget, rounds, facts = meter.account(k, run)
+        merges = merges_done(plan, run, k, rounds)
     assert merges is not None
     return statement(
         silo=silo.name,
@@ -205,9 +213,11 @@ def silo_statement(experiment: Experiment, silo: SiloPlan, run: int, kept: Kept 
         doors=merge_door(merges),
         events=merges.strongest(),
         seen=(),
-        budget=silo.budget if math.isfinite(silo.budget) else silo.epsilon,
-        delta=silo.delta,
+        budget=budget,
+        delta=delta,
         not_covered=experiment.federation.not_covered,
+        charged=epsilon,
+        ledger=facts,
         kept=kept,
         merges=merges,
     )

@@ -143,12 +143,23 @@ def _tuning(tuning: str | dict[str, Any]) -> str:
 def _ledger(ledger: dict[str, Any] | None) -> list[str]:
     if ledger is None:
         return []
-    rows = [(name, shown(total["epsilon"])) for name, total in ledger["total"].items()]
-    return [
+    parts = [
         "<h2>Ledger</h2>",
         f"<p class='small'>{escape(ledger['file'])}, row {ledger['run']}, head <code>{escape(ledger['head'])}"
         "</code>. Spent of this data set by all runs so far:</p>",
-        _table(rows, ("against", "epsilon at most")),
+        _table(_totals(ledger["total"]), ("against", "epsilon at most")),
+    ]
+    if ledger.get("as_example") is not None:
+        parts.append("<p class='small'>The same for each of its examples, other runs included:</p>")
+        parts.append(_table(_totals(ledger["as_example"]), ("against", "epsilon at most")))
+    return parts
+
+
+def _totals(totals: dict[str, Any]) -> list[tuple[str, str]]:
+    """Give the rows of a ledger's totals; where nothing protects there is none."""
+    return [
+        (name, "none" if total["epsilon"] is None else shown(total["epsilon"]))
+        for name, total in totals.items()
     ]
 
 

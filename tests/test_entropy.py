@@ -1,0 +1,91 @@
+"""Noise of merges from the system's entropy: whose it is, and that it is given once."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+from coterie.entropy import EntropyStreams
+from coterie.errors import Problem
+from coterie.merging import SERVER, Merge, MergingRoster
+from coterie.roster import Roster
+
+
+def streams_of(monkeypatch, salts, rows=("r", "r", "r"), secrets=(1, 2, 3)):
+    """Streams of three silos whose salts and secrets are known, for once."""
+    given = iter(salts)
+    monkeypatch.setattr(os, "urandom", lambda n: bytes([next(given)]) * n)
+    streams = EntropyStreams({name: bytes([one]) * 32 for name, one in zip("abc", secrets, strict=True)})
+    for name, row in zip("abc", rows, strict=True):
+        streams.begin(name, row)
+    return streams
+
+
+def drawn(streams, name, run=0, number=0):
+    return float(streams.merging(run, name, number).standard_normal())
+
+
+def test_the_noise_of_a_merge_is_keyed_by_every_silo_that_reserved_it(monkeypatch):
+    base = drawn(streams_of(monkeypatch, (1, 2, 3)), SERVER)
+    assert drawn(streams_of(monkeypatch, (1, 2, 3)), SERVER) == base
+    others = [
+        streams_of(monkeypatch, (1, 2, 4)),
+        streams_of(monkeypatch, (1, 2, 3), rows=("r", "other", "r")),
+        streams_of(monkeypatch, (1, 2, 3), secrets=(9, 2, 3)),
+    ]
+    ended = streams_of(monkeypatch, (1, 2, 3))
+    ended.end("b")
+    found = [base, *(drawn(streams, SERVER) for streams in (*others, ended))]
+    assert len(set(found)) == 5
+
+
+def test_the_noise_of_a_silo_is_keyed_by_its_own_secret_alone(monkeypatch):
+    base = drawn(streams_of(monkeypatch, (1, 2, 3)), "a")
+    assert drawn(streams_of(monkeypatch, (1, 7, 8), ("r", "x", "y"), (1, 7, 8)), "a") == base
+    for salts, rows, secrets in (
+        ((9, 2, 3), ("r", "r", "r"), (1, 2, 3)),
+        ((1, 2, 3), ("x", "r", "r"), (1, 2, 3)),
+        ((1, 2, 3), ("r", "r", "r"), (9, 2, 3)),
+    ):
+        assert drawn(streams_of(monkeypatch, salts, rows, secrets), "a") != base
+
+
+@pytest.mark.parametrize("name", [SERVER, "a"])
+def test_a_merge_is_answered_once_for_a_reservation(name):
+    streams = EntropyStreams({"a": b"x" * 32, "b": b"y" * 32})
+    with pytest.raises(Problem, match="the merge of round 0 was not reserved"):
+        streams.merging(0, name, 0)
+    found = []
+    for _ in range(2):
+        streams.begin("a", "same row")
+        found += [drawn(streams, name, run, number) for run in (0, 1) for number in (0, 1)]
+        with pytest.raises(Problem, match="the merge of round 1 was answered before"):
+            streams.merging(1, name, 1)
+        streams.begin("b", "another row")
+    assert len(set(found)) == 8
+    if name == "a":  # another silo's reservation does not open it again
+        with pytest.raises(Problem, match="was answered before"):
+            streams.merging(1, name, 1)
+    streams.end("a")
+    streams.end("b")
+    with pytest.raises(Problem, match="was not reserved"):
+        streams.merging(5, name, 5)
+
+
+def test_a_merge_that_nobody_reserved_is_not_answered():
+    streams = EntropyStreams({"a": b"x" * 32, "b": b"y" * 32})
+    streams.begin("a", "row")
+    with pytest.raises(Problem, match="was not reserved"):
+        streams.merging(0, "b", 0)
+
+
+def test_equal_rows_of_a_matrix_are_one_release():
+    streams = EntropyStreams({"a": b"x" * 32, "b": b"y" * 32})
+    streams.begin("a", "row")
+    roster = Roster(("a", "b"), torch.ones(2), torch.ones(1, 2))
+    one = MergingRoster.of(roster, Merge(torch.ones(1), torch.ones(1), 2.0), streams, 0)
+    rows = one.mix(torch.zeros(1, 2, 5), torch.tensor([[1.0, 1.0], [1.0, 1.0], [1.0, 0.0]]))[0]
+    assert torch.equal(rows[0], rows[1])
+    assert not torch.equal(rows[0], rows[2])
