@@ -1,5 +1,7 @@
 """Checkpoints: where a training stands, in one file, so that it can go on to the bit.
 
+A checkpoint holds what silos keep at home (heads, duals), so only its owner may read it.
+
 Random streams are keyed by round, so the number of the round is their position; the ledger's
 is the rows of the runs that were claimed.
 """
@@ -46,7 +48,8 @@ def save(path: Path, key: str, point: Checkpoint) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.tmp")
     try:
-        with beside.open("wb") as file:
+        handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(handle, "wb") as file:
             file.write(hashlib.sha256(body).digest() + body)
             file.flush()
             os.fsync(file.fileno())

@@ -160,7 +160,7 @@ class Data(Section):
     test: Annotated[Any, AfterValidator(_share)] = 0.2
     seed: Annotated[int, Field(ge=0)] = 0
     features: Literal["auto", "none", "invert", "log", "standardize", "unit"] = "auto"
-    norm: Annotated[float, Field(gt=0)] | None = None
+    norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     positive: str | None = None
     feature_range: Annotated[Any, AfterValidator(_ranges)] = None
     target_range: Annotated[Any, AfterValidator(_range)] = None

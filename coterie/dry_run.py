@@ -221,8 +221,13 @@ def _count(
         calls.append(tuple(oracle.made))
     personal = method.personal(method.broadcast(shared), own)
     check_known(personal)
-    if personal.shape not in ((1, silos, size), (1, 1, size)):
-        raise Refused(f"personal must give [runs, silos, {size}], got {list(personal.shape)}")
+    with torch._C.DisableTorchFunction():
+        shape = tuple(personal.shape)
+    if unit == "silo" or not isinstance(personal, Sealed):
+        refuse(
+            shape not in ((1, silos, size), (1, 1, size)),
+            f"personal must give [runs, silos, {size}], got {list(shape)}",
+        )
     refuse(unit == "example" and is_raw(personal), "a personal model is raw: it must be released")
     if unit == "example":
         sealed = tuple(isinstance(leaf, Sealed) for leaf in leaves(own))
@@ -243,10 +248,11 @@ def _where(present: Tensor, new: Tensor, old: Tensor) -> Tensor:
 
 def _check_home(uploads: Tree, own: Tree, silos: int, unit: str) -> None:
     """Check what a silo sends and keeps."""
-    for what, tree in (("upload", uploads), ("own state", own)):
-        for leaf in leaves(tree):
-            if leaf.dim() < 2 or leaf.shape[1] != silos:
-                raise Refused(f"a silo's {what} must be [runs, silos, ...], got {list(leaf.shape)}")
+    with torch._C.DisableTorchFunction():
+        for what, tree in (("upload", uploads), ("own state", own)):
+            for leaf in leaves(tree):
+                if leaf.dim() < 2 or leaf.shape[1] != silos:
+                    raise Refused(f"a silo's {what} must be [runs, silos, ...], got {list(leaf.shape)}")
     if unit == "silo":
         sent = leaves(uploads)
         refuse(

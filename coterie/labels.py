@@ -25,10 +25,13 @@ FACTS = frozenset(
     " grad_fn grad _is_view is_inference is_tensor storage_offset is_same_size is_set_to"
     " _use_count".split()
 )
+# Of what is sealed not even the shape: a method could do other things in training than in the dry run.
+FACTS_OF_SEALED = frozenset("dtype device is_floating_point is_complex __hash__ requires_grad".split())
 # Results whose shape depends on values, and ways out of the label.
 WAYS_OUT = frozenset(
     "nonzero argwhere masked_select unique unique_consecutive bincount repeat_interleave as_subclass"
-    " _unique2 nonzero_static data_ptr storage untyped_storage __reduce_ex__ __deepcopy__ __dlpack__".split()
+    " _unique2 nonzero_static data_ptr storage untyped_storage __reduce_ex__ __deepcopy__ __dlpack__"
+    " to_dlpack".split()
 )
 
 
@@ -103,7 +106,7 @@ def _label_result(
     raw, name = False, _name(func)
     for value in inputs:  # a loop: this is done for every operation of every round
         raw |= is_raw(value)
-    if raw and name not in FACTS and any(isinstance(value, Sealed) for value in inputs):
+    if raw and name not in FACTS_OF_SEALED and any(isinstance(value, Sealed) for value in inputs):
         raise Refused(SEALED.format(name))
     if raw and (name in WAYS_OUT or _picks_by_raw(name, args)):
         raise Refused(f"a raw value would leave torch by '{name}': keep it in torch, or release it first")
@@ -139,8 +142,8 @@ def seal(value: torch.Tensor, apart: bool) -> Sealed:
 
 
 def is_raw(value: Any) -> bool:
-    """Whether a tensor is labelled raw; a tensor without a label is released."""
-    return isinstance(value, Labelled) and value.raw
+    """Whether a tensor is labelled raw, or sealed; a tensor without a label is released."""
+    return isinstance(value, Labelled) and (value.raw or isinstance(value, Sealed))
 
 
 def label_tree(tree: Tree, raw: bool) -> Tree:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from .doors import all_sums
 from .entropy import EntropyStreams, secret_of
@@ -19,9 +20,13 @@ from .privacy.adversaries import ADVERSARIES, seen_by
 from .privacy.events import Event
 from .privacy.filters import Spent, charge
 from .privacy.ledger import Identity, Ledger, open_ledger
-from .privacy.rows import State
+from .privacy.rows import Entry, State
 from .privacy.runplan import RunPlan
 from .silo_metering import silo_run_plans
+
+AT_ONCE = 8
+Item = TypeVar("Item")
+Found = TypeVar("Found")
 
 
 def identities(federation: Federation, source: str) -> list[Identity]:
@@ -105,6 +110,12 @@ def totals_of(state: State, unit: str) -> dict[str, dict[str, float]]:
     """Give what all runs of a ledger spent in a unit against each adversary; infinite: nothing protects."""
     totals = {name: state.total(unit, name) for name in ADVERSARIES}
     return {name: {"epsilon": e, "delta": d} for name, (e, d) in totals.items()}
+
+
+def at_once(function: Callable[[Item], Found], items: Iterable[Item]) -> list[Found]:
+    """Apply a function to all items, some at a time: ledgers wait for their disks, not for each other."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return list(pool.map(function, items))
 
 
 class Account(NamedTuple):
@@ -213,26 +224,27 @@ class Meter:
     def reserve(self, first: int, last: int) -> None:
         """Charge rounds to every silo before they happen; a silo that cannot pay leaves before the first."""
 
-        def one(k: int) -> list[int]:
+        def one(k: int) -> list[Entry] | Spent:
             end = min(last, self.rounds[k])
-            self.streams.end(self.names[k])
             if end <= first:
                 return []
             try:
-                rows = self.ledgers[k].reserve_all([(run, first, end) for run in self.claims[k]])
+                return self.ledgers[k].reserve_all([(run, first, end) for run in self.claims[k]])
             except Spent as problem:
-                self.rounds[k] = first
-                self.left[self.names[k]] = str(problem)
-                return []
-            self.streams.begin(self.names[k], rows[-1].hash)
-            return [row.seq for row in rows]
+                return problem
 
-        self._open = [one(k) for k in range(len(self.ledgers))]
+        self._open = []
+        for k, rows in enumerate(at_once(one, range(len(self.ledgers)))):
+            self.streams.end(self.names[k])
+            if isinstance(rows, Spent):
+                self.rounds[k], self.left[self.names[k]] = first, str(rows)
+            elif rows:
+                self.streams.begin(self.names[k], rows[-1].hash)
+            self._open.append([] if isinstance(rows, Spent) else [row.seq for row in rows])
 
     def commit(self, digest: str) -> None:
         """Record that the reserved rounds happened."""
-        for ledger, rows in zip(self.ledgers, self._open, strict=True):
-            ledger.commit_all(rows, digest)
+        at_once(lambda k: self.ledgers[k].commit_all(self._open[k], digest), range(len(self.ledgers)))
         self._open = []
 
     def charged(self, k: int) -> list[tuple[float, float]]:
@@ -260,5 +272,4 @@ class Meter:
 
     def close(self) -> None:
         """Close the files."""
-        for ledger in self.ledgers:
-            ledger.close()
+        at_once(Ledger.close, self.ledgers)

@@ -35,13 +35,12 @@ class HandOver(NamedTuple):
 
 
 class LearnedRelations(NamedTuple):
-    """How a method relates silos: Omega `[runs, silos, silos]`, released; of a dual method also the strength
-    lam `[runs, 1, 1]` of the relations and the duals that silos keep.
+    """How a method relates silos: Omega `[runs, silos, silos]`, and of a dual method also the strength lam
+    `[runs, 1, 1]` of the relations. Both follow from what is shared, so they are released.
     """
 
     omega: Tensor
     lam: Tensor | None = None
-    duals: Tensor | None = None
 
 
 class Start(Protocol):
@@ -100,7 +99,7 @@ class Method(ABC):
         """Give where a method that comes after this one begins (see `Then`)."""
         raise Problem(f"'{self.name}' cannot come before another method: use fedavg, fedprox, mr-mtl or ifca")
 
-    def learned_relations(self, shared: Tree, own: Tree) -> LearnedRelations | None:
+    def learned_relations(self, shared: Tree) -> LearnedRelations | None:
         """Give how silos are related, where that is learned."""
         return None
 

@@ -164,6 +164,11 @@ def make_plan(
         counts = [one_pass(method, facts, present[:, 0], 0)]
     if present is not None or any(not torch.equal(row, roster.epsilon[0]) for row in roster.epsilon):
         counts = _every_run(method, facts, present, counts[0])
+    if any(not own.like(counts[0]) for own in counts):
+        raise Refused(
+            f"'{method.name}' calls other doors in another of these runs, and one call serves them all: train"
+            " them apart"
+        )
     if spending == "uniform":
         planned = present
     plans = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -148,6 +149,8 @@ def features(x: np.ndarray, how: str) -> tuple[Transform, float, tuple[str, ...]
 
 def unit(x: np.ndarray, bound: float | None = None) -> np.ndarray:
     """Divide each example by its norm; with a public bound by that, shortening longer ones to it."""
+    if bound is not None and not 0 < bound < math.inf:
+        raise Problem(f"data.norm: expected a finite number > 0, got {bound:g}")
     wide = x.reshape(len(x), -1).astype(np.float64)
     norm = np.linalg.norm(wide, axis=1, keepdims=True)
     least = np.where(norm > 0, norm, 1.0) if bound is None else np.maximum(norm, bound)

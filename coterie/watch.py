@@ -33,12 +33,12 @@ class Watch:
         bare = bool(torch.isinf(self.cohort.settings.clip).all()) and self.method.linear
         if not last and not (bare and state.round % every == 0):
             return
-        found = self.method.learned_relations(state.shared, state.own)
+        found = self.method.learned_relations(state.shared)
         if found is None:
             return
         self.omega = found.omega
-        if bare and found.duals is not None and found.lam is not None:
-            gap = duality_gap(self.cohort, found.duals, found.omega, found.lam)
+        if bare and found.lam is not None:
+            gap = duality_gap(self.cohort, state.own, found.omega, found.lam)
             self.gaps.append((state.round, gap.tolist()))
 
     def tell(self, result: Result) -> Result:

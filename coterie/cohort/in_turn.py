@@ -26,6 +26,7 @@ SENSITIVITY = 2.0  # times the clip: one example may change all of an upload
 BLOCK = 16  # turns after which the scores of all are brought up to date
 
 
+@np.errstate(over="ignore", invalid="ignore")  # what is not finite counts as nothing
 def solve_in_turn(
     cohort: Cohort, asked: Asked, streams: Streams, round_: int, call: int
 ) -> tuple[Tensor, Tensor]:
@@ -70,6 +71,9 @@ def solve_in_turn(
         return answer(cohort, asked, pairs, noisy, moved + (spread / share)[:, None, None] * beside)
     sums = _products(moved.transpose(0, 2, 1), x, pairs.silos).astype(np.float64)
     room = np.sqrt((sums**2).sum((1, 2))) * (1 + ROUNDING)
+    good = np.isfinite(room)  # moves that are finite may add up to what is not: then nothing is sent
+    room = np.where(good, room, 0.0)
+    sums, moved = (np.where(good[:, None, None], part, 0.0) for part in (sums, moved))
     factor = np.where(room > pairs.clip, pairs.clip / np.maximum(room, LEAST_CURVATURE), 1.0)[:, None, None]
     deviation = np.where(pairs.noise > 0, SENSITIVITY * pairs.noise, 0.0)
     scale = np.where(pairs.noise > 0, pairs.clip, 1.0)

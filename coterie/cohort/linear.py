@@ -73,11 +73,11 @@ def check_linear(task: Task, federation: Federation, private: bool) -> None:
     linear_shape(task)
     for silo in federation.silos if private else ():
         longest = float((silo.x.flatten(1).double() * federation.scale).norm(dim=1).max())
-        if longest > 1 + SLACK:
+        if not longest <= 1 + SLACK:
             raise Problem(
-                f"data: an example of silo '{silo.name}' has norm {longest:.4g}; under privacy dual"
-                " coordinates need at most 1: data.features = 'unit' divides each example by its own"
-                " norm, data.norm by a public bound"
+                f"data: an example of silo '{silo.name}' is longer than 1, or no number; under privacy dual"
+                " coordinates need a norm of at most 1: data.features = 'unit' divides each example by its"
+                " own norm, data.norm by a public bound"
             )
 
 
@@ -86,7 +86,7 @@ class Points:
     """Examples for a linear model, on the CPU, all silos' rows after each other, `longest` for each silo.
 
     Features `[rows, features]`, targets (signs of classes, or numbers) `[rows, outputs]`, squared norms
-    `[rows]`; rows that are not real are zeros.
+    `[rows]`; rows that are not real, or not finite, are zeros.
     """
 
     x: np.ndarray
@@ -101,7 +101,8 @@ def points_of(task: Task, examples: Examples) -> Points:
     shape = linear_shape(task)
     x, y = examples.x.cpu().flatten(2).float() * examples.scale, examples.y.cpu().unsqueeze(-1)
     real = torch.arange(x.shape[1]) < torch.tensor(examples.sizes).unsqueeze(1)
-    x = _with_one(x, shape.bias) * real.unsqueeze(-1)
+    real &= torch.isfinite(x).all(-1)
+    x = torch.where(real.unsqueeze(-1), _with_one(x, shape.bias), 0.0)
     if task.classes:
         y = 2 * (y == (torch.arange(shape.outputs) if shape.outputs > 1 else 1)).float() - 1
     norm = x.double().square().sum(-1)

@@ -57,7 +57,7 @@ class Mocha(Method):
         anchor, strength = pulls(models, related(models))
         return {"models": models, "anchor": anchor, "strength": strength}
 
-    def learned_relations(self, shared: dict[str, Tensor], own: Tensor) -> LearnedRelations:
+    def learned_relations(self, shared: dict[str, Tensor]) -> LearnedRelations:
         """Give Omega."""
         inverse = related(shared["models"]).double().inverse()
         return LearnedRelations((inverse / inverse.diagonal(dim1=1, dim2=2).sum(-1)[:, None, None]).float())

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ..oracle import Oracle
 
 FLOOR = 1e-3  # of the largest eigenvalue of Omega: relations that were lost may come back
+LEAST = 1e-9  # of lam and beta: smaller ones are nothing in float32
 FORMS = ("examples", "upload", "paper")
 State = dict[str, Tensor]
 
@@ -39,9 +40,13 @@ class Dual(Method):
     name: ClassVar[str] = "dual"
     paper: ClassVar[str] = "Hu et al. 2020"
     linear: ClassVar[bool] = True
-    lam: PerRun = setting(0.1, above=0, help="strength of the relations; losses are added up, not averaged")
+    lam: PerRun = setting(
+        0.1, minimum=LEAST, maximum=1e9, help="strength of the relations; losses are added up, not averaged"
+    )
     xi: PerRun = setting(1.0, above=0, maximum=1, help="share of each silo's move that is made")
-    beta: PerRun = setting(0.0, minimum=0, help="correction for moving at once; 0: xi times the silos, safe")
+    beta: PerRun = setting(
+        0.0, minimum=0, maximum=1e9, help="correction for moving at once; 0: xi times the silos, safe"
+    )
     inner: int = setting(
         10, minimum=0, whole=True, fixed=True, help="rounds between two updates of relations; 0: none"
     )
@@ -54,6 +59,9 @@ class Dual(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        betas = self.beta if isinstance(self.beta, tuple) else (self.beta,)
+        if any(0 < beta < LEAST for beta in betas):
+            raise Problem(f"beta must be 0 (safe) or at least {LEAST:g}")
         sigmas = self.sigma if isinstance(self.sigma, tuple) else (self.sigma,)
         if self.form != "paper" and any(sigmas):
             raise Problem(
@@ -103,9 +111,9 @@ class Dual(Method):
         """Predict with what the server gives back."""
         return sent["model"]
 
-    def learned_relations(self, shared: State, own: Tensor) -> LearnedRelations:
-        """Give Omega, and what a duality gap is found from."""
-        return LearnedRelations(shared["omega"], per_run(self.lam), own)
+    def learned_relations(self, shared: State) -> LearnedRelations:
+        """Give Omega and its strength."""
+        return LearnedRelations(shared["omega"], per_run(self.lam))
 
     def _models(self, sums: Tensor, omega: Tensor) -> Tensor:
         scale = 1 / (2 * per_run(self.lam).to(sums.device))

@@ -244,12 +244,12 @@ def renyi_curve(events: Iterable[Event], adjacency: str = ADJACENCY) -> list[flo
     return curve
 
 
-def shown(bound: float, digits: int = 3) -> str:
-    """Show an upper bound: rounded up, never down.
+def shown(bound: float | None, digits: int = 3) -> str:
+    """Show an upper bound: rounded up, never down; "none" where there is none.
 
     >>> shown(3.9911, 2)
     '4.00'
     """
-    if math.isinf(bound):
+    if bound is None or math.isinf(bound):
         return "none"
     return f"{math.ceil(bound * 10**digits) / 10**digits:.{digits}f}"
