@@ -56,7 +56,11 @@ def check_dropping(
     how = training.dropping
     if how is None:
         return
-    how.chances(names)
+    chances = how.chances(names)
+    if how.recover is not None and max(chances) == 0:
+        raise Problem("train.recover: nobody drops out, so nobody comes back: give train.drop too")
+    if min(chances) == 1 and not how.recover:
+        raise Problem("train.drop: every silo is out of every round: take less than 1, or give train.recover")
     if unit == "silo":
         raise Problem("train.drop, train.uneven: only for the unit 'example' so far")
     if budgets == "uniform":

@@ -34,8 +34,10 @@ class Dropping:
 
     def __post_init__(self) -> None:
         for key, value in (("recover", self.recover), ("uneven", self.uneven)):
-            if value is not None and not 0 <= value <= 1:
-                raise Problem(f"train.{key}: expected a number from 0 to 1, got {value:g}")
+            if key == "recover" and value is None:
+                continue
+            if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 1:
+                raise Problem(f"train.{key}: expected a number from 0 to 1, got {value!r}")
 
     def chances(self, names: Sequence[str]) -> list[float]:
         """Give the chance of each silo to drop out."""

@@ -207,3 +207,18 @@ def test_from_the_command_line(config, monkeypatch, capsys):
     assert code == 2
     assert "nobody drops out" in said
     assert out
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"recover": 0.5, "uneven": 0.5}, "train.recover: nobody drops out"),
+        ({"drop": {"silo-0": 0.0, "default": 0.0}, "recover": 0.5}, "train.recover: nobody drops out"),
+        ({"drop": 1.0}, "every silo is out of every round"),
+        ({"drop": 0.1, "recover": "x"}, "train.recover: expected a number from 0 to 1, got 'x'"),
+        ({"uneven": None}, "train.uneven: expected a number from 0 to 1, got None"),
+    ],
+)
+def test_dropping_that_does_nothing_or_everything_is_refused(federation, settings, said):
+    with refused(said):
+        experiment(federation, FedAvg(), steps=3, dropping=Dropping(**settings)).check()

@@ -21,6 +21,7 @@ from coterie.methods.dual import FLOOR, related
 from coterie.privacy.budget import Privacy
 from coterie.privacy.statement import text_of, verify
 from coterie.report.folder import statement_of
+from coterie.report.statement_page import page
 from coterie.simulate import simulate
 from coterie.sources.table import Table
 from coterie.streams import SeededStreams
@@ -201,6 +202,7 @@ def test_every_silo_ends_at_its_budget_and_its_statement_verifies(form):
         assert (event["rate"], event["count"], event["noise"]) == (rate, 30, silo.noise)
         assert door["door"] == ("solve_dual" if form == "examples" else "solve_dual whole")
         assert door["sampler"] == ("poisson" if form == "examples" else "all examples")
+        assert ("a multiple of twice the clip" in page(said)) == (form == "upload")
 
 
 def test_whole_uploads_need_far_more_noise():

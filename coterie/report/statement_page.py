@@ -5,6 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
+from ..doors import DUAL, DUAL_WHOLE
 from ..privacy.accountant import shown
 
 STYLE = """
@@ -103,7 +104,13 @@ def _door(door: dict[str, Any], merges: dict[str, Any] | None) -> tuple[str, str
         return "merge", _merge(door, merges)
     if door["door"] == "select":
         return "select", f"{door['calls']} private choices by noisy numbers of errors of all examples"
-    clip = "not clipped" if door["clip"] is None else f"each example's gradient clipped to {door['clip']:g}"
+    if door["door"] == DUAL_WHOLE and door["clip"] is not None:
+        return door["door"], (
+            f"{door['calls']} uploads, each clipped to {door['clip']:g} as a whole; one example may change"
+            " all of it, so noise is a multiple of twice the clip"
+        )
+    what = "part in an upload" if door["door"] == DUAL else "gradient"
+    clip = "not clipped" if door["clip"] is None else f"each example's {what} clipped to {door['clip']:g}"
     return (
         door["door"],
         f"{door['calls']} calls of {door['steps']} noisy steps; {door['sampler']} samples at rate"
