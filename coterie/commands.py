@@ -102,6 +102,8 @@ def plan_config(config: Config, *, data_dir: str | None, as_json: bool) -> None:
         for shown in plan_tables(experiment, plan):
             out.print(shown)
         tell(out, f"{experiment.method.name}: {_whom(plan)}.")
+        for line in _reported(experiment, plan):
+            tell(out, line)
     for note in notes_of(made):
         tell(out, f"note: {note}", "yellow")
     runs = sum(len(e.keys) for e in made)
@@ -120,6 +122,17 @@ def _whom(plan: Plan) -> str:
     parts += [f"nothing protects against {', '.join(bare)}"] if bare else []
     parts += [f"nothing is seen of a silo by {', '.join(blind)}"] if blind else []
     return "; ".join(parts)
+
+
+def _reported(experiment: Experiment, plan: Plan) -> list[str]:
+    """Say what papers would report, of the silo with the most steps of the first run."""
+    silo = max(plan.silos[0], key=lambda one: one.steps)
+    found = published_facts(silo, experiment.variants[experiment.keys[0][1]].shown, plan.counts.calls[0])
+    told = ", ".join(f"{one['epsilon']:.3g} ({one['paper']})" for one in found)
+    said = (
+        f"{experiment.method.name}: papers would report of '{silo.name}' {told}; --json tells the formulas."
+    )
+    return [said] if told else []
 
 
 def notes_of(made: list[Experiment]) -> list[str]:

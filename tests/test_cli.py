@@ -105,6 +105,7 @@ def test_plan_trains_nothing_and_shows_all(config, monkeypatch, capsys):
     assert "Nothing was trained" in out
     assert "mr-mtl: epsilon holds against the server" in out
     assert not Path("runs").exists()
+    assert "papers would report of" in out
 
 
 def test_epsilon_and_noise_are_inverse(monkeypatch, capsys):
