@@ -277,7 +277,7 @@ def test_a_silo_with_one_class_only_trains():
 
 def test_bad_settings_are_one_sentence():
     for value in (0, -1.0):
-        with refused(f"lam must be a number > 0, got {value!r}"):
+        with refused(f"lam must be a number >= 1e-09 and <= 1e+09, got {value!r}"):
             Dual(lam=value)
     for value in (0, 1.5, -0.1):
         with refused(f"xi must be a number > 0 and <= 1, got {value!r}"):
@@ -293,7 +293,7 @@ def test_long_features_are_refused_under_privacy_only():
     long = from_table(
         Table("long", 3 * data.silos[0].x.numpy(), data.silos[0].y.numpy(), np.repeat(["a", "b"], 24))
     )
-    with refused("has norm 2.97; under privacy dual coordinates need at most 1"):
+    with refused("is longer than 1, or no number; under privacy dual coordinates need a norm of at most 1"):
         trained(long, Dual(), "hinge", epsilon=4.0, rounds=1)
     trained(long, Dual(), "hinge", rounds=1)
 
@@ -309,9 +309,7 @@ def test_more_than_two_classes_need_one_against_rest():
 def test_it_neither_follows_nor_leads_another_method():
     from coterie.methods import FedAvg, Then
 
-    data = federation()
-    task = make_task("linear", shape=data.shape, classes=2, loss="hinge")
-    for chain in (Then(first=FedAvg(), second=Dual()), Then(first=Dual(), second=FedAvg())):
-        made = Experiment(data, task, chain, Privacy(epsilon=4.0, delta=1e-3), Training(rounds=4))
-        with refused("cannot come"):
-            made.plan()
+    with refused("'dual' cannot come after another method"):
+        Then(first=FedAvg(), second=Dual())
+    with refused("'dual' cannot come before another method"):
+        Then(first=Dual(), second=FedAvg())

@@ -134,5 +134,5 @@ def test_a_folder_has_the_relations_and_a_plan_the_column(tmp_path, monkeypatch,
     config.write_text(config.read_text().replace("lam = [0.1, 1.0]", "lam = 0\nxi = 2"))
     code, _, said = call(monkeypatch, capsys, "run", config)
     assert code == 2
-    assert "lam: expected a number > 0, got 0" in said
+    assert "lam: expected a number >= 1e-09 and <= 1e+09, got 0" in said
     assert "xi: expected a number > 0 and <= 1, got 2" in said

@@ -38,7 +38,9 @@ class Then(Method):
     def __post_init__(self) -> None:
         """Check that both methods have one value for each setting."""
         super().__post_init__()
-        for part in (self.first, self.second):
+        for part, where in ((self.first, "before"), (self.second, "after")):
+            if part.linear:
+                raise Problem(f"'{part.name}' cannot come {where} another method: it keeps duals of its own")
             listed = [name for name in settings_of(part) if isinstance(getattr(part, name), tuple)]
             if listed:
                 raise Problem(
