@@ -1,7 +1,7 @@
 """Run the benchmarks and write benchmarks/results.md (and growth.png).
 
 python -m benchmarks            everything
-python -m benchmarks gradients  one part: gradients, writers, school, ledger, projection, growth, memory, help
+python -m benchmarks gradients  one part: gradients, writers, devices, school, ledger, projection, growth, memory, help
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ HERE = Path(__file__).parent
 def main() -> None:
     import torch
 
-    from . import gradients, growth, ledger, memory, projection, school, startup, writers
+    from . import devices, gradients, growth, ledger, memory, projection, school, startup, writers
 
     parts = {
         "gradients": gradients.report,
         "writers": writers.report,
+        "devices": devices.report,
         "school": school.report,
         "ledger": ledger.report,
         "projection": projection.report,
