@@ -114,3 +114,14 @@ def test_a_silo_that_left_gives_no_score(federation, tmp_path):
     monkeypatched.undo()
     assert "silo-0" in meter.left
     assert set(asked) == {"silo-1", "silo-2"}
+
+
+def test_a_sweep_without_privacy_says_none(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "free.toml"
+    path.write_text(
+        'data.silos = 3\ntrain.rounds = 2\ntrain.steps = 1\nprivacy.epsilon = inf\ntuning.trials = "geometric"\n'
+        '[[method]]\nname = "fedprox"\nmu = [0.1, 1.0]\n'
+    )
+    code, out, err = call(monkeypatch, capsys, "sweep", path, "--out", tmp_path / "out")
+    assert code == 0, err
+    assert "epsilon at most none" in " ".join(out.split())
