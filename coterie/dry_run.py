@@ -121,9 +121,10 @@ def dry_run(
 
 
 def _checked(method: Method, facts: Facts, unit: str, present: Tensor | None) -> Counts:
-    first = _one(method, facts, 0, unit, 1.0, present)
-    others = [_one(method, facts, 0, unit, scale, present, COMPARED) for scale in (-1.0, 7.0)]
-    compared = _one(method, facts, 0, unit, 1.0, present, COMPARED) if facts.rounds > COMPARED else first
+    whole = Pass(method, facts, unit, present)
+    first, start = whole.count(), replace(whole, last=COMPARED)
+    others = [replace(start, scale=scale).count() for scale in (-1.0, 7.0)]
+    compared = start.count() if facts.rounds > COMPARED else first
     if any(other != compared for other in others):
         raise Refused(
             f"'{method.name}' called other doors, or sent other bytes, for other vectors: which doors are"
@@ -145,53 +146,49 @@ def one_thread() -> Iterator[None]:
 
 def one_pass(method: Method, facts: Facts, present: Tensor | None, run: int, unit: str = "example") -> Counts:
     """Count one run of a method that was found sound: bytes differ where others take part."""
-    return _one(for_run(method, run), facts, run, unit, 1.0, present)
+    return Pass(for_run(method, run), facts, unit, present, run).count()
 
 
-def _one(
-    method: Method,
-    facts: Facts,
-    run: int,
-    unit: str,
-    scale: float,
-    present: Tensor | None,
-    last: int | None = None,
-) -> Counts:
-    """Count a run, all of it or only the first rounds."""
-    if present is not None and present.dim() == 2:
-        present = present.unsqueeze(1)
-    up, down = (Tally(len(facts.roster), present) for _ in range(2))
-    first = None if present is None else present[:, 0].to(facts.device)
-    with one_thread(), Labelling():
-        counts = _count(method, facts, run, unit, scale, first, up, down, last)
-    runs = [(tuple(u), tuple(d)) for u, d in zip(up.bytes.tolist(), down.bytes.tolist(), strict=True)]
-    return replace(counts, bytes_up=runs[0][0], bytes_down=runs[0][1], more=tuple(runs[1:]))
+@dataclass(frozen=True, eq=False)
+class Pass:
+    """One run of a method on vectors of one `scale`, all of its rounds or those before the `last`."""
+
+    method: Method
+    facts: Facts
+    unit: str
+    present: Tensor | None
+    run: int = 0
+    scale: float = 1.0
+    last: int | None = None
+
+    def count(self) -> Counts:
+        """Count it, with labels and one thread; bytes also of further runs."""
+        present, silos = self.present, len(self.facts.roster)
+        if present is not None and present.dim() == 2:
+            present = present.unsqueeze(1)
+        up, down = Tally(silos, present), Tally(silos, present)
+        first = None if present is None else present[:, 0].to(self.facts.device)
+        with one_thread(), Labelling():
+            counts = _count(self, first, up, down)
+        runs = [(tuple(u), tuple(d)) for u, d in zip(up.bytes.tolist(), down.bytes.tolist(), strict=True)]
+        return replace(counts, bytes_up=runs[0][0], bytes_down=runs[0][1], more=tuple(runs[1:]))
 
 
-def _count(
-    method: Method,
-    facts: Facts,
-    run: int,
-    unit: str,
-    scale: float,
-    present: Tensor | None,
-    up: Tally,
-    down: Tally,
-    last: int | None,
-) -> Counts:
+def _count(given: Pass, present: Tensor | None, up: Tally, down: Tally) -> Counts:
+    method, facts, unit = given.method, given.facts, given.unit
     silos, size, rounds = len(facts.roster), sum(facts.layers), facts.rounds
-    public = CountingRoster.of(facts.roster, unit, run, facts.device)
-    start = RandomStart(scale, public, rounds, facts.layers, _names(facts), facts.device)
+    public = CountingRoster.of(facts.roster, unit, given.run, facts.device)
+    start = RandomStart(given.scale, public, rounds, facts.layers, _names(facts), facts.device)
     shared, own = method.init(start, silos)
     check_known((shared, own))
     calls, merged, mixed = [], [], False
-    for number in range(rounds)[:last]:
+    for number in range(rounds)[: given.last]:
         here = None if present is None else label(present, raw=False)[number].unsqueeze(0)
         sent = method.broadcast(shared)
         check_known(sent)
         refuse(tree_is_raw(sent), "broadcast sends a raw value to the silos")
         down.add(number, sent)
-        asking = (number, rounds, silos, unit, scale, facts.device)
+        asking = (number, rounds, silos, unit, given.scale, facts.device)
         if silos > 1 and (number == 0 or unit == "silo") and facts.device != "meta":
             _check_apart(method, sent, own, asking)
         oracle = CountingOracle(*asking)
@@ -221,14 +218,9 @@ def _count(
         calls.append(tuple(oracle.made))
     personal = method.personal(method.broadcast(shared), own)
     check_known(personal)
-    with torch._C.DisableTorchFunction():
-        shape = tuple(personal.shape)
-    if unit == "silo" or not isinstance(personal, Sealed):
-        refuse(
-            shape not in ((1, silos, size), (1, 1, size)),
-            f"personal must give [runs, silos, {size}], got {list(shape)}",
-        )
     refuse(unit == "example" and is_raw(personal), "a personal model is raw: it must be released")
+    if personal.shape not in ((1, silos, size), (1, 1, size)):
+        raise Refused(f"personal must give [runs, silos, {size}], got {list(personal.shape)}")
     if unit == "example":
         sealed = tuple(isinstance(leaf, Sealed) for leaf in leaves(own))
         return Counts(tuple(calls), (), (), sealed=sealed)

@@ -126,7 +126,8 @@ def _round(
 ) -> State:
     shared, own = state.shared, state.own
     at_home = isinstance(roster, MergingRoster)
-    sent, here, some = method.broadcast(shared), present, _few(present)
+    sent, here = method.broadcast(shared), present
+    some = None if method.linear else _few(present)  # its doors keep how they laid out all examples
     if some is not None:
         cohort, here = cohort.pick(some.tolist()), present[:, some]  # type: ignore[index]
         sent, own = (map_leaves(lambda leaf: _of(leaf, some, len(roster)), tree) for tree in (sent, own))

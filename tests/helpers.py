@@ -38,6 +38,19 @@ from coterie.training import Training
 ROWS = 200
 LABELS = np.random.default_rng(0).permutation(np.arange(ROWS) % 10)
 
+# Methods that are refused where whole silos are protected, and why.
+UNSOUND_FOR_SILOS = {
+    "mocha": "merge looks into raw uploads",
+    "mr-mtl-auto": "the mean is uniform over all",
+    "ifca": "what a silo chooses is raw",
+    "dual": "dual coordinates are noised in the silos",
+    "weiavg": "the mean is uniform over all",
+    "pfa": "the mean is uniform over all",
+    "pfa+": "a silo sends one real vector",
+    "random-projection": "the mean is uniform over all",
+    "then": "what a silo chooses is raw",
+}
+
 
 def every_method() -> list[Method]:
     """Every method, and chains of them, with settings for three silos of differing budgets."""

@@ -46,9 +46,9 @@ def test_values_are_not_made_in_full_length(unit, monkeypatch):
     seen = []
     count = module._count
 
-    def watched(method, facts, *rest):
-        seen.append((facts.layers, facts.device))
-        return count(method, facts, *rest)
+    def watched(given, *rest):
+        seen.append((given.facts.layers, given.facts.device))
+        return count(given, *rest)
 
     monkeypatch.setattr(module, "_count", watched)
     dry_run(FedAvg(), roster(), LAYERS, ROUNDS, unit, names=NAMES)

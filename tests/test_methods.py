@@ -11,25 +11,12 @@ import torch
 from coterie.conformance import NotConforming, check_method
 from coterie.errors import Problem, Refused
 from coterie.methods import MRMTL, FedAvg, Local
-from tests.helpers import every_method, title
+from tests.helpers import UNSOUND_FOR_SILOS, every_method, title
 
 
 @pytest.mark.parametrize("method", every_method(), ids=title)
 def test_conformance(method):
     check_method(method, "example")
-
-
-UNSOUND_FOR_SILOS = {
-    "mocha": "merge looks into raw uploads",
-    "mr-mtl-auto": "the mean is uniform over all",
-    "ifca": "what a silo chooses is raw",
-    "dual": "dual coordinates are noised in the silos",
-    "weiavg": "the mean is uniform over all",
-    "pfa": "the mean is uniform over all",
-    "pfa+": "a silo sends one real vector",
-    "random-projection": "the mean is uniform over all",
-    "then": "what a silo chooses is raw",
-}
 
 
 @pytest.mark.parametrize("method", every_method(), ids=title)
