@@ -1,7 +1,7 @@
 """Run the benchmarks and write benchmarks/results.md (and growth.png).
 
 python -m benchmarks            everything
-python -m benchmarks gradients  one part: gradients, writers, devices, school, ledger, projection, growth, memory, help
+python -m benchmarks gradients  one part: accountant, gradients, writers, devices, school, ledger, projection, growth, memory, help
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ HERE = Path(__file__).parent
 def main() -> None:
     import torch
 
-    from . import devices, gradients, growth, ledger, memory, projection, school, startup, writers
+    from . import accountant, devices, gradients, growth, ledger, memory, projection, school, startup, writers
 
     parts = {
+        "accountant": accountant.report,
         "gradients": gradients.report,
         "writers": writers.report,
         "devices": devices.report,

@@ -247,8 +247,8 @@ def test_a_distribution_is_pessimistic_above_optimistic():
     for event in (*sampled(1.0, 0.1, 10), Event("selection", 1.0, count=10), Event("laplace", 1.0, count=3)):
         high = distribution([event], 1e-3, upper=True)
         low = distribution([event], 1e-3, upper=False)
-        for at in (0.0, 0.5, 2.0):
-            assert high.get_delta_for_epsilon(at) >= low.get_delta_for_epsilon(at) - 1e-12
+        at = np.array([0.0, 0.5, 2.0])
+        assert np.all(high.delta_at(at) >= low.delta_at(at) - 1e-12)
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ def _read(
 ) -> float:
     with _quiet():
         made = distribution([e for e in whole if math.isfinite(e.noise)], step, adjacency, upper, lean)
-        return float(made.get_epsilon_for_delta(delta))
+        return float(made.epsilon_at(delta))
 
 
 def _is_plain(event: Event) -> bool:

@@ -119,7 +119,7 @@ def calibrate(
     Results are kept on disk (see `kept`).
     """
     wanted = sorted(set(targets))
-    cache = Kept("calibration", f"{ADJACENCY}/poisson/pld/3")
+    cache = Kept("calibration", f"{ADJACENCY}/poisson/pld/4")
     found: dict[Target, Calibrated] = {}
     ratio = 1.0
     for done, target in enumerate(wanted):

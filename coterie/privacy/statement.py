@@ -45,7 +45,7 @@ HIDDEN = "who took part in which round: that must stay secret, epsilon rests on 
 SEES_ALL = "the server, which sees uploads as they are unless they are added up by secure aggregation"
 SAMPLES = ("poisson", "all examples", "all test examples")
 BOUNDS = {
-    "pld": "upper, by privacy-loss distributions (dp-accounting)",
+    "pld": "upper, by privacy-loss distributions",
     "rdp": "upper, by Renyi privacy (dp-accounting)",
     "exact": "upper, by the closed form of the Gaussian mechanism",
     "nothing": "none",

@@ -143,10 +143,10 @@ def _pairs(whole: Sequence[Event], adjacency: str) -> tuple[Array, Array]:
     try:
         step = _step(whole, adjacency)
         made = distribution(whole, step, adjacency, upper=True)
-        reach = next(e for e in map(made.get_epsilon_for_delta, TAILS) if math.isfinite(e))
+        reach = next(e for e in map(made.epsilon_at, TAILS) if math.isfinite(e))
         epsilons = np.linspace(0, min(float(reach), MOST_EPSILON), PAIRS)
-        deltas = np.asarray(made.get_delta_for_epsilon(epsilons), dtype=np.float64)
-        return epsilons, np.clip(np.nan_to_num(deltas, nan=1.0) + rounding(whole, step), 0, 1)
+        deltas = np.nan_to_num(made.delta_at(epsilons), nan=1.0)
+        return epsilons, np.clip(deltas + rounding(whole, step), 0, 1)
     except (OverflowError, MemoryError, ValueError, StopIteration):  # too little noise, or too long
         deltas = np.geomspace(TAILS[0], 0.99, PAIRS // 10)
         return np.array([renyi_epsilon(whole, float(delta), adjacency) for delta in deltas]), deltas

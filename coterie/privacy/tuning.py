@@ -148,7 +148,9 @@ def _profile(
         if not whole:
             return 0.0
         by_curve = _renyi_delta(curve, epsilon)
-        return by_curve if made is None else min(by_curve, float(made.get_delta_for_epsilon(epsilon)) + spare)
+        if made is None:
+            return by_curve
+        return min(by_curve, float(made.delta_at(np.array([epsilon]))[0]) + spare)
 
     return delta_at
 

@@ -1,0 +1,157 @@
+"""Privacy losses on a grid: how they are rounded, composed and read.
+
+dp-accounting does the same point by point, in some fifty milliseconds for an epsilon; here every
+step is one operation on arrays, ten times as fast (`python -m benchmarks accountant`), which is
+what a ledger that believes no kept number and a study of many budgets wait for. Tests compare
+the two.
+
+Composition raises Fourier coefficients to a power (Koskela, Jaelkoe and Honkela 2020); upper
+bounds connect the dots of a curve delta(epsilon) (Doroshenko and others 2022), lower bounds
+round every loss down.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import fft
+from scipy.signal import lfilter
+
+Array = NDArray[np.float64]
+TAIL = 1e-15  # what a composition may leave out at both ends together; upper bounds count it as lost
+LONGEST = 2**25
+LEAST = 1e-290
+TILTS = 2.0 ** np.arange(-6, 3)  # of the tilt that is best for a normal distribution
+
+
+@dataclass(frozen=True, eq=False)
+class Losses:
+    """Chances of the losses `lowest`, `lowest + 1`, ... times `interval`, and of an `infinite` one."""
+
+    interval: float
+    lowest: int
+    masses: Array
+    infinite: float
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.masses).all() and 0 <= self.infinite <= 1 and self.interval > 0):
+            raise ValueError("privacy losses beyond the range of numbers")
+
+    def delta_at(self, epsilons: Array) -> Array:
+        """Give delta at each epsilon."""
+        above, shrunk = self._tails()
+        place = np.clip(np.floor(epsilons / self.interval) + 1 - self.lowest, 0, len(self.masses))
+        at = place.astype(int)
+        return np.asarray(above[at] - np.exp(np.minimum(epsilons - self._before(at), 700)) * shrunk[at])
+
+    def epsilon_at(self, delta: float) -> float:
+        """Give the least epsilon >= 0 at which delta is enough; infinite if there is none."""
+        if self.infinite > delta:
+            return math.inf
+        above, shrunk = self._tails()
+        # delta at the loss before each place, where all losses from that place on lie above it
+        too_much = np.flatnonzero(above - shrunk > delta)
+        at = int(too_much[-1]) if len(too_much) else 0
+        if above[at] <= delta:
+            return 0.0
+        if shrunk[at] <= 0:
+            return max(0.0, float(self._before(at)) + self.interval)
+        found = float(self._before(at)) + math.log((above[at] - delta) / shrunk[at])
+        return max(0.0, found)
+
+    def _before(self, place: int | NDArray[np.int64]) -> Array:
+        return np.asarray((self.lowest + place - 1) * self.interval)
+
+    def _tails(self) -> tuple[Array, Array]:
+        """Give the chance of losses from each place on, and their sum of e^-(loss - the loss before it)."""
+        back, less = self.masses[::-1], math.exp(-self.interval)
+        above = np.concatenate([[0.0], np.cumsum(back)])[::-1] + self.infinite
+        shrunk = np.concatenate([[0.0], lfilter([less], [1.0, -less], back)])[::-1]
+        return above, shrunk
+
+
+def connected(interval: float, lowest: int, deltas: Array) -> Losses:
+    """Connect the dots of delta(epsilon), given at `lowest`, `lowest + 1`, ... times `interval`.
+
+    Formal guarantee: where the deltas bound those of a mechanism from above, the losses do so
+    at every epsilon, and after every composition. What lies below the first dot is rounded up to it,
+    what lies above the last one is infinite.
+    """
+    known = np.minimum.accumulate(np.clip(deltas, 0, 1))
+    slope = -np.diff(known)
+    up = np.concatenate([[1 - known[0]], slope / -math.expm1(-interval)])
+    down = np.concatenate([slope / math.expm1(interval), [0.0]])
+    return Losses(interval, lowest, np.maximum(up - down, 0.0), float(known[-1]))
+
+
+def rounded_down(interval: float, lowest: int, at_least: Array) -> Losses:
+    """Round losses down to the grid, given the chances that they are at least `lowest`, ... times `interval`.
+
+    What lies below the first point is left out: it can only lower a bound that is one from below.
+    """
+    after = np.append(at_least[1:], 0.0)
+    return Losses(interval, lowest, np.maximum(at_least - after, 0.0), 0.0)
+
+
+def composed(parts: Sequence[tuple[Losses, int]], upper: bool) -> Losses:
+    """Compose losses on one grid, each so many times."""
+    if len(parts) == 1 and parts[0][1] == 1:
+        return parts[0][0]
+    interval = parts[0][0].interval
+    first, last = _window(parts)
+    size = fft.next_fast_len(max(last - first + 1, *(len(one.masses) for one, _ in parts)), real=True)
+    if size > LONGEST:
+        raise MemoryError(f"a distribution of {size} losses is too long")
+    spectrum = np.ones(size // 2 + 1, dtype=complex)
+    for one, count in parts:
+        _multiply(spectrum, fft.rfft(one.masses, size), count)
+    masses = np.roll(fft.irfft(spectrum, size), -first)[: last - first + 1]
+    lowest = sum(one.lowest * count for one, count in parts)
+    kept = sum(math.log1p(-min(one.infinite, 1 - 1e-16)) * count for one, count in parts)
+    return Losses(interval, lowest + first, masses, TAIL - math.expm1(kept) if upper else 0.0)
+
+
+def _multiply(into: NDArray[np.complex128], power: NDArray[np.complex128], count: int) -> None:
+    """Multiply by a power, in place, by repeated squaring."""
+    while True:
+        if count % 2:
+            into *= power
+        count //= 2
+        if not count:
+            return
+        power *= power
+
+
+def _window(parts: Sequence[tuple[Losses, int]]) -> tuple[int, int]:
+    """Bound where all but `TAIL` of a composition lies, in steps above its lowest loss (Chernoff's bound)."""
+    most = sum((len(one.masses) - 1) * count for one, count in parts)
+    spread = math.sqrt(sum(_variance(one.masses) * count for one, count in parts))
+    if spread == 0:
+        return 0, most
+    tilts = TILTS * math.sqrt(2 * math.log(2 / TAIL)) / spread
+    first, last = 0.0, float(most)
+    for tilt in tilts.tolist():
+        up = sum(_cumulant(one.masses, tilt) * count for one, count in parts)
+        down = sum(_cumulant(one.masses, -tilt) * count for one, count in parts)
+        last = min(last, (up + math.log(2 / TAIL)) / tilt)
+        first = max(first, -(down + math.log(2 / TAIL)) / tilt)
+    return math.floor(first), max(math.ceil(last), math.floor(first))
+
+
+def _variance(masses: Array) -> float:
+    at, whole = np.arange(len(masses)), masses.sum()
+    if whole <= 0:
+        return 0.0
+    mean = (masses @ at) / whole
+    return float(masses @ (at - mean) ** 2 / whole)
+
+
+def _cumulant(masses: Array, tilt: float) -> float:
+    """Bound log sum of masses times e^(tilt place) from above."""
+    at = np.arange(len(masses)) * tilt
+    high = float(at[-1]) if tilt > 0 else 0.0
+    return high + math.log(max(float(masses @ np.exp(at - high)), LEAST))
