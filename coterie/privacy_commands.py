@@ -12,7 +12,7 @@ from typing import Any
 
 from .errors import Problem
 from .jsonable import finite
-from .privacy.accountant import Bounds, bounds, epsilon_of, shown
+from .privacy.accountant import ROUNDING, Bounds, bounds, epsilon_of, shown
 from .privacy.adversaries import ADVERSARIES
 from .privacy.audit import Report, check_ledger
 from .privacy.events import Event, grouped
@@ -247,7 +247,7 @@ def _find_in_ledger(content: dict[str, Any], folder: Path) -> None:
     if not plan.label.startswith(content["method"]):
         raise Problem(f"statement: method: run {run} of its ledger is of '{plan.label}'")
     epsilon, delta = charge(now, run)
-    if not (said["epsilon"] >= epsilon * (1 - 1e-9) and said["delta"] >= delta * (1 - 1e-9)):
+    if not (said["epsilon"] >= epsilon * (1 - ROUNDING) and said["delta"] >= delta * (1 - ROUNDING)):
         raise Problem(f"statement: guarantee: the ledger charged ({epsilon:.6g}, {delta:.3g}) for this run")
     if said["unit"] != plan.unit or said["budget"] != state.budgets[plan.unit][0]:
         raise Problem("statement: guarantee.unit or guarantee.budget: not what its ledger says")
@@ -279,5 +279,5 @@ def _find_chosen(content: dict[str, Any], state: State) -> None:
     one = grouped(Event(**event) for event in tuning["trial"])
     if plan is None or plan.trials != how or grouped(plan.events(0, plan.rounds)) != one:
         raise Problem("statement: tuning: not what its ledger was charged for")
-    if tuning["epsilon"] < plan.epsilon * (1 - 1e-9) or tuning["delta"] != plan.delta:
+    if tuning["epsilon"] < plan.epsilon * (1 - ROUNDING) or tuning["delta"] != plan.delta:
         raise Problem(f"statement: tuning.epsilon is below the {plan.epsilon:.6g} that the ledger charged")

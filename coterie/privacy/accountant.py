@@ -25,6 +25,7 @@ TIGHT_POINTS = 40_000
 MOST_POINTS = 200_000
 LONGEST = 2_000_000
 LEAST_NOISE = 1e-6
+ROUNDING = 1e-6  # by how much of an epsilon two machines may differ
 LEANS = (0.5, 0.6, 0.7, 0.8)  # selections that are tried for a lower bound
 
 

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import Problem
+from .accountant import ROUNDING
 from .adversaries import ADVERSARIES
 from .filters import vetoing
 from .ledger import Identity, read_ledger
 from .rows import Entry, State
 from .runplan import RunPlan
-
-ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from ..errors import Problem
-from .filters import FILTERS, ROUNDING, Spent, best_order
+from .accountant import ROUNDING
+from .filters import FILTERS, Spent, best_order
 from .rows import FIRST, Changes, Entry, State, hash_of, parse, text_of
 from .runplan import RunPlan
 
@@ -233,7 +234,7 @@ def _claim(rows: Changes, plan: RunPlan, partial: bool) -> Claim:
             raise Problem(
                 f"the plan states epsilon {plan.epsilon:.6g}, its events give {body['epsilon']:.6g}: refused"
             )
-        body["epsilon"] = plan.epsilon
+        body["epsilon"] = max(plan.epsilon, body["epsilon"])
     entry = rows.add("run", body)
     return Claim(entry.seq, entry.hash, rounds)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..errors import Problem
 from ..jsonable import finite
-from .accountant import ADJACENCY, epsilon_of, quick_lower, upper_of
+from .accountant import ADJACENCY, ROUNDING, epsilon_of, quick_lower, upper_of
 from .adversaries import ADVERSARIES, table
 from .events import Event, grouped, joined
 from .kept import Kept
@@ -46,7 +46,7 @@ SEES_ALL = "the server, which sees uploads as they are unless they are added up 
 SAMPLES = ("poisson", "all examples", "all test examples")
 BOUNDS = {
     "pld": "upper, by privacy-loss distributions",
-    "rdp": "upper, by Renyi privacy (dp-accounting)",
+    "rdp": "upper, by Renyi privacy",
     "exact": "upper, by the closed form of the Gaussian mechanism",
     "nothing": "none",
 }
@@ -300,7 +300,7 @@ def _recompute(content: dict[str, Any]) -> None:
     found = _beside_dual(found, content["settings"], content["doors"], grouped(events), said["delta"])
     for key, least in (("epsilon", True), ("replace_one", True), ("lower", False)):
         true, value = found[key], math.inf if said[key] is None else said[key]
-        if (value < true * (1 - 1e-9)) if least else (value > true * (1 + 1e-9)):
+        if (value < true * (1 - ROUNDING)) if least else (value > true * (1 + ROUNDING)):
             raise Problem(f"statement: guarantee.{key}: {value:.6g} is stated, the events give {true:.6g}")
     true, tuning = dict.fromkeys(ADVERSARIES, said["epsilon"]), content["tuning"]
     if isinstance(tuning, dict):
@@ -322,7 +322,8 @@ def _recompute(content: dict[str, Any]) -> None:
     rows = [[p["paper"], p["formula"], p["epsilon"]] for p in content["published"]]
     if rows != finite([[p["paper"], p["formula"], p["epsilon"]] for p in beside["published"]]):
         raise Problem("statement: published: not what the formulas give for these events")
-    if content["warnings"] != beside["warnings"] or said["bound"] != BOUNDS[found["by"]]:
+    bound = said["bound"].removesuffix(" (dp-accounting)")  # which found it in older versions
+    if content["warnings"] != beside["warnings"] or bound != BOUNDS[found["by"]]:
         raise Problem("statement: warnings or guarantee.bound: not what the events give")
 
 
@@ -338,7 +339,7 @@ def _check_merges(content: dict[str, Any], merges: Merges) -> None:
     true = _against(merges, content["guarantee"]["delta"], content["guarantee"]["epsilon"])
     for name, entry in content["adversaries"].items():
         said, least = entry["epsilon"], true[name]
-        if (said is None) != (least is None) or abs((said or 0) - (least or 0)) > 1e-9 * (least or 1):
+        if (said is None) != (least is None) or abs((said or 0) - (least or 0)) > ROUNDING * (least or 1):
             raise Problem(f"statement: adversaries.{name}: {said} is not what the merges give")
     if content["doors"] != finite([asdict(door) for door in merge_door(merges)]):
         raise Problem("statement: doors: not those of the merges")
