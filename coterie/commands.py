@@ -260,8 +260,8 @@ def run_config(
             tell(errors, f"To go on, give the same command with --out {folder.path}")
             sys.exit(130)
         finally:
-            for meter in filter(None, meters):
-                meter.close()
+            if meters and meters[0] is not None:
+                meters[0].close()
     for note in result.notes:
         if note not in said:
             tell(errors, f"warning: {note}", "bold red")
@@ -290,7 +290,8 @@ def meters_for(config: Config, made: Sequence[Experiment], alone: Plan | None) -
         most = max(silo.budget for silo in alone.silos[0])
         budgets = [(most if unit == "silo" else silo.budget, silo.delta) for silo in alone.silos[0]]
     source = source_of(config, federation)
-    return [make_meter(Path(config.privacy.ledger), federation, source, budgets, unit) for _ in made]
+    first = make_meter(Path(config.privacy.ledger), federation, source, budgets, unit)
+    return [first.another() for _ in made]
 
 
 def _check_together(
@@ -298,17 +299,14 @@ def _check_together(
 ) -> None:
     """Refuse before anything is trained if the ledgers do not pay for all that is still to be trained."""
     todo = [(e, plan) for e, plan, done in zip(made, plans, begun, strict=True) if not done]
-    if meters[0] is None or sum(len(experiment.keys) for experiment, _ in todo) < 2:
+    if meters[0] is None or len(todo) < 2:
         return
     for k, ledger in enumerate(meters[0].ledgers):
         asked = [each for experiment, plan in todo for each in run_plans(experiment.method.title, plan, k)]
         try:
             ledger.check_all(asked)
         except Spent as problem:
-            raise Spent(
-                f"silo '{meters[0].names[k]}': {problem}; {len(asked)} runs are asked for, and nothing is"
-                " trained unless all of them fit"
-            ) from None
+            raise meters[0].refusal(k, problem, len(asked)) from None
 
 
 def source_of(config: Config, federation: Federation) -> str:

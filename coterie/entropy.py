@@ -27,6 +27,7 @@ class EntropyStreams:
 
     secrets: dict[str, bytes]
     _salts: dict[str, bytes] = field(default_factory=dict)
+    _keyed: dict[str, hashlib.blake2b] = field(default_factory=dict)
     _given: dict[str, set[tuple[int, int, int]]] = field(default_factory=dict)
     _merged: dict[str, set[tuple[int, int]]] = field(default_factory=dict)
     _generators: Refilled = field(default_factory=Refilled)
@@ -35,6 +36,8 @@ class EntropyStreams:
         """Begin a reservation, whose row has this hash."""
         self._salts[silo] = row.encode() + os.urandom(32)
         self._given[silo] = set()
+        start = f"door\0{silo}\0".encode() + self._salts[silo]
+        self._keyed[silo] = hashlib.blake2b(start, key=self.secrets[silo], digest_size=48)
         self._merged = {name: done for name, done in self._merged.items() if name in self.secrets}
         self._merged.pop(silo, None)
 
@@ -49,9 +52,9 @@ class EntropyStreams:
         if (run, round_, call) in self._given[silo]:
             raise Problem(f"round {round_} of '{silo}' was answered before: it is never answered twice")
         self._given[silo].add((run, round_, call))
-        key = f"{run}\0{round_}\0{call}\0{silo}\0".encode() + self._salts[silo]
-        digest = hashlib.blake2b(key, key=self.secrets[silo], digest_size=48).digest()
-        return self._generators.fill((run, silo), digest)
+        keyed = self._keyed[silo].copy()
+        keyed.update(f"{run}\0{round_}\0{call}".encode())
+        return self._generators.fill((run, silo), keyed.digest())
 
     def merging(self, run: int, silo: str, round_: int) -> np.random.Generator:
         """Give the noise of one silo's upload to a merge, or (no silo's name) of the merge itself, once.

@@ -19,8 +19,8 @@ from .plan import Plan, SiloPlan
 from .privacy.adversaries import ADVERSARIES, seen_by
 from .privacy.events import Event
 from .privacy.filters import Spent, charge
-from .privacy.ledger import Identity, Ledger, open_ledger
-from .privacy.rows import Entry, State
+from .privacy.ledger import Claim, Identity, Ledger, open_ledger
+from .privacy.rows import Entry, State, runs_of
 from .privacy.runplan import RunPlan
 from .silo_metering import silo_run_plans
 
@@ -44,7 +44,7 @@ def open_ledgers(
 ) -> list[Ledger]:
     """Open the ledgers of all silos of a federation, making those that are not there and have a budget."""
     pairs = zip(identities(federation, source), budgets, strict=True)
-    return [open_ledger(folder, who, budget, unit, filter) for who, budget in pairs]
+    return at_once(lambda pair: open_ledger(folder, *pair, unit, filter), pairs)
 
 
 def make_meter(
@@ -56,8 +56,8 @@ def make_meter(
 ) -> Meter:
     """Make the meter of a training; a ledger that is not there yet gets the silo's budget of it."""
     ledgers = open_ledgers(folder, federation, source, budgets, unit=unit)
-    secrets = {who.silo: secret_of(folder, who) for who in identities(federation, source)}
-    return Meter(federation.names, ledgers, EntropyStreams(secrets))
+    secrets = at_once(lambda who: secret_of(folder, who), identities(federation, source))
+    return Meter(federation.names, ledgers, EntropyStreams(dict(zip(federation.names, secrets, strict=True))))
 
 
 def run_plans(label: str, plan: Plan, k: int) -> list[RunPlan]:
@@ -106,6 +106,13 @@ def _doors(
     return tuple((len(list(same)), made, count) for (made, count), same in stages)
 
 
+def certify(plans: Iterable[RunPlan]) -> None:
+    """Find the epsilons of all different plans, before several ledgers ask for the same at a time."""
+    for plan in {(plan.stages, plan.delta): plan for plan in plans}.values():
+        for unit in plan.units:
+            plan.certified(0, plan.rounds, unit=unit)
+
+
 def totals_of(state: State, unit: str) -> dict[str, dict[str, float]]:
     """Give what all runs of a ledger spent in a unit against each adversary; infinite: nothing protects."""
     totals = {name: state.total(unit, name) for name in ADVERSARIES}
@@ -146,7 +153,11 @@ class Meter:
     rounds: list[int] = field(default_factory=list)
     left: dict[str, str] = field(default_factory=dict)
     held: list[int] = field(default_factory=list)
-    _open: list[list[int]] = field(default_factory=list)
+    _open: dict[int, int] = field(default_factory=dict)
+
+    def another(self) -> Meter:
+        """Give the meter of one more training with the same ledgers."""
+        return Meter(self.names, self.ledgers, EntropyStreams(self.streams.secrets))
 
     def hold(self, asked: Sequence[RunPlan]) -> None:
         """Charge one run to every silo, all of it at once, before anything about it is decided."""
@@ -175,7 +186,7 @@ class Meter:
         """Record that the held run happened."""
         for ledger, run in zip(self.ledgers, self.held, strict=True):
             state = ledger.state()
-            rows = [seq for seq, row in state.reservations.items() if row["run"] == run]
+            rows = [seq for seq, row in state.reservations.items() if run in runs_of(row)]
             ledger.commit_all([seq for seq in rows if seq not in state.committed], digest)
 
     def claim(self, asked: Sequence[Sequence[RunPlan]], partial: bool) -> None:
@@ -183,25 +194,34 @@ class Meter:
 
         With `partial` a silo that cannot pay for all rounds takes part in as many as it can.
         """
-        made: list[tuple[Ledger, list[int]]] = []
+        made: dict[int, list[Claim]] = {}
+        certify(plan for own in asked for plan in own)
+
+        def one(k: int) -> None:
+            try:
+                made[k] = self.ledgers[k].claim_all(asked[k], partial)
+            except Problem as problem:
+                raise self.refusal(k, problem, len(asked[k])) from None
+
         try:
-            for k, ledger in enumerate(self.ledgers):
-                try:
-                    got = ledger.claim_all(asked[k], partial)
-                except Problem as problem:
-                    raise type(problem)(f"silo '{self.names[k]}': {problem}") from None
-                made.append((ledger, [claim.run for claim in got]))
-                self.rounds.append(min(claim.rounds for claim in got))
-                planned = asked[k][0].rounds
-                if self.rounds[k] < planned:
-                    pays = f"its budget pays for {self.rounds[k]} of {planned} rounds"
-                    self.left[self.names[k]] = pays
+            at_once(one, range(len(self.ledgers)))
         except BaseException:
-            for ledger, runs in made:
-                for run in runs:
-                    ledger.cancel(run)
+            for k, claims in made.items():
+                for claim in claims:
+                    self.ledgers[k].cancel(claim.run)
             raise
-        self.claims = [runs for _, runs in made]
+        for k, name in enumerate(self.names):
+            self.claims.append([claim.run for claim in made[k]])
+            self.rounds.append(min(claim.rounds for claim in made[k]))
+            planned = asked[k][0].rounds
+            if self.rounds[k] < planned:
+                self.left[name] = f"its budget pays for {self.rounds[k]} of {planned} rounds"
+
+    def refusal(self, k: int, problem: Problem, runs: int) -> Problem:
+        """Say whose ledger refuses and, of several runs, that all are refused."""
+        more = f"; {runs} runs are asked for, and nothing is trained unless all of them fit"
+        all_of_them = isinstance(problem, Spent) and runs > 1
+        return type(problem)(f"silo '{self.names[k]}': {problem}{more if all_of_them else ''}")
 
     def go_on(self, asked: Sequence[Sequence[RunPlan]], claims: list[list[int]]) -> None:
         """Take up the claims of a training that was interrupted; they must be of what is asked."""
@@ -224,28 +244,28 @@ class Meter:
     def reserve(self, first: int, last: int) -> None:
         """Charge rounds to every silo before they happen; a silo that cannot pay leaves before the first."""
 
-        def one(k: int) -> list[Entry] | Spent:
+        def one(k: int) -> Entry | Spent | None:
             end = min(last, self.rounds[k])
             if end <= first:
-                return []
+                return None
             try:
-                return self.ledgers[k].reserve_all([(run, first, end) for run in self.claims[k]])
+                return self.ledgers[k].reserve_all(self.claims[k], first, end)
             except Spent as problem:
                 return problem
 
-        self._open = []
-        for k, rows in enumerate(at_once(one, range(len(self.ledgers)))):
+        self._open = {}
+        for k, row in enumerate(at_once(one, range(len(self.ledgers)))):
             self.streams.end(self.names[k])
-            if isinstance(rows, Spent):
-                self.rounds[k], self.left[self.names[k]] = first, str(rows)
-            elif rows:
-                self.streams.begin(self.names[k], rows[-1].hash)
-            self._open.append([] if isinstance(rows, Spent) else [row.seq for row in rows])
+            if isinstance(row, Spent):
+                self.rounds[k], self.left[self.names[k]] = first, str(row)
+            elif row is not None:
+                self.streams.begin(self.names[k], row.hash)
+                self._open[k] = row.seq
 
     def commit(self, digest: str) -> None:
         """Record that the reserved rounds happened."""
-        at_once(lambda k: self.ledgers[k].commit_all(self._open[k], digest), range(len(self.ledgers)))
-        self._open = []
+        at_once(lambda k: self.ledgers[k].commit(self._open[k], digest), self._open)
+        self._open = {}
 
     def charged(self, k: int) -> list[tuple[float, float]]:
         """Give the (epsilon, delta) that silo k's ledger charged for each claim."""

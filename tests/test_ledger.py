@@ -65,6 +65,68 @@ def test_runs_add_up_over_openings_and_projects(tmp_path):
         book.close()
 
 
+@pytest.mark.parametrize("filter", ["basic", "rdp"])
+def test_rounds_of_several_runs_in_one_row_are_those_of_one_row_each(tmp_path, filter):
+    """Also where they are repeated, and where the repetitions fit one by one but not together."""
+    books = [ledger(tmp_path / name, filter=filter) for name in "ab"]
+    for book in books:
+        book.claim_all([plan(), plan(noise=6.0)])
+    for first, last in ((0, 4), (4, 6), (2, 10)):
+        books[0].reserve_all([3, 4], first, last)
+        for run in (3, 4):
+            books[1].reserve(run, first, last)
+    assert spent(books[0]) == pytest.approx(spent(books[1]), rel=1e-12)
+    assert [books[0].state().reserved(run) for run in (3, 4)] == [((0, 4), (4, 6), (2, 10))] * 2
+    check_ledger(books[0].path)
+    once = ledger(tmp_path / "c", filter=filter)
+    once.claim_all([plan(), plan()])
+    once.reserve_all([3, 4], 0, 10)
+    before = spent(once)[0]
+    once.reserve(3, 0, 10)
+    again = spent(once)[0] - before
+    once.set_budget("example", before + 2.5 * again, 1e-3)
+    with pytest.raises(Spent, match="rounds 0 to 10"):
+        once.reserve_all([3, 4], 0, 10)
+    once.reserve(4, 0, 10)
+    check_ledger(once.path)
+
+
+def test_reservations_of_older_ledgers_are_read(tmp_path):
+    """They have a row for each run."""
+    book = ledger(tmp_path)
+    asked = plan()
+    book.claim(asked)
+    with book.change() as rows:
+        rows.add("reserve", {"run": 3, "first": 0, "last": 4})
+    book.reserve(3, 2, 10)
+    assert book.state().reserved(3) == ((0, 4), (2, 10))
+    assert check_ledger(book.path).uncommitted == 2
+    with book.change() as rows:
+        rows.add("reserve", {"runs": [], "first": 0, "last": 1})
+    with pytest.raises(Problem, match="row 6: rounds of no run are reserved"):
+        check_ledger(book.path)
+
+
+@pytest.mark.parametrize("filter", ["basic", "rdp"])
+def test_runs_are_checked_together_without_a_trace(tmp_path, filter):
+    asked = plan()
+    book = ledger(tmp_path, epsilon=2.5 * asked.epsilon, filter=filter)
+    head = book.head
+    book.check_all([asked, asked])
+    if filter == "basic":
+        with pytest.raises(Spent, match="does not fit"):
+            book.check_all([asked, asked, asked])
+        with pytest.raises(Spent, match="does not fit"):
+            ledger(tmp_path / "thin", delta=1.5 * DELTA).check_all([asked, asked])
+        book.claim(asked)
+        with pytest.raises(Spent, match="does not fit"):
+            book.check_all([asked, asked])
+        book.check_all([asked])
+    else:
+        assert book.head == head
+        assert not book.state().runs
+
+
 def test_a_run_that_does_not_fit_is_refused_and_leaves_no_row(tmp_path):
     asked = plan()
     book = ledger(tmp_path, epsilon=1.5 * asked.epsilon)

@@ -79,6 +79,11 @@ class _Allocations(TorchDispatchMode):
         super().__init__()
         self.bytes: int = 0
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled here, and to say so to the compiler takes more than a second of imports."""
+        return False
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         out = func(*args, **(kwargs or {}))
         given = {_memory(value) for value in tree_leaves((args, kwargs)) if isinstance(value, Tensor)}

@@ -12,7 +12,7 @@ from .accountant import ROUNDING
 from .adversaries import ADVERSARIES
 from .filters import vetoing
 from .ledger import Identity, read_ledger
-from .rows import Entry, State
+from .rows import Entry, State, runs_of
 from .runplan import RunPlan
 
 
@@ -44,8 +44,8 @@ def check_ledger(path: Path) -> Report:
             try:
                 _check_row(state, entry)
                 state.add(entry)
-                if entry.kind in ("run", "reserve"):
-                    _check_budget(state, state.plan_of(entry.body.get("run", entry.seq)))
+                for run in _charged(entry):
+                    _check_budget(state, state.plan_of(run))
             except (Problem, KeyError, TypeError, ValueError, AttributeError) as error:
                 raise Problem(f"ledger '{path}': row {entry.seq}: {error}") from error
         totals = {unit: {name: state.total(unit, name) for name in ADVERSARIES} for unit in _units(state)}
@@ -56,6 +56,11 @@ def check_ledger(path: Path) -> Report:
         )  # fmt: skip
     finally:
         ledger.close()
+
+
+def _charged(entry: Entry) -> list[int]:
+    """List the runs that a row charges."""
+    return runs_of(entry.body) if entry.kind == "reserve" else [entry.seq] if entry.kind == "run" else []
 
 
 def _units(state: State) -> list[str]:
@@ -73,9 +78,11 @@ def _check_row(state: State, entry: Entry) -> None:
     elif entry.kind == "run":
         _check_run(state, RunPlan.from_json(body), int(body["allowed"]))
     elif entry.kind == "reserve":
-        allowed = int(state.runs[body["run"]]["allowed"])
-        if not 0 <= body["first"] < body["last"] <= allowed:
-            raise Problem(f"rounds {body['first']} to {body['last']} are reserved of {allowed}")
+        if not runs_of(body):
+            raise Problem("rounds of no run are reserved")
+        for allowed in [int(state.runs[run]["allowed"]) for run in runs_of(body)]:
+            if not 0 <= body["first"] < body["last"] <= allowed:
+                raise Problem(f"rounds {body['first']} to {body['last']} are reserved of {allowed}")
     elif entry.kind == "commit":
         if body["reservation"] not in state.reservations:
             raise Problem(f"row {body['reservation']} is committed, which is no reservation")

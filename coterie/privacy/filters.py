@@ -44,8 +44,12 @@ class Filter(Protocol):
         """Give how many rounds of a run the budget pays for: all, none or, with `partial`, some."""
         ...
 
-    def check_reserve(self, state: State, run: int, first: int, last: int) -> None:
-        """Refuse rounds that the budget does not pay for."""
+    def fits(self, state: State, plans: Sequence[RunPlan]) -> bool:
+        """Whether the budget surely pays for all of some runs, together."""
+        ...
+
+    def check_reserve(self, state: State, runs: Sequence[int], first: int, last: int) -> None:
+        """Refuse rounds of some runs, all together, that the budget does not pay for."""
         ...
 
 
@@ -146,18 +150,34 @@ class Basic:
 
         return _most(plan.rounds, fits, partial)
 
-    def check_reserve(self, state: State, run: int, first: int, last: int) -> None:
-        """Rounds of the plan are paid for unless the budget was lowered; repetitions must fit beside them."""
-        plan = state.plan_of(run)
-        for unit in vetoing(state, plan):
+    def fits(self, state: State, plans: Sequence[RunPlan]) -> bool:
+        """Add up what all of them ask, whoever sees them."""
+        for unit in dict.fromkeys(unit for plan in plans for unit in vetoing(state, plan)):
             epsilon, delta = _budget(state, unit)
-            before, after = (charge(state, run, more, unit) for more in ((), ((first, last),)))
-            again = after[0] - before[0] if after != before else 0.0
-            for spent in self._spent(state, plan, unit):
-                total = spent[0] + again, spent[1] - before[1] + after[1]
+            charged = [plan for plan in plans if unit in plan.units]
+            spent = [(0.0, 0.0), *(each for plan in charged for each in self._spent(state, plan, unit))]
+            most = max(e for e, _ in spent) + math.fsum(_cost(plan, plan.rounds, unit) for plan in charged)
+            chance = max(d for _, d in spent) + math.fsum(plan.delta for plan in charged)
+            if most > epsilon or chance > delta:
+                return False
+        return True
+
+    def check_reserve(self, state: State, runs: Sequence[int], first: int, last: int) -> None:
+        """Rounds of the plan are paid for unless the budget was lowered; repetitions must fit beside them.
+
+        Those of all runs count against everybody who sees one of them.
+        """
+        plans = [state.plan_of(run) for run in runs]
+        for unit in dict.fromkeys(unit for plan in plans for unit in vetoing(state, plan)):
+            epsilon, delta = _budget(state, unit)
+            before = [charge(state, run, (), unit) for run in runs]
+            after = [charge(state, run, ((first, last),), unit) for run in runs]
+            again = [math.fsum(a[i] - b[i] for a, b in zip(after, before, strict=True)) for i in (0, 1)]
+            spent = {each for plan in plans for each in self._spent(state, plan, unit)}
+            for total in ((e + again[0], d + again[1]) for e, d in spent):
                 if not (total[0] <= epsilon * (1 + ROUNDING) and total[1] <= delta * (1 + ROUNDING)):
                     why = "would be repeated, which is charged anew" if after != before else "remain"
-                    where = "" if unit == plan.unit else f" in the unit '{unit}'"
+                    where = "" if unit == plans[0].unit else f" in the unit '{unit}'"
                     raise Spent(
                         f"rounds {first} to {last} {why}, and the budget (epsilon {epsilon:g}, delta"
                         f" {delta:g}){where} does not pay for ({total[0]:.4g}, {total[1]:.3g})"
@@ -215,15 +235,20 @@ class Renyi:
 
         return _most(plan.rounds, fits, partial)
 
-    def check_reserve(self, state: State, run: int, first: int, last: int) -> None:
+    def fits(self, state: State, plans: Sequence[RunPlan]) -> bool:
+        """Reservations are what counts here: not known beforehand."""
+        return False
+
+    def check_reserve(self, state: State, runs: Sequence[int], first: int, last: int) -> None:
         """Every reservation must fit into what is left."""
-        if not state.plan_of(run).seen:
-            return
-        plan, before = state.plan_of(run), state.reserved(run)
-        more = _charged(plan, [*before, (first, last)])[len(_charged(plan, before)) :]
-        for unit in vetoing(state, plan):
-            asked = sum(plan.divergence(*span, state.order, unit) for span in more)
-            if asked > self._left(state, plan, unit) + ROUNDING:
+        plans = [(state.plan_of(run), state.reserved(run)) for run in runs if state.plan_of(run).seen]
+        for unit in dict.fromkeys(unit for plan, _ in plans for unit in vetoing(state, plan)):
+            asked = math.fsum(
+                plan.divergence(*span, state.order, unit)
+                for plan, before in plans
+                for span in _charged(plan, [*before, (first, last)])[len(_charged(plan, before)) :]
+            )
+            if asked > min(self._left(state, plan, unit) for plan, _ in plans) + ROUNDING:
                 epsilon, _ = _budget(state, unit)
                 raise Spent(f"the budget (epsilon {epsilon:g}) does not pay for rounds {first} to {last}")
 

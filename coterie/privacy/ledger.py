@@ -23,7 +23,7 @@ from urllib.parse import quote
 from ..errors import Problem
 from .accountant import ROUNDING
 from .filters import FILTERS, Spent, best_order
-from .rows import FIRST, Changes, Entry, State, hash_of, parse, text_of
+from .rows import FIRST, Changes, Entry, State, hash_of, parse
 from .runplan import RunPlan
 
 SCHEMA = "coterie-ledger/1"
@@ -69,12 +69,15 @@ class Ledger:
                 "select seq, kind, body, previous, hash from entries where seq > ? order by seq",
                 (len(self._known),),
             )
-            found = [Entry(seq, kind, parse(body), previous, own) for seq, kind, body, previous, own in rows]
+            found = [
+                (Entry(seq, kind, parse(text), before, own), text) for seq, kind, text, before, own in rows
+            ]
         except sqlite3.Error as error:
             raise Problem(f"ledger '{self.path}' cannot be read: {error}: restore a copy") from error
         previous = self._known[-1].hash if self._known else FIRST
-        for number, entry in enumerate(found, len(self._known) + 1):
-            if entry.seq != number or entry.previous != previous or entry.hash != hash_of(entry):
+        for number, (entry, text) in enumerate(found, len(self._known) + 1):
+            own = hash_of(entry.seq, entry.kind, str(text), previous)
+            if entry.seq != number or entry.previous != previous or entry.hash != own:
                 raise Problem(f"ledger '{self.path}': row {entry.seq} was changed or lost: restore a copy")
             previous = entry.hash
             try:
@@ -114,7 +117,10 @@ class Ledger:
             yield changes
             self.connection.executemany(
                 "insert into entries values (?, ?, ?, ?, ?)",
-                [(e.seq, e.kind, text_of(e.body), e.previous, e.hash) for e in changes.added],
+                [
+                    (e.seq, e.kind, text, e.previous, e.hash)
+                    for e, text in zip(changes.added, changes.texts, strict=True)
+                ],
             )
             self.connection.execute("commit")
             self._known += changes.added
@@ -166,6 +172,9 @@ class Ledger:
 
     def check_all(self, plans: Sequence[RunPlan]) -> None:
         """Refuse runs that do not all fit together; nothing is written."""
+        state = self.state()
+        if state.filter.fits(state, plans):
+            return
         try:
             with self.change() as rows:
                 for plan in plans:
@@ -176,12 +185,12 @@ class Ledger:
 
     def reserve(self, run: int, first: int, last: int) -> Entry:
         """Charge rounds before they happen; a round that was reserved before is charged again."""
-        return self.reserve_all([(run, first, last)])[0]
+        return self.reserve_all([run], first, last)
 
-    def reserve_all(self, asked: Sequence[tuple[int, int, int]]) -> list[Entry]:
-        """Charge rounds (run, first, last) of several runs, all or none."""
+    def reserve_all(self, runs: Sequence[int], first: int, last: int) -> Entry:
+        """Charge rounds of several runs, in one row."""
         with self.change() as rows:
-            return [_reserve(rows, *one) for one in asked]
+            return _reserve(rows, runs, first, last)
 
     def commit(self, reservation: int, digest: str) -> None:
         """Record that reserved rounds happened, with a digest of what came out."""
@@ -239,14 +248,15 @@ def _claim(rows: Changes, plan: RunPlan, partial: bool) -> Claim:
     return Claim(entry.seq, entry.hash, rounds)
 
 
-def _reserve(rows: Changes, run: int, first: int, last: int) -> Entry:
+def _reserve(rows: Changes, runs: Sequence[int], first: int, last: int) -> Entry:
     state = rows.state
-    state.plan_of(run)  # refuses a run that is not there
-    allowed = state.runs[run]["allowed"]
-    if not 0 <= first < last <= allowed:
-        raise Spent(f"run {run} may do {allowed} rounds: rounds {first} to {last} are refused")
-    state.filter.check_reserve(state, run, first, last)
-    return rows.add("reserve", {"run": run, "first": first, "last": last})
+    for run in runs:
+        state.plan_of(run)  # refuses a run that is not there
+        allowed = state.runs[run]["allowed"]
+        if not 0 <= first < last <= allowed:
+            raise Spent(f"run {run} may do {allowed} rounds: rounds {first} to {last} are refused")
+    state.filter.check_reserve(state, runs, first, last)
+    return rows.add("reserve", {"runs": list(runs), "first": first, "last": last})
 
 
 def open_ledger(

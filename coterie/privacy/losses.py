@@ -19,12 +19,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy import fft
-from scipy.signal import lfilter
 
 Array = NDArray[np.float64]
 TAIL = 1e-15  # what a composition may leave out at both ends together; upper bounds count it as lost
 LONGEST = 2**25
 LEAST = 1e-290
+STEEPEST = 500.0
 TILTS = 2.0 ** np.arange(-6, 3)  # of the tilt that is best for a normal distribution
 
 
@@ -68,10 +68,16 @@ class Losses:
 
     def _tails(self) -> tuple[Array, Array]:
         """Give the chance of losses from each place on, and their sum of e^-(loss - the loss before it)."""
-        back, less = self.masses[::-1], math.exp(-self.interval)
+        back = self.masses[::-1]
         above = np.concatenate([[0.0], np.cumsum(back)])[::-1] + self.infinite
-        shrunk = np.concatenate([[0.0], lfilter([less], [1.0, -less], back)])[::-1]
-        return above, shrunk
+        shrunk, last = [np.zeros(1)], 0.0
+        length = max(1, int(STEEPEST / self.interval))  # in blocks: e^loss would leave the range of numbers
+        for start in range(0, len(back), length):
+            block = back[start : start + length]
+            grown = np.exp(np.arange(len(block)) * self.interval)
+            shrunk.append((np.cumsum(block * grown) + last) / (grown * math.exp(self.interval)))
+            last = float(shrunk[-1][-1])
+        return above, np.concatenate(shrunk)[::-1]
 
 
 def connected(interval: float, lowest: int, deltas: Array) -> Losses:

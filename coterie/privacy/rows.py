@@ -71,7 +71,8 @@ class State:
             self.runs[entry.seq] = body
         elif entry.kind == "reserve":
             self.reservations[entry.seq] = body
-            self._spans[body["run"]] = (*self.reserved(body["run"]), (body["first"], body["last"]))
+            for run in runs_of(body):
+                self._spans[run] = (*self.reserved(run), (body["first"], body["last"]))
         elif entry.kind == "commit":
             self.committed.add(body["reservation"])
         elif entry.kind == "cancel":
@@ -132,17 +133,24 @@ class Changes:
         self.last = last
         self.state = state.copy()
         self.added: list[Entry] = []
+        self.texts: list[str] = []
 
     def add(self, kind: str, body: dict[str, Any]) -> Entry:
         """Add a row."""
         seq, previous = (self.last.seq + 1, self.last.hash) if self.last is not None else (1, FIRST)
         body = {**body, "time": round(time.time(), 3)}
-        entry = Entry(seq, kind, body, previous, "")
-        entry = Entry(seq, kind, body, previous, hash_of(entry))
+        text = text_of(body)
+        entry = Entry(seq, kind, body, previous, hash_of(seq, kind, text, previous))
         self.added.append(entry)
+        self.texts.append(text)
         self.state.add(entry)
         self.last = entry
         return entry
+
+
+def runs_of(reservation: dict[str, Any]) -> list[int]:
+    """List the runs of a reservation; older ledgers have one row for each."""
+    return list(reservation["runs"]) if "runs" in reservation else [reservation["run"]]
 
 
 def text_of(body: dict[str, Any]) -> str:
@@ -159,7 +167,6 @@ def parse(text: Any) -> dict[str, Any]:
     return body if isinstance(body, dict) else {"unreadable": repr(text)}
 
 
-def hash_of(entry: Entry) -> str:
+def hash_of(seq: int, kind: str, text: str, previous: str) -> str:
     """Give the hash of a row, which covers the hash of the row before."""
-    content = json.dumps([entry.seq, entry.kind, text_of(entry.body), entry.previous])
-    return hashlib.sha256(content.encode()).hexdigest()
+    return hashlib.sha256(json.dumps([seq, kind, text, previous]).encode()).hexdigest()

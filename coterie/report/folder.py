@@ -118,11 +118,12 @@ class Folder:
                 self.path.parent.rmdir()
 
     def save(self, result: Result, complete: bool) -> None:
-        """Write the plot, the table and `result.json`, which comes last."""
+        """Write the plot (of what is complete), the table and `result.json`, which comes last."""
         from .plot import draw
         from .swept import markdown
 
-        write(self.path / "plot.png", lambda place: draw(result, place))
+        if complete:
+            write(self.path / "plot.png", lambda place: draw(result, place))
         write(self.path / "summary.md", lambda place: _put(place, markdown(result)))
         write_json(self.path / "result.json", {"complete": complete, **result.to_json()})
 
