@@ -121,16 +121,14 @@ class Basic:
 
     def total(self, state: State, unit: str, adversary: str) -> tuple[float, float]:
         """Add up epsilon and delta of the runs that the adversary sees."""
-        return self._sum(state, state.seen(unit, adversary), unit)
-
-    def _sum(self, state: State, runs: tuple[int, ...], unit: str) -> tuple[float, float]:
-        charged = [charge(state, run, unit=unit) for run in runs]
-        return math.fsum(e for e, _ in charged), math.fsum(d for _, d in charged)
+        if (unit, adversary) not in state.sums:
+            charged = [charge(state, run, unit=unit) for run in state.seen(unit, adversary)]
+            state.sums[unit, adversary] = math.fsum(e for e, _ in charged), math.fsum(d for _, d in charged)
+        return state.sums[unit, adversary]
 
     def _spent(self, state: State, plan: RunPlan, unit: str) -> list[tuple[float, float]]:
-        """List what was spent against those who see a run; adversaries who saw the same count once."""
-        groups = {state.seen(unit, adversary) for adversary in plan.seen}
-        return [self._sum(state, runs, unit) for runs in groups]
+        """List what was spent against those who see a run."""
+        return [self.total(state, unit, adversary) for adversary in plan.seen]
 
     def affordable(self, state: State, plan: RunPlan, partial: bool) -> int:
         """Compare what is left with what is planned, in every unit in which there is a budget."""

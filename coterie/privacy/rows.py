@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import Problem
-from .filters import Filter, filter_for, vetoing
+from .filters import Filter, charge, filter_for, vetoing
 from .runplan import RunPlan
 
 FIRST = "0" * 64
@@ -42,6 +42,7 @@ class State:
     reservations: dict[int, dict[str, Any]] = field(default_factory=dict)
     committed: set[int] = field(default_factory=set)
     charges: dict[tuple[int, int, str], tuple[float, float]] = field(default_factory=dict)
+    sums: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
     _spans: dict[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
     _plans: dict[int, RunPlan] = field(default_factory=dict)
 
@@ -57,7 +58,7 @@ class State:
         """Give a copy, to which rows can be added that may be taken back."""
         return State(
             self.filter, self.order, dict(self.budgets), dict(self.runs), dict(self.reservations),
-            set(self.committed), dict(self.charges), dict(self._spans), dict(self._plans),
+            set(self.committed), dict(self.charges), dict(self.sums), dict(self._spans), dict(self._plans),
         )  # fmt: skip
 
     def add(self, entry: Entry) -> None:
@@ -69,14 +70,26 @@ class State:
             self.budgets[body["unit"]] = body["epsilon"], body["delta"]
         elif entry.kind == "run":
             self.runs[entry.seq] = body
+            self._add_to_sums(entry.seq)
         elif entry.kind == "reserve":
             self.reservations[entry.seq] = body
             for run in runs_of(body):
+                if any(body["first"] < last for _, last in self.reserved(run)):  # charged again
+                    self.sums.clear()
                 self._spans[run] = (*self.reserved(run), (body["first"], body["last"]))
         elif entry.kind == "commit":
             self.committed.add(body["reservation"])
         elif entry.kind == "cancel":
             del self.runs[body["run"]]
+            self.sums.clear()
+
+    def _add_to_sums(self, run: int) -> None:
+        """Add a new run to the sums that are known, so that they need not be found anew."""
+        body = self.runs[run]
+        for (unit, adversary), (epsilon, delta) in self.sums.items():
+            if body["unit"] in COUNTED[unit] and adversary in body["seen"]:
+                more = charge(self, run, unit=unit)
+                self.sums[unit, adversary] = epsilon + more[0], delta + more[1]
 
     def plan_of(self, run: int) -> RunPlan:
         """Give a run's plan."""
