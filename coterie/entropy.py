@@ -15,6 +15,7 @@ from .privacy.ledger import Identity
 from .streams import Pair, Refilled
 
 COINS = "\0coins"  # no silo has this name
+BEFORE = (-1, -1)  # any call
 
 
 @dataclass
@@ -28,14 +29,14 @@ class EntropyStreams:
     secrets: dict[str, bytes]
     _salts: dict[str, bytes] = field(default_factory=dict)
     _keyed: dict[str, hashlib.blake2b] = field(default_factory=dict)
-    _given: dict[str, set[tuple[int, int, int]]] = field(default_factory=dict)
+    _given: dict[str, dict[int, tuple[int, int]]] = field(default_factory=dict)
     _merged: dict[str, set[tuple[int, int]]] = field(default_factory=dict)
     _generators: Refilled = field(default_factory=Refilled)
 
     def begin(self, silo: str, row: str) -> None:
         """Begin a reservation, whose row has this hash."""
         self._salts[silo] = row.encode() + os.urandom(32)
-        self._given[silo] = set()
+        self._given[silo] = {}
         start = f"door\0{silo}\0".encode() + self._salts[silo]
         self._keyed[silo] = hashlib.blake2b(start, key=self.secrets[silo], digest_size=48)
         self._merged = {name: done for name, done in self._merged.items() if name in self.secrets}
@@ -46,12 +47,13 @@ class EntropyStreams:
         self._salts.pop(silo, None)
 
     def generators(self, run: int, silo: str, round_: int, call: int) -> Pair:
-        """Give the generators of one call of a door, once."""
+        """Give the generators of one call of a door, once: calls come in the order of their rounds."""
         if silo not in self._salts:
             raise Problem(f"round {round_} of '{silo}' was not reserved: it is not answered")
-        if (run, round_, call) in self._given[silo]:
+        given = self._given[silo]
+        if given.get(run, BEFORE) >= (round_, call):
             raise Problem(f"round {round_} of '{silo}' was answered before: it is never answered twice")
-        self._given[silo].add((run, round_, call))
+        given[run] = round_, call
         keyed = self._keyed[silo].copy()
         keyed.update(f"{run}\0{round_}\0{call}".encode())
         return self._generators.fill((run, silo), keyed.digest())

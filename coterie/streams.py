@@ -36,20 +36,21 @@ class Refilled:
     """
 
     def __init__(self) -> None:
-        self._made: dict[tuple[int, str], tuple[Pair, Any]] = {}
+        self._made: dict[tuple[int, str], tuple[Pair, np.random.SFC64, np.random.SFC64, Any]] = {}
 
     def fill(self, key: tuple[int, str], digest: bytes) -> Pair:
         """Give a pair, its state made of 48 bytes."""
         made = self._made.get(key)
         if made is None:
-            pair = np.random.Generator(np.random.SFC64(0)), np.random.Generator(np.random.SFC64(0))
-            made = pair, np.random.SFC64(0).state
-            self._made[key] = made
-        pair, state = made
-        state["state"]["state"] = np.frombuffer(digest[:24] + COUNTER, dtype=WORD)
-        pair[0].bit_generator.state = state
-        state["state"]["state"] = np.frombuffer(digest[24:] + COUNTER, dtype=WORD)
-        pair[1].bit_generator.state = state
+            coins, noise = np.random.SFC64(0), np.random.SFC64(0)
+            pair = np.random.Generator(coins), np.random.Generator(noise)
+            made = self._made[key] = pair, coins, noise, coins.state
+        pair, coins, noise, state = made
+        words = np.frombuffer(digest[:24] + COUNTER + digest[24:] + COUNTER, dtype=WORD)
+        state["state"]["state"] = words[:4]
+        coins.state = state
+        state["state"]["state"] = words[4:]
+        noise.state = state
         return pair
 
 

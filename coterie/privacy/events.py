@@ -65,8 +65,11 @@ def grouped(events: Iterable[Event]) -> tuple[Event, ...]:
     >>> [event.count for event in grouped([Event("gaussian", 2.0), Event("gaussian", 2.0, count=3)])]
     [4]
     """
+    given = tuple(events)
+    if len(given) == 1:
+        return given
     counts: dict[Event, int] = {}
-    for event in events:
+    for event in given:
         one = replace(event, count=1)
         counts[one] = counts.get(one, 0) + event.count
     return tuple(sorted(replace(event, count=count) for event, count in counts.items()))

@@ -168,13 +168,14 @@ class Basic:
         plans = [state.plan_of(run) for run in runs]
         for unit in dict.fromkeys(unit for plan in plans for unit in vetoing(state, plan)):
             epsilon, delta = _budget(state, unit)
-            before = [charge(state, run, (), unit) for run in runs]
-            after = [charge(state, run, ((first, last),), unit) for run in runs]
+            twice = [run for run in runs if state.repeats(run, first)]
+            before = [charge(state, run, (), unit) for run in twice]
+            after = [charge(state, run, ((first, last),), unit) for run in twice]
             again = [math.fsum(a[i] - b[i] for a, b in zip(after, before, strict=True)) for i in (0, 1)]
             spent = {each for plan in plans for each in self._spent(state, plan, unit)}
             for total in ((e + again[0], d + again[1]) for e, d in spent):
                 if not (total[0] <= epsilon * (1 + ROUNDING) and total[1] <= delta * (1 + ROUNDING)):
-                    why = "would be repeated, which is charged anew" if after != before else "remain"
+                    why = "would be repeated, which is charged anew" if twice else "remain"
                     where = "" if unit == plans[0].unit else f" in the unit '{unit}'"
                     raise Spent(
                         f"rounds {first} to {last} {why}, and the budget (epsilon {epsilon:g}, delta"

@@ -63,7 +63,11 @@ class Ledger:
     _state: State = field(default_factory=State)
 
     def entries(self) -> list[Entry]:
-        """Read the rows (those known already are not read again); refuse a broken chain, naming the row."""
+        """Read the rows; refuse a broken chain, naming the row."""
+        return list(self._read())
+
+    def _read(self) -> list[Entry]:
+        """Read the rows that are not known yet; give all."""
         try:
             rows = self.connection.execute(
                 "select seq, kind, body, previous, hash from entries where seq > ? order by seq",
@@ -87,7 +91,7 @@ class Ledger:
                     f"ledger '{self.path}': row {number} lacks what it must say: {error!r}"
                 ) from error
             self._known.append(entry)
-        return list(self._known)
+        return self._known
 
     @property
     def identity(self) -> Identity:
@@ -97,11 +101,11 @@ class Ledger:
     @property
     def head(self) -> str:
         """Give the hash of the last row."""
-        return self.entries()[-1].hash
+        return self._read()[-1].hash
 
     def state(self) -> State:
         """Give what all rows together say."""
-        self.entries()
+        self._read()
         return self._state
 
     @contextmanager
@@ -112,7 +116,7 @@ class Ledger:
         except sqlite3.Error as error:
             raise Problem(_cannot_write(self.path, error)) from error
         try:
-            known = self.entries()
+            known = self._read()
             changes = Changes(known[-1] if known else None, self._state)
             yield changes
             self.connection.executemany(

@@ -74,7 +74,7 @@ class State:
         elif entry.kind == "reserve":
             self.reservations[entry.seq] = body
             for run in runs_of(body):
-                if any(body["first"] < last for _, last in self.reserved(run)):  # charged again
+                if self.repeats(run, body["first"]):  # charged again
                     self.sums.clear()
                 self._spans[run] = (*self.reserved(run), (body["first"], body["last"]))
         elif entry.kind == "commit":
@@ -102,6 +102,10 @@ class State:
     def reserved(self, run: int) -> tuple[tuple[int, int], ...]:
         """List the rounds a run reserved; those reserved twice are there twice."""
         return self._spans.get(run, ())
+
+    def repeats(self, run: int, first: int) -> bool:
+        """Whether a run reserved the round `first`, or a later one, before."""
+        return any(first < last for _, last in self.reserved(run))
 
     def seen(self, unit: str, adversary: str) -> tuple[int, ...]:
         """List the runs that count in a unit and of which an adversary sees something protected."""
