@@ -50,7 +50,7 @@ def draw_schedule(
 
 
 def check_dropping(
-    training: Training, names: Sequence[str], work: Sequence[Work], unit: str, budgets: str
+    training: Training, names: Sequence[str], work: Sequence[Work], unit: str, budgets: str, noise_by: str
 ) -> None:
     """Refuse ways of dropping out that are not accounted for, or change nothing."""
     how = training.dropping
@@ -61,8 +61,11 @@ def check_dropping(
         raise Problem("train.recover: nobody drops out, so nobody comes back: give train.drop too")
     if min(chances) == 1 and not how.recover:
         raise Problem("train.drop: every silo is out of every round: take less than 1, or give train.recover")
-    if unit == "silo":
-        raise Problem("train.drop, train.uneven: only for the unit 'example' so far")
+    if unit == "silo" and noise_by == "silos" and max(chances) > 0:
+        raise Problem(
+            "train.drop: the noises of silos that drop out would be missing from the sum: let the server add"
+            " it (privacy.noise_by = 'server')"
+        )
     if budgets == "uniform":
         raise Problem("train.drop, train.uneven: not with budgets = 'uniform', which says who leaves when")
     if how.uneven and max(own.steps for own in work) == 1:

@@ -202,7 +202,14 @@ class Experiment:
         check_device(self.training.device)
         self.task.module.to(self.training.device)
         rows_within(self.task, self.training.memory)
-        check_dropping(self.training, self.federation.names, self.work, self.privacy.unit, self.budgets)
+        check_dropping(
+            self.training,
+            self.federation.names,
+            self.work,
+            self.privacy.unit,
+            self.budgets,
+            self.privacy.noise_by,
+        )
         if self.method.linear:
             check_linear(self.task, self.federation, private=not bool(torch.isinf(self.epsilon).all()))
         clip = [c for v in self.variants for c in spread("privacy.clip", v.clip, self.federation.names)]
@@ -237,6 +244,10 @@ class Experiment:
         """Refuse what no ledger keeps or pays for."""
         if self.budgets in ("maximum", "none"):
             raise Problem(f"method: budgets = '{self.budgets}' is for comparison only: no ledger pays for it")
+        share = self.training.participation
+        drawn = share is not None and share.sampler == "poisson" and share.share < 1
+        if self.privacy.unit == "silo" and self.training.dropping is not None and drawn:
+            raise Problem("train.drop, train.uneven: not with a ledger where whole silos are drawn in secret")
 
     def plan(self, on_progress: Callable[[int, int], None] | None = None) -> Plan:
         """Give what every silo will do and spend, without training."""
@@ -247,7 +258,7 @@ class Experiment:
             plan = make_silo_plan(
                 self.running, roster, self.work, layers, rounds, self.terms, self.training.participation,
                 self.schedule.present, self.privacy.noise_by, on_progress, names, self.privacy.sensitivity,
-                self.privacy.quantile,
+                self.privacy.quantile, self.schedule.planned, self.schedule.steps,
             )  # fmt: skip
             self._remark(roster, plan)
             return plan

@@ -39,7 +39,7 @@ def _run_plan(label: str, plan: Plan, run: int, k: int, silo: SiloPlan) -> RunPl
 def comes(plan: Plan, run: int, k: int) -> list[bool]:
     """Say for each round whether an upload of silo k is merged; where nobody knows, whether it may be."""
     merged = list(plan.counts.merged)
-    if plan.present is None or _merges(plan.silos[run][k]).untold:
+    if plan.present is None or _merges(plan.silos[run][k]).hidden:
         return merged
     here = plan.present[:, run, k].tolist()
     return [flag and came for flag, came in zip(merged, here, strict=True)]

@@ -68,6 +68,8 @@ def make_silo_plan(
     names: tuple[str, ...] = (),
     sensitivity: str = "certified",
     quantile: float | None = None,
+    planned: Tensor | None = None,
+    steps: Tensor | None = None,
 ) -> Plan:
     """Count what a method asks for, and find the noise of its merges, unless it is given.
 
@@ -75,38 +77,31 @@ def make_silo_plan(
     take for the sensitivity of an upload (see `published.heads_sensitivity`).
 
     The budget holds against the best informed against whom there is any protection: all other silos
-    together where the server adds the noise, the server where silos do.
+    together where the server adds the noise, the server where silos do. Noise is found for who was `planned`
+    to come, silos are charged for the merges to which they do; `steps` is how many steps each takes.
     """
     counts = dry_run(method, roster, layers, rounds, "silo", present, names).runs()
     if where == "silos" and counts[0].mixed:
         raise Refused(SUMS_AT_HOME)
     rate, sampler = draw_of(how, len(roster))
-    asked = [
-        [
-            Merges(
-                1.0,
-                clip,
-                len(roster),
-                rate,
-                sampler,
-                sum(own.merged),
-                came,
-                where,
-                own.raw_personal,
-                quantile,
+
+    def merges(came: Tensor | None) -> list[list[Merges]]:
+        found = []
+        for run, (_, _, clip, _) in enumerate(terms):
+            own = counts[run % len(counts)]
+            one = Merges(
+                1.0, clip, len(roster), rate, sampler, sum(own.merged), 0, where, own.raw_personal, quantile,
                 own.mixed,
-            )
-            for came in _came(own, present, run, len(roster))
-        ]
-        for run, (_, _, clip, _) in enumerate(terms)
-        for own in (counts[run % len(counts)],)
-    ]
+            )  # fmt: skip
+            often = [one.merges] * len(roster) if one.hidden else _came(own, came, run, len(roster))
+            found.append([replace(one, came=times) for times in often])
+        return found
+
+    asked, meant = merges(present), merges(present if planned is None else planned)
     unit = 1.0 if sensitivity == "certified" else heads_sensitivity(1.0, asked[0][0].cohort, len(roster))
-    if asked[0][0].untold:  # when a silo came is not told
-        asked = [[replace(own, came=own.merges) for own in row] for row in asked]
     for row, one in zip(asked, terms, strict=True):
         _check_chance(row[0], one)
-    targets = [_target(own, one.epsilon, one.delta) for own, one in zip(asked, terms, strict=True)]
+    targets = [_target(own, one.epsilon, one.delta) for own, one in zip(meant, terms, strict=True)]
     sought = (t for t, one in zip(targets, terms, strict=True) if t.steps and one.noise is None)
     found = calibrate(sought, on_progress)
     noise = [
@@ -123,7 +118,7 @@ def make_silo_plan(
     )  # fmt: skip
     clips = torch.tensor([t.first_clip for t in terms], dtype=torch.float64)
     merge = Merge(torch.tensor(noise, dtype=torch.float64), clips, asked[0][0].cohort, where, quantile)
-    return Plan(counts[0], silos, present, merge)
+    return Plan(counts[0], silos, present, merge, steps)
 
 
 def _check_chance(merges: Merges, terms: Terms) -> None:
@@ -158,7 +153,7 @@ def _rounds(present: Tensor | None, run: int, k: int, rounds: int) -> int:
 
 
 def _target(asked: Sequence[Merges], epsilon: float, delta: float) -> Target:
-    """Give what the noise must pay for: what is seen of the silo that came most often."""
+    """Give what the noise must pay for: what is seen of the silo that was to come most often."""
     events = max(asked, key=lambda own: own.came).strongest()
     return (
         Target(epsilon, delta, events[0].rate, events[0].count) if events else Target(epsilon, delta, 1.0, 0)

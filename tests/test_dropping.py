@@ -14,15 +14,17 @@ from coterie.config import Tuning, check
 from coterie.dropping import Dropping, live, steps_taken
 from coterie.keeping import Keeper
 from coterie.metering import make_meter, run_plans
-from coterie.methods import IFCA, MRMTL, Dual, FedAvg
+from coterie.methods import IFCA, MRMTL, Dual, FedAvg, Heads
 from coterie.participation import Participation
 from coterie.privacy.accountant import epsilon
+from coterie.privacy.budget import Privacy
 from coterie.privacy.statement import text_of, verify
 from coterie.report.folder import statement_of
 from coterie.simulate import simulate
 from coterie.sweep import check_sweep
 from coterie.training import Training
 from tests.helpers import call, experiment, reference_vectors, refused, vectors
+from tests.measured import reference_of
 
 NAMES = ("silo-0", "silo-1", "silo-2")
 BOTH = Dropping(drop=0.4, uneven=0.8)
@@ -147,6 +149,46 @@ def test_a_silo_that_is_never_there_is_charged_nothing(federation):
     assert any("'silo-1', take part in no round" in note for note in result.notes)
 
 
+def whole(federation, method, share=None, **given):
+    """Give an experiment that protects whole silos."""
+    made = experiment(federation, method, participation=share, steps=3, **given)
+    return dataclasses.replace(made, privacy=Privacy(epsilon=4.0, delta=1e-3, unit="silo"))
+
+
+@pytest.mark.parametrize("share", [None, Participation(0.7), Participation(0.7, "poisson")], ids=str)
+@pytest.mark.parametrize("method", [MRMTL(), FedAvg(), Heads(head=0.5)], ids=lambda m: m.name)
+def test_whole_silos_that_drop_out_add_nothing_and_save_no_noise(federation, method, share):
+    """Where nobody may know who came they are charged for every merge, else for what they sent."""
+    always = whole(federation, method, share, rounds=10).plan()
+    made = whole(federation, method, share, rounds=10, dropping=BOTH)
+    plan = made.plan()
+    assert plan.merge.noise == pytest.approx(always.merge.noise)
+    for k, silo in enumerate(plan.silos[0]):
+        came = int(plan.present[:, 0, k].sum())
+        hidden = share is not None and share.sampler == "poisson"
+        assert silo.merges.came == (10 if hidden else came)
+        assert silo.epsilon <= always.silos[0][k].epsilon
+        assert (silo.epsilon < always.silos[0][k].epsilon) == (not hidden)
+        verify(text_of(statement_of(made, plan, 0, k)))
+    torch.testing.assert_close(vectors(made)[0], reference_of(made, 0), atol=1e-4, rtol=1e-3)
+
+
+def test_ledgers_of_whole_silos_are_charged_for_what_is_sent(federation, tmp_path):
+    made = whole(federation, FedAvg(), rounds=6, dropping=BOTH)
+    made.check_metered()
+    plan = made.plan()
+    meter = make_meter(tmp_path, made.federation, "made", [(8.0, 1e-2)] * 3, "silo")
+    try:
+        made.train(plan, keeper=Keeper(meter=meter))
+        for k, silo in enumerate(plan.silos[0]):
+            account = meter.account(k, 0)
+            assert sum(event.count for event in account.events) == int(plan.present[:, 0, k].sum())
+            assert account.epsilon == pytest.approx(silo.epsilon, rel=1e-6)
+            verify(text_of(statement_of(made, plan, 0, k, meter)))
+    finally:
+        meter.close()
+
+
 def test_ledgers_are_charged_for_what_is_sent(federation, tmp_path):
     made = experiment(federation, Dual(), dropping=BOTH, rounds=6, epsilon=4.0, steps=3)
     plan = made.plan()
@@ -178,9 +220,17 @@ def test_bad_numbers_are_one_sentence(federation):
         uniform.check()
     with refused("train.drop, train.uneven: a sweep is billed"):
         check_sweep(dataclasses.replace(uniform, budgets="own"), Tuning(), metered=False)
-    private = dataclasses.replace(uniform.privacy, unit="silo")
-    with refused("only for the unit 'example' so far"):
+    private = dataclasses.replace(uniform.privacy, unit="silo", noise_by="silos")
+    with refused("noises of silos that drop out would be missing"):
         dataclasses.replace(uniform, budgets="own", privacy=private).check()
+    share = Participation(0.5, "poisson")
+    drawn = dataclasses.replace(
+        made,
+        privacy=dataclasses.replace(private, noise_by="server"),
+        training=dataclasses.replace(made.training, dropping=BOTH, participation=share),
+    )
+    with refused("not with a ledger where whole silos are drawn in secret"):
+        drawn.check_metered()
 
 
 @pytest.mark.parametrize(

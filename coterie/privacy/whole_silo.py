@@ -62,23 +62,21 @@ class Merges:
         return self.silos * self.rate
 
     @property
-    def untold(self) -> bool:
-        """Whether the silo is charged for every merge to which it may have come."""
-        return self.noise_by == "server" and self.sampler == "poisson"
-
-    @property
     def hidden(self) -> bool:
-        """Whether epsilon rests on nobody but the server knowing when the silo came."""
-        return self.untold and self.rate < 1
+        """Whether epsilon rests on nobody but the server knowing when the silo came.
+
+        Then it is charged for every merge to which it may have come.
+        """
+        return self.noise_by == "server" and self.sampler == "poisson" and self.rate < 1
 
     def releases(self) -> Releases:
         """Give what each adversary sees of the silo; None: all of it."""
         seen: Releases = dict.fromkeys(ADVERSARIES, ())
         if self.merges and self.noise_by == "server":
-            everybody = Event("gaussian", self.noise, self.rate, self.merges, self.sampler)
+            drawn = (Event("gaussian", self.noise, self.rate, self.merges, self.sampler),)
             seen["server"] = None if self.came else ()
-            seen["shared"] = (everybody,)
-            seen["silos"] = (everybody,) if self.sampler == "poisson" else self._known(self.noise)
+            seen["shared"] = drawn if self.rate < 1 else self._known(self.noise)
+            seen["silos"] = drawn if self.hidden else self._known(self.noise)
         elif self.merges:
             fixed = self.rate == 1 or self.sampler == "fixed"
             together = self.noise * math.sqrt(self.cohort) if fixed else self.noise
