@@ -28,7 +28,7 @@ def main() -> None:
         for row in result.summary:
             at = [r for r, run in enumerate(result.runs) if run.settings == row["settings"]]
             found = ""
-            if "ifca" in row["method"]:
+            if row["method"] == "ifca":
                 index = [adjusted_rand_score(truth, groups(result.vectors[r])) for r in at]
                 found = f"{min(index):.3f} to {max(index):.3f}, mean {statistics.fmean(index):.3f}"
             name = " ".join((row["method"], *(f"{k}={v}" for k, v in row["settings"].items())))

@@ -14,6 +14,7 @@ from .cohort.sampling import Work
 from .dropping import live, steps_taken
 from .errors import Problem
 from .participation import schedule
+from .privacy.budget import Privacy
 from .training import Training
 
 Calls = list[tuple[str, int, int]]
@@ -50,7 +51,7 @@ def draw_schedule(
 
 
 def check_dropping(
-    training: Training, names: Sequence[str], work: Sequence[Work], unit: str, budgets: str, noise_by: str
+    training: Training, names: Sequence[str], work: Sequence[Work], privacy: Privacy, budgets: str
 ) -> None:
     """Refuse ways of dropping out that are not accounted for, or change nothing."""
     how = training.dropping
@@ -61,7 +62,7 @@ def check_dropping(
         raise Problem("train.recover: nobody drops out, so nobody comes back: give train.drop too")
     if min(chances) == 1 and not how.recover:
         raise Problem("train.drop: every silo is out of every round: take less than 1, or give train.recover")
-    if unit == "silo" and noise_by == "silos" and max(chances) > 0:
+    if privacy.unit == "silo" and privacy.noise_by == "silos" and max(chances) > 0:
         raise Problem(
             "train.drop: the noises of silos that drop out would be missing from the sum: let the server add"
             " it (privacy.noise_by = 'server')"

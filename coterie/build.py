@@ -15,7 +15,7 @@ from .federation import Federation, load
 from .keeping import Keeper
 from .metering import make_meter
 from .method import Method, settings_of
-from .methods import AUTO, METHODS, MRMTL, MRMTLAuto, Then
+from .methods import AUTO, METHODS, MRMTL, MRMTLAuto, Then, Tune
 from .participation import Participation
 from .partition import Partition
 from .privacy.budget import NOT_GIVEN, Privacy
@@ -60,6 +60,12 @@ def make_methods(config: Config) -> list[tuple[Method, str]]:
 
     Lists of settings that shape a method make a method for each value.
     """
+    for table in config.method:
+        if table["name"] == Tune.name and "after" not in table:
+            raise Problem(
+                "method: 'tune' trains on what silos learned together: give it `after` another method, as"
+                ' after = { name = "fedavg", share = 0.6 }; alone it would hold them near an untrained model'
+            )
     return [(method, table.get("budgets", "own")) for table in config.method for method in methods_of(table)]
 
 

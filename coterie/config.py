@@ -296,7 +296,7 @@ def _privacy_problems(table: dict[str, Any]) -> list[str]:
     if table.get("sensitivity") == "paper" and not ("noise" in table and table.get("noise_by") == "silos"):
         problems.append("privacy.sensitivity: 'paper' goes with noise given and noise_by = 'silos'")
     if "quantile" in table and (table.get("unit") != "silo" or table.get("noise_by") == "silos"):
-        problems.append("privacy.quantile: only for unit = 'silo' with noise of the server")
+        problems.append("privacy.quantile: needs unit = 'silo' and noise_by = 'server'")
     if table.get("unit", "example") == "example" and table.get("noise_by") == "silos":
         problems.append("privacy.noise_by: under the unit 'example' noise is added in the silos' doors")
     return problems

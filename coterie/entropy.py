@@ -29,12 +29,14 @@ class EntropyStreams:
     secrets: dict[str, bytes]
     _salts: dict[str, bytes] = field(default_factory=dict)
     _keyed: dict[str, hashlib.blake2b] = field(default_factory=dict)
+    _spans: dict[str, tuple[int, int | None]] = field(default_factory=dict)
     _given: dict[str, dict[int, tuple[int, int]]] = field(default_factory=dict)
     _merged: dict[str, set[tuple[int, int]]] = field(default_factory=dict)
     _generators: Refilled = field(default_factory=Refilled)
 
-    def begin(self, silo: str, row: str) -> None:
-        """Begin a reservation, whose row has this hash."""
+    def begin(self, silo: str, row: str, first: int = 0, last: int | None = None) -> None:
+        """Begin a reservation of the rounds from `first` to `last`, whose row has this hash."""
+        self._spans[silo] = first, last
         self._salts[silo] = row.encode() + os.urandom(32)
         self._given[silo] = {}
         start = f"door\0{silo}\0".encode() + self._salts[silo]
@@ -46,9 +48,13 @@ class EntropyStreams:
         """End the reservation of a silo that takes part no more: nothing of it is answered."""
         self._salts.pop(silo, None)
 
+    def _covers(self, silo: str, round_: int) -> bool:
+        first, last = self._spans[silo]
+        return first <= round_ and (last is None or round_ < last)
+
     def generators(self, run: int, silo: str, round_: int, call: int) -> Pair:
         """Give the generators of one call of a door, once: calls come in the order of their rounds."""
-        if silo not in self._salts:
+        if silo not in self._salts or not self._covers(silo, round_):
             raise Problem(f"round {round_} of '{silo}' was not reserved: it is not answered")
         given = self._given[silo]
         if given.get(run, BEFORE) >= (round_, call):
@@ -64,8 +70,9 @@ class EntropyStreams:
         That of a merge is keyed by the secrets and rows of all silos that reserved it: who does not know
         all of them does not know the noise.
         """
-        concerned = [silo] if silo in self.secrets else sorted(self._salts)
-        if not concerned or not all(name in self._salts for name in concerned):
+        reserved = [name for name in sorted(self._salts) if self._covers(name, round_)]
+        concerned = [name for name in reserved if name == silo] if silo in self.secrets else reserved
+        if not concerned:
             raise Problem(f"the merge of round {round_} was not reserved: it is not answered")
         done = self._merged.setdefault(silo, set())
         if (run, round_) in done:

@@ -202,14 +202,7 @@ class Experiment:
         check_device(self.training.device)
         self.task.module.to(self.training.device)
         rows_within(self.task, self.training.memory)
-        check_dropping(
-            self.training,
-            self.federation.names,
-            self.work,
-            self.privacy.unit,
-            self.budgets,
-            self.privacy.noise_by,
-        )
+        check_dropping(self.training, self.federation.names, self.work, self.privacy, self.budgets)
         if self.method.linear:
             check_linear(self.task, self.federation, private=not bool(torch.isinf(self.epsilon).all()))
         clip = [c for v in self.variants for c in spread("privacy.clip", v.clip, self.federation.names)]
@@ -302,7 +295,7 @@ class Experiment:
         test = stack(self.federation, "test", self.training.device)
         weight = torch.tensor(test.sizes, dtype=torch.float64) / sum(test.sizes)
         every = max(1, self.training.rounds // 20)
-        point = keeper.begin(self.method.name, plan, len(self.federation))
+        point = keeper.begin(self.method.title, plan, len(self.federation))
         history: History = list(point.history) if point else []
         start = None
         if point is not None:

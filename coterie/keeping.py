@@ -76,7 +76,7 @@ class Keeper:
             why = next(iter(self.meter.left.values()), "their budgets are spent")
             raise Spent(
                 f"round {number}: no silo can go on ({why}): raise the budgets with `coterie ledger budget`,"
-                " then give the same command with --out"
+                " then begin anew with another --out"
             )
         return present
 

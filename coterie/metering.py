@@ -205,6 +205,13 @@ class Meter:
 
         try:
             at_once(one, range(len(self.ledgers)))
+            pays = max(min(claim.rounds for claim in claims) for claims in made.values())
+            if pays < asked[0][0].rounds:
+                raise Spent(
+                    f"no silo's budget pays for more than {pays} of {asked[0][0].rounds} rounds, so that the"
+                    " training could not end: take fewer rounds or a smaller epsilon, or raise the budgets"
+                    " with `coterie ledger budget`; nothing was charged"
+                )
         except BaseException:
             for k, claims in made.items():
                 for claim in claims:
@@ -254,12 +261,13 @@ class Meter:
                 return problem
 
         self._open = {}
+        for name in self.names:
+            self.streams.end(name)
         for k, row in enumerate(at_once(one, range(len(self.ledgers)))):
-            self.streams.end(self.names[k])
             if isinstance(row, Spent):
                 self.rounds[k], self.left[self.names[k]] = first, str(row)
             elif row is not None:
-                self.streams.begin(self.names[k], row.hash)
+                self.streams.begin(self.names[k], row.hash, first, min(last, self.rounds[k]))
                 self._open[k] = row.seq
 
     def commit(self, digest: str) -> None:

@@ -80,7 +80,12 @@ def make_silo_plan(
     together where the server adds the noise, the server where silos do. Noise is found for who was `planned`
     to come, silos are charged for the merges to which they do; `steps` is how many steps each takes.
     """
-    counts = dry_run(method, roster, layers, rounds, "silo", present, names).runs()
+    try:
+        counts = dry_run(method, roster, layers, rounds, "silo", present, names).runs()
+    except Refused as problem:
+        raise Refused(
+            f"'{method.name}' does not protect whole silos: {problem} (`coterie methods` tells which do)"
+        ) from None
     if where == "silos" and counts[0].mixed:
         raise Refused(SUMS_AT_HOME)
     rate, sampler = draw_of(how, len(roster))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -11,7 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.errors import Problem
-from coterie.privacy.accountant import ORDERS, bounds, epsilon, epsilon_of, renyi_curve, renyi_epsilon
+from coterie.privacy.accountant import (
+    ORDERS,
+    bounds,
+    epsilon,
+    epsilon_of,
+    quick_lower,
+    renyi_curve,
+    renyi_epsilon,
+)
 from coterie.privacy.distribution import distribution
 from coterie.privacy.events import Event, joined
 
@@ -257,6 +266,10 @@ def test_a_distribution_is_pessimistic_above_optimistic():
         (lambda: Event("gauss", 1.0), "unknown mechanism 'gauss'; did you mean 'gaussian'"),
         (lambda: Event("gaussian", 1.0, sampler="fixd"), "unknown sampler 'fixd'"),
         (lambda: Event("gaussian", -1.0), "noise must be a number >= 0, got -1.0"),
+        (lambda: Event("gaussian", 1e160), "noise must be at most 1e"),
+        (lambda: Event("gaussian", 1.0, 1e-300), "rate must be at least 1e-15"),
+        (lambda: quick_lower((Event("gaussian", 1.0),), 2.0), "delta must be a number"),
+        (lambda: quick_lower((Event("gaussian", 1.0),), 0.1, "none"), "unknown adjacency 'none'"),
         (lambda: Event("gaussian", 1.0, 0.0), r"rate must be a number in \(0, 1\], got 0.0"),
         (lambda: Event("gaussian", 1.0, 0.5, 0), "steps must be a whole number >= 1, got 0"),
         (lambda: Event("laplace", 1.0, 0.5), "a sampled 'laplace' has no certified bound"),
@@ -276,3 +289,13 @@ def test_selections_by_renyi_are_those_of_their_range():
         for adjacency, reach in (("zero-out", 1 / noise), ("replace-one", 2 / noise)):
             curve = renyi_curve(one, adjacency)
             assert curve[:3] == pytest.approx([order * reach**2 / 8 for order in ORDERS[:3]])
+
+
+def test_warnings_of_others_are_heard_after_many_threads_asked():
+    """What the library says is silenced for the whole process: one thread at a time."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    before = list(warnings.filters)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda k: bounds((Event("gaussian", 1.0 + k / 100, 0.2, 10),), 1e-4), range(40)))
+    assert warnings.filters == before

@@ -20,6 +20,7 @@ from coterie.privacy.accountant import epsilon
 from coterie.privacy.budget import Privacy
 from coterie.privacy.statement import text_of, verify
 from coterie.report.folder import statement_of
+from coterie.report.statement_page import page
 from coterie.simulate import simulate
 from coterie.sweep import check_sweep
 from coterie.training import Training
@@ -169,7 +170,8 @@ def test_whole_silos_that_drop_out_add_nothing_and_save_no_noise(federation, met
         assert silo.merges.came == (10 if hidden else came)
         assert silo.epsilon <= always.silos[0][k].epsilon
         assert (silo.epsilon < always.silos[0][k].epsilon) == (not hidden)
-        verify(text_of(statement_of(made, plan, 0, k)))
+        said = verify(text_of(statement_of(made, plan, 0, k)))
+        assert "Nothing protects against the server" in page(said)
     torch.testing.assert_close(vectors(made)[0], reference_of(made, 0), atol=1e-4, rtol=1e-3)
 
 

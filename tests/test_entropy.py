@@ -13,6 +13,21 @@ from coterie.merging import SERVER, Merge, MergingRoster
 from coterie.roster import Roster
 
 
+def test_rounds_outside_of_a_reservation_are_not_answered():
+    streams = EntropyStreams({"a": b"x" * 32})
+    streams.begin("a", "row", 2, 4)
+    for outside in (1, 4):
+        with pytest.raises(Problem, match="was not reserved"):
+            streams.generators(0, "a", outside, 0)
+        with pytest.raises(Problem, match="was not reserved"):
+            streams.merging(0, "a", outside)
+        with pytest.raises(Problem, match="was not reserved"):
+            streams.merging(0, "", outside)
+    streams.generators(0, "a", 3, 0)
+    with pytest.raises(Problem, match="was answered before"):
+        streams.generators(0, "a", 2, 0)  # earlier than what was answered
+
+
 def streams_of(monkeypatch, salts, rows=("r", "r", "r"), secrets=(1, 2, 3)):
     """Streams of three silos whose salts and secrets are known, for once."""
     given = iter(salts)

@@ -91,6 +91,48 @@ def test_rounds_of_several_runs_in_one_row_are_those_of_one_row_each(tmp_path, f
     check_ledger(once.path)
 
 
+@pytest.mark.parametrize("runs", [[], [3, 3]])
+def test_rounds_of_no_run_or_of_one_run_twice_are_not_reserved(tmp_path, runs):
+    """Twice in one row would be charged as a repetition that nobody checked."""
+    book = ledger(tmp_path, epsilon=1.5 * plan().epsilon)
+    book.claim(plan())
+    with pytest.raises(Problem, match="of no run, or of one run twice"):
+        book.reserve_all(runs, 0, 10)
+    with book.change() as rows:
+        rows.add("reserve", {"runs": runs, "first": 0, "last": 1})
+    with pytest.raises(Problem, match="row 4: rounds of no run are reserved, or twice in one row"):
+        check_ledger(book.path)
+
+
+def test_a_plan_that_states_a_trifle_less_is_charged_what_it_costs(tmp_path):
+    """Within what machines may differ by; it must fit as it is charged, or it could never begin."""
+    asked = plan()
+    less = replace(asked, epsilon=asked.epsilon * (1 - 9e-7))
+    with pytest.raises(Spent):
+        ledger(tmp_path / "a", epsilon=less.epsilon).claim(less)
+    book = ledger(tmp_path / "b", epsilon=asked.epsilon)
+    book.reserve(book.claim(less).run, 0, 10)
+    assert spent(book)[0] == asked.epsilon
+    with pytest.raises(Problem, match="its events give"):
+        ledger(tmp_path / "c").claim(replace(asked, epsilon=asked.epsilon * (1 - 1e-5)))
+
+
+def test_a_ledger_of_another_accountant_s_rounding_verifies(tmp_path):
+    """Twenty thousand Fourier powers at delta 1e-9: found by dp-accounting, ours is 2e-5 above it."""
+    events = (Event("gaussian", 5.2448, 0.05, 20_000),)
+    book = ledger(tmp_path)
+    true = epsilon_of(events, 1e-9)
+    older = RunPlan("fedavg", "example", 1e-9, true, ((1, events),))
+    for factor, good in ((1 - 2e-5, True), (1 - 1e-2, False)):
+        with book.change() as rows:
+            rows.add("run", {**older.to_json(), "epsilon": true * factor, "allowed": 1})
+        if good:
+            check_ledger(book.path)
+        else:
+            with pytest.raises(Problem, match="its events give"):
+                check_ledger(book.path)
+
+
 def test_reservations_of_older_ledgers_are_read(tmp_path):
     """They have a row for each run."""
     book = ledger(tmp_path)
@@ -315,7 +357,7 @@ def test_a_changed_row_is_named(tmp_path, column):
     book = ledger(tmp_path)
     book.claim(plan())
     book.connection.execute("drop trigger no_update")
-    book.connection.execute(f"update entries set {column} = replace({column}, 'e', 'f') where seq = 2")
+    book.connection.execute(f"update entries set {column} = {column} || ' ' where seq = 2")
     with pytest.raises(Problem, match=r"row [23] was changed or lost"):
         read_ledger(book.path)
 

@@ -179,6 +179,14 @@ def test_losses_far_away_neither_overflow_nor_vanish():
     assert near.epsilon_at(1e-5) == 0.0
 
 
+def test_coarse_grids_are_as_quick_as_fine_ones():
+    """A million points, each far from the next: blocks of one point would take a quarter of a minute."""
+    for step in (0.7, 30.0, 300.0):
+        many = Losses(step, -500_000, np.full(1_000_001, 1e-6 / 1.000001), 0.0)
+        at = many.epsilon_at(1e-3)
+        assert many.delta_at(np.array([at]))[0] == pytest.approx(1e-3, rel=1e-6)
+
+
 def test_dots_and_roundings_bracket_a_curve():
     """Of N(0, 1) against N(1, 1), between the dots."""
 

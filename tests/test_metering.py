@@ -91,6 +91,17 @@ def test_a_silo_whose_budget_ends_leaves_and_the_others_go_on(federation, tmp_pa
     assert check_ledger(meter.ledgers[1].path).totals["example"]["server"][0] == spent
 
 
+def test_a_training_that_no_silo_can_pay_to_its_end_is_refused_before_it_costs_anything(federation, tmp_path):
+    made = experiment(federation, FedAvg(), epsilon=4.0, rounds=8)
+    meter, plan = meter_of(made, tmp_path, [(2.0, 1e-3)] * 3)
+    with pytest.raises(
+        Spent, match=r"no silo's budget pays for more than \d of 8 rounds.*nothing was charged"
+    ):
+        made.train(plan, keeper=Keeper(meter=meter, partial=True))
+    for ledger in meter.ledgers:
+        assert check_ledger(ledger.path).totals["example"]["server"] == (0.0, 0.0)
+
+
 def test_runs_that_train_together_must_all_fit(federation, tmp_path):
     made = experiment(federation, FedAvg(), epsilon=2.0, seeds=(0, 1))
     meter, plan = meter_of(made, tmp_path, [(3.0, 1e-2)] * 3)

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from coterie.build import make_methods
 from coterie.cohort.select import mistakes
+from coterie.config import check
 from coterie.errors import Problem
 from coterie.method import HandOver
 from coterie.methods import IFCA, MRMTL, Ditto, FedAvg, FineTune, Local, Mocha, Then
@@ -17,6 +19,9 @@ from coterie.oracle import CohortOracle
 from coterie.plan import choice_noise
 from coterie.privacy.accountant import epsilon_of
 from coterie.privacy.events import Event
+from coterie.privacy.statement import text_of, verify
+from coterie.report.folder import statement_of
+from coterie.report.statement_page import page
 from coterie.roster import Roster
 from tests.helpers import experiment, refused, vectors
 
@@ -210,6 +215,19 @@ def test_equal_models_are_related_and_silent_ones_do_no_harm():
     assert torch.isfinite(Mocha().merge(
         {"models": nothing}, nothing, Roster(tuple("abc"), torch.ones(3), torch.ones(1, 3))
     )["strength"]).all()  # fmt: skip
+
+
+def test_the_statement_of_a_chain_says_what_ran(federation):
+    made = experiment(federation, Then(first=IFCA(clusters=2), second=MRMTL(lam=0.3), share=0.4), rounds=5)
+    said = verify(text_of(statement_of(made, made.plan(), 0, 0)))
+    assert said["method"] == made.method.title
+    assert "mr-mtl lam=0.3 after ifca clusters=2" in page(said)
+
+
+def test_tuning_alone_is_refused():
+    content = {"privacy": {"epsilon": 1}, "method": [{"name": "tune"}]}
+    with refused("'tune' trains on what silos learned together: give it `after` another method"):
+        make_methods(check(content))
 
 
 def test_what_cannot_be_chained(federation):

@@ -33,7 +33,9 @@ class Heads(Method):
 
     name: ClassVar[str] = "heads"
     paper: ClassVar[str] = "Collins et al. 2021"
-    head: str = setting("0.5", text=True, fixed=True, help="name of the head, or its share of the layers")
+    head: str | float = setting(
+        "0.5", text=True, fixed=True, help="name of the head, or its share of the layers"
+    )
 
     def init(self, task: Start, silos: int) -> tuple[Tensor, State]:
         """Start shared layers and heads from one initial vector."""
@@ -65,6 +67,11 @@ class Heads(Method):
             share = float(head)
         except ValueError:
             share = math.nan
+        if not isinstance(self.head, str) and not 0 < share < 1:
+            raise Problem(
+                f"head: a share of the layers lies between 0 and 1 (1 is the whole network), got {head}; a"
+                f' layer is given by its name, as "{layers[-1]}"'
+            )
         if 0 < share < 1:
             parts = layers if len(layers) > 1 else list(names)  # of one layer, its parameters
             kept = parts[len(parts) - max(1, round(share * len(parts))) :]

@@ -11,6 +11,7 @@ import contextlib
 import functools
 import logging
 import math
+import threading
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -81,7 +82,18 @@ def bounds(
     return Bounds(upper, lower, rdp, by)
 
 
-def _upper(events: Sequence[Event], delta: float, adjacency: str, points: int) -> tuple[float, str]:
+@functools.lru_cache(maxsize=4096)
+def least_of(events: tuple[Event, ...], delta: float, adjacency: str = ADJACENCY) -> float:
+    """Give the least bound from above that another machine or version may have found and stated.
+
+    It lacks what is set aside for rounding (see `rounding`), which is far more than they can differ by.
+    """
+    return _upper(events, delta, adjacency, POINTS, aside=False)[0] * (1 - ROUNDING)
+
+
+def _upper(
+    events: Sequence[Event], delta: float, adjacency: str, points: int, aside: bool = True
+) -> tuple[float, str]:
     check_delta(delta)
     check_adjacency(adjacency)
     whole = joined(events)
@@ -94,7 +106,8 @@ def _upper(events: Sequence[Event], delta: float, adjacency: str, points: int) -
     step = interval(whole, delta, adjacency, points)
     spare = delta - rounding(whole, step)
     try:
-        found = math.nan if spare < delta / 2 else _read(whole, step, adjacency, spare, upper=True)
+        at = spare if aside else delta
+        found = math.nan if spare < delta / 2 else _read(whole, step, adjacency, at, upper=True)
     except (OverflowError, MemoryError, ValueError):  # too little noise, or too long a distribution
         found = math.nan
     if math.isfinite(found):
@@ -103,12 +116,18 @@ def _upper(events: Sequence[Event], delta: float, adjacency: str, points: int) -
     return (found, "rdp") if math.isfinite(found) else (math.inf, "nothing")
 
 
-def quick_lower(events: Sequence[Event], delta: float, adjacency: str = ADJACENCY) -> float:
+def quick_lower(
+    events: Sequence[Event], delta: float, adjacency: str = ADJACENCY, aside: bool = True
+) -> float:
     """Bound epsilon from below as quickly as from above: some per cent lower than `bounds` finds."""
-    return _lower(events, delta, adjacency, POINTS)
+    check_delta(delta)
+    check_adjacency(adjacency)
+    return _lower(events, delta, adjacency, POINTS, aside)
 
 
-def _lower(events: Sequence[Event], delta: float, adjacency: str, points: int = TIGHT_POINTS) -> float:
+def _lower(
+    events: Sequence[Event], delta: float, adjacency: str, points: int = TIGHT_POINTS, aside: bool = True
+) -> float:
     whole = joined(events)
     if not whole or all(math.isinf(event.noise) for event in whole):
         return 0.0
@@ -120,7 +139,7 @@ def _lower(events: Sequence[Event], delta: float, adjacency: str, points: int = 
         return 0.0
     step = interval(whole, delta, adjacency, points)
     some = LEANS if any(event.mechanism == "selection" for event in whole) else LEANS[:1]
-    within = min(delta + rounding(whole, step), 1.0)
+    within = min(delta + rounding(whole, step), 1.0) if aside else delta
     try:
         read = [_read(whole, step, adjacency, within, upper=False, lean=lean) for lean in some]
     except (OverflowError, MemoryError, ValueError):
@@ -131,9 +150,8 @@ def _lower(events: Sequence[Event], delta: float, adjacency: str, points: int = 
 def _read(
     whole: Sequence[Event], step: float, adjacency: str, delta: float, upper: bool, lean: float = 0.5
 ) -> float:
-    with _quiet():
-        made = distribution([e for e in whole if math.isfinite(e.noise)], step, adjacency, upper, lean)
-        return float(made.epsilon_at(delta))
+    made = distribution([e for e in whole if math.isfinite(e.noise)], step, adjacency, upper, lean)
+    return made.epsilon_at(delta)
 
 
 def _is_plain(event: Event) -> bool:
@@ -186,16 +204,23 @@ def renyi_epsilon(events: Iterable[Event], delta: float, adjacency: str = ADJACE
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence what the library says of orders that it leaves out: they count as infinite."""
+    """Silence what the library says of orders that it leaves out: they count as infinite.
+
+    One thread at a time: what is silenced is the whole process.
+    """
     logger = logging.getLogger("absl")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)
+    with _ALONE:
+        level = logger.level
+        logger.setLevel(logging.ERROR)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                yield
+        finally:
+            logger.setLevel(level)
+
+
+_ALONE = threading.RLock()
 
 
 # Whole numbers: fractions are slow, do not always converge, and matter for very large epsilons only.

@@ -46,7 +46,7 @@ def check_ledger(path: Path) -> Report:
                 state.add(entry)
                 for run in _charged(entry):
                     _check_budget(state, state.plan_of(run))
-            except (Problem, KeyError, TypeError, ValueError, AttributeError) as error:
+            except (Problem, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
                 raise Problem(f"ledger '{path}': row {entry.seq}: {error}") from error
         totals = {unit: {name: state.total(unit, name) for name in ADVERSARIES} for unit in _units(state)}
         uncommitted = len(state.reservations.keys() - state.committed)
@@ -78,8 +78,10 @@ def _check_row(state: State, entry: Entry) -> None:
     elif entry.kind == "run":
         _check_run(state, RunPlan.from_json(body), int(body["allowed"]))
     elif entry.kind == "reserve":
-        if not runs_of(body):
-            raise Problem("rounds of no run are reserved")
+        if not runs_of(body) or len(set(runs_of(body))) != len(runs_of(body)):
+            raise Problem("rounds of no run are reserved, or twice in one row")
+        if not all(type(value) is int for value in (*runs_of(body), body["first"], body["last"])):
+            raise Problem("runs and rounds are whole numbers")
         for allowed in [int(state.runs[run]["allowed"]) for run in runs_of(body)]:
             if not 0 <= body["first"] < body["last"] <= allowed:
                 raise Problem(f"rounds {body['first']} to {body['last']} are reserved of {allowed}")
@@ -112,8 +114,9 @@ def _check_run(state: State, plan: RunPlan, allowed: int) -> None:
     if not 1 <= allowed <= plan.rounds:
         raise Problem(f"{allowed} rounds are allowed of {plan.rounds}")
     for unit in plan.units:
-        said, true = plan.stated(unit), plan.certified(0, allowed, anew=True, unit=unit)
-        if not said >= true * (1 - ROUNDING):
+        said = plan.stated(unit)
+        if not said >= plan.least(0, allowed, unit):
+            true = plan.certified(0, allowed, anew=True, unit=unit)
             where = "" if unit == plan.unit else f" in the unit '{unit}'"
             raise Problem(f"it states epsilon {said:.6g}{where}, its events give {true:.6g}")
 

@@ -10,6 +10,7 @@ from ..errors import Problem, nearest
 
 MECHANISMS = ("gaussian", "laplace", "selection")
 SAMPLERS = ("poisson", "fixed")
+MOST_NOISE, LEAST_RATE = 1e100, 1e-15
 ADJACENCIES = ("zero-out", "replace-one")
 
 
@@ -39,8 +40,12 @@ class Event:
             raise Problem(f"sampler: unknown sampler '{self.sampler}'; {nearest(self.sampler, SAMPLERS)}")
         if math.isnan(self.noise) or self.noise < 0:
             raise Problem(f"noise must be a number >= 0, got {self.noise}")
+        if MOST_NOISE < self.noise < math.inf:
+            raise Problem(f"noise must be at most {MOST_NOISE:g} (or infinite), got {self.noise}")
         if not 0 < self.rate <= 1:
             raise Problem(f"rate must be a number in (0, 1], got {self.rate}")
+        if self.rate < LEAST_RATE:
+            raise Problem(f"rate must be at least {LEAST_RATE:g}, got {self.rate}")
         if isinstance(self.count, bool) or int(self.count) != self.count or self.count < 1:
             raise Problem(f"steps must be a whole number >= 1, got {self.count}")
         if self.rate < 1 and self.mechanism != "gaussian":

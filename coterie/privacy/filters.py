@@ -156,7 +156,7 @@ class Basic:
             spent = [(0.0, 0.0), *(each for plan in charged for each in self._spent(state, plan, unit))]
             most = max(e for e, _ in spent) + math.fsum(_cost(plan, plan.rounds, unit) for plan in charged)
             chance = max(d for _, d in spent) + math.fsum(plan.delta for plan in charged)
-            if most > epsilon or chance > delta:
+            if not (most <= epsilon and chance <= delta):
                 return False
         return True
 
@@ -186,7 +186,8 @@ class Basic:
 def _cost(plan: RunPlan, rounds: int, unit: str) -> float:
     """Give the epsilon of the first rounds of a run that was not charged yet."""
     whole = rounds == plan.rounds and unit == plan.unit
-    return plan.epsilon if whole else plan.certified(0, rounds, unit=unit)
+    found = plan.certified(0, rounds, unit=unit)
+    return max(plan.epsilon, found) if whole else found
 
 
 @dataclass(frozen=True)

@@ -127,8 +127,8 @@ class Ledger:
                 ],
             )
             self.connection.execute("commit")
+            self._state = changes.state  # first: rows that are read again can only be charged twice
             self._known += changes.added
-            self._state = changes.state
         except sqlite3.Error as error:
             self._give_up()
             raise Problem(_cannot_write(self.path, error)) from error
@@ -234,26 +234,25 @@ class Claim:
 
 
 def _claim(rows: Changes, plan: RunPlan, partial: bool) -> Claim:
-    state = rows.state
+    state, whole = rows.state, plan.certified(0, plan.rounds)
+    if plan.epsilon < whole * (1 - ROUNDING):
+        raise Problem(f"the plan states epsilon {plan.epsilon:.6g}, its events give {whole:.6g}: refused")
     rounds = state.filter.affordable(state, plan, partial)
     if rounds < 1:
         raise Spent(state.refusal(plan))
-    body = {**plan.to_json(), "allowed": rounds, "epsilon": plan.certified(0, rounds)}
+    epsilon = max(plan.epsilon, whole) if rounds == plan.rounds else plan.certified(0, rounds)
+    body = {**plan.to_json(), "allowed": rounds, "epsilon": epsilon}
     if plan.unit == "silo":
-        whole = plan.certified(0, rounds, unit="example")
-        body["as_example"] = whole if math.isfinite(whole) else None
-    if rounds == plan.rounds:
-        if plan.epsilon < body["epsilon"] * (1 - ROUNDING):
-            raise Problem(
-                f"the plan states epsilon {plan.epsilon:.6g}, its events give {body['epsilon']:.6g}: refused"
-            )
-        body["epsilon"] = max(plan.epsilon, body["epsilon"])
+        other = plan.certified(0, rounds, unit="example")
+        body["as_example"] = other if math.isfinite(other) else None
     entry = rows.add("run", body)
     return Claim(entry.seq, entry.hash, rounds)
 
 
 def _reserve(rows: Changes, runs: Sequence[int], first: int, last: int) -> Entry:
     state = rows.state
+    if not runs or len(set(runs)) != len(runs):
+        raise Problem(f"rounds {first} to {last} of no run, or of one run twice, are not reserved")
     for run in runs:
         state.plan_of(run)  # refuses a run that is not there
         allowed = state.runs[run]["allowed"]

@@ -12,6 +12,7 @@ round every loss down.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,7 +44,7 @@ class Losses:
 
     def delta_at(self, epsilons: Array) -> Array:
         """Give delta at each epsilon."""
-        above, shrunk = self._tails()
+        above, shrunk = self._tails
         place = np.clip(np.floor(epsilons / self.interval) + 1 - self.lowest, 0, len(self.masses))
         at = place.astype(int)
         return np.asarray(above[at] - np.exp(np.minimum(epsilons - self._before(at), 700)) * shrunk[at])
@@ -52,13 +53,13 @@ class Losses:
         """Give the least epsilon >= 0 at which delta is enough; infinite if there is none."""
         if self.infinite > delta:
             return math.inf
-        above, shrunk = self._tails()
+        above, shrunk = self._tails
         # delta at the loss before each place, where all losses from that place on lie above it
         too_much = np.flatnonzero(above - shrunk > delta)
         at = int(too_much[-1]) if len(too_much) else 0
-        if above[at] <= delta:
+        if not len(too_much) and above[0] <= delta:
             return 0.0
-        if shrunk[at] <= 0:
+        if above[at] <= delta or shrunk[at] <= 0:
             return max(0.0, float(self._before(at)) + self.interval)
         found = float(self._before(at)) + math.log((above[at] - delta) / shrunk[at])
         return max(0.0, found)
@@ -66,18 +67,25 @@ class Losses:
     def _before(self, place: int | NDArray[np.int64]) -> Array:
         return np.asarray((self.lowest + place - 1) * self.interval)
 
+    @functools.cached_property
     def _tails(self) -> tuple[Array, Array]:
-        """Give the chance of losses from each place on, and their sum of e^-(loss - the loss before it)."""
+        """The chance of losses from each place on, and their sum of e^-(loss - the loss before it).
+
+        The latter in blocks, over which e^-loss falls so far that a block only feels the one before it.
+        """
         back = self.masses[::-1]
         above = np.concatenate([[0.0], np.cumsum(back)])[::-1] + self.infinite
-        shrunk, last = [np.zeros(1)], 0.0
-        length = max(1, int(STEEPEST / self.interval))  # in blocks: e^loss would leave the range of numbers
-        for start in range(0, len(back), length):
-            block = back[start : start + length]
-            grown = np.exp(np.arange(len(block)) * self.interval)
-            shrunk.append((np.cumsum(block * grown) + last) / (grown * math.exp(self.interval)))
-            last = float(shrunk[-1][-1])
-        return above, np.concatenate(shrunk)[::-1]
+        if self.interval > STEEPEST / 2:
+            shrunk = back * math.exp(-self.interval)
+        else:
+            length = min(len(back), int(STEEPEST / self.interval))
+            blocks = np.zeros(math.ceil(len(back) / length) * length)
+            blocks[: len(back)] = back
+            grown = np.exp(np.arange(length) * self.interval)
+            sums = np.cumsum(blocks.reshape(-1, length) * grown, axis=1)
+            sums[1:] += (sums[:-1, -1:] / grown[-1]) * math.exp(-self.interval)
+            shrunk = (sums / grown * math.exp(-self.interval)).reshape(-1)[: len(back)]
+        return above, np.concatenate([[0.0], shrunk])[::-1]
 
 
 def connected(interval: float, lowest: int, deltas: Array) -> Losses:

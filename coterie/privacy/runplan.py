@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import Problem
-from .accountant import ADJACENCY, ORDERS, epsilon_of, renyi_curve
+from .accountant import ADJACENCY, ORDERS, ROUNDING, epsilon_of, least_of, renyi_curve
 from .adversaries import ADVERSARIES
 from .calibration import certified
 from .events import Event, grouped, joined
@@ -86,6 +86,13 @@ class RunPlan:
         if self.trials is None:
             return epsilon_of(events, self.delta) if anew else certified(events, self.delta)
         return chosen_epsilon(joined(events), self.trials, self.delta)
+
+    def least(self, first: int, last: int, unit: str) -> float:
+        """Give the least epsilon of rounds that another machine or version may have certified."""
+        if self.trials is not None:
+            return self.certified(first, last, anew=True, unit=unit) * (1 - ROUNDING)
+        adjacency = ADJACENCY if unit == self.unit else OTHER
+        return least_of(grouped(self.events(first, last)), self.delta, adjacency)
 
     def divergence(self, first: int, last: int, order: int, unit: str | None = None) -> float:
         """Bound from above the Renyi divergence of rounds; that of a best trial is never split."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..errors import Problem
 from ..jsonable import finite
-from .accountant import ADJACENCY, ROUNDING, epsilon_of, quick_lower, upper_of
+from .accountant import ADJACENCY, ROUNDING, epsilon_of, least_of, quick_lower, upper_of
 from .adversaries import ADVERSARIES, table
 from .events import Event, grouped, joined
 from .kept import Kept
@@ -298,9 +298,9 @@ def _recompute(content: dict[str, Any]) -> None:
         raise Problem("statement: guarantee.delta and guarantee.budget must be stated where epsilon is")
     found = numbers(events, said["delta"])
     found = _beside_dual(found, content["settings"], content["doors"], grouped(events), said["delta"])
-    for key, least in (("epsilon", True), ("replace_one", True), ("lower", False)):
+    for key in ("epsilon", "replace_one", "lower"):
         true, value = found[key], math.inf if said[key] is None else said[key]
-        if (value < true * (1 - ROUNDING)) if least else (value > true * (1 + ROUNDING)):
+        if _is_too_good(key, value, true, events, said["delta"]):
             raise Problem(f"statement: guarantee.{key}: {value:.6g} is stated, the events give {true:.6g}")
     true, tuning = dict.fromkeys(ADVERSARIES, said["epsilon"]), content["tuning"]
     if isinstance(tuning, dict):
@@ -323,8 +323,17 @@ def _recompute(content: dict[str, Any]) -> None:
     if rows != finite([[p["paper"], p["formula"], p["epsilon"]] for p in beside["published"]]):
         raise Problem("statement: published: not what the formulas give for these events")
     bound = said["bound"].removesuffix(" (dp-accounting)")  # which found it in older versions
-    if content["warnings"] != beside["warnings"] or bound != BOUNDS[found["by"]]:
+    if content["warnings"] != beside["warnings"] or bound not in BOUNDS.values():
         raise Problem("statement: warnings or guarantee.bound: not what the events give")
+
+
+def _is_too_good(key: str, value: float, true: float, events: tuple[Event, ...], delta: float) -> bool:
+    """Whether a stated bound is tighter than any machine or version can have found it."""
+    if key == "lower":
+        most = max(true, quick_lower(events, delta, aside=False)) if value > true * (1 + ROUNDING) else true
+        return value > most * (1 + ROUNDING)
+    adjacency = ADJACENCY if key == "epsilon" else "replace-one"
+    return value < true * (1 - ROUNDING) and value < least_of(events, delta, adjacency)
 
 
 def merge_door(merges: Merges) -> list[Door]:

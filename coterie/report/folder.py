@@ -208,7 +208,7 @@ def silo_statement(
     assert merges is not None
     return statement(
         silo=silo.name,
-        method=experiment.method.name,
+        method=experiment.method.title,
         settings=experiment.variants[experiment.keys[run][1]].shown,
         size=silo.work.size,
         doors=merge_door(merges),
@@ -250,7 +250,7 @@ def statement_for(
     ]
     return statement(
         silo=silo.name,
-        method=experiment.method.name,
+        method=experiment.method.title,
         settings=experiment.variants[experiment.keys[run][1]].shown,
         size=silo.work.size,
         doors=[door for door in doors if door.calls],

@@ -30,6 +30,7 @@ def page(content: dict[str, Any]) -> str:
         f"<p class='small'>method {escape(_method(content))}; {content['declared_size']} training examples"
         "</p>",
         *_headline(said),
+        *_unprotected(content),
         "<h2>Against whom</h2>",
         _table(
             [(entry["who"], _epsilon(entry["epsilon"])) for entry in content["adversaries"].values()],
@@ -80,6 +81,14 @@ def _headline(said: dict[str, Any]) -> list[str]:
         " one replaced by any other the bound is"
         f" {_known(said['replace_one'])}. It holds for {escape(said['holds_for'])}.</p>",
     ]
+
+
+def _unprotected(content: dict[str, Any]) -> list[str]:
+    """Say beside the number against whom it does not hold."""
+    bare = [entry["who"] for entry in content["adversaries"].values() if entry["epsilon"] is None]
+    if content["guarantee"]["epsilon"] is None or not bare:
+        return []
+    return [f"<p class='warning'>Nothing protects against {escape('; nor against '.join(bare))}.</p>"]
 
 
 def _known(value: float | None) -> str:

@@ -74,10 +74,14 @@ def markdown(result: Result) -> str:
     key = swept_key(result.runs)
     if key is None:
         rows = [
-            [label_of(row["method"], row["settings"]), f"{row['mean']:.4f}", f"{row['std']:.4f}",
-             shown(row["epsilon"])]
+            [
+                label_of(row["method"], row["settings"]),
+                f"{row['mean']:.4f}",
+                f"{row['std']:.4f}" if row["seeds"] > 1 else "-",
+                shown(row["epsilon"]),
+            ]
             for row in result.summary
-        ]  # fmt: skip
+        ]
         return _table(f"{title}: mean and deviation over seeds", ["method", "mean", "±", "epsilon ≤"], rows)
     lines = lines_over(result.runs, key)
     values = sorted({value for line in lines for value in line.values})

@@ -88,10 +88,14 @@ def silo_table(result: Result, budgets: Sequence[float], sizes: Sequence[int]) -
 def plan_tables(experiment: Experiment, plan: Plan) -> list[Table]:
     """Show what each silo will do and spend; variants that do the same share a table."""
     alike: dict[tuple[SiloPlan, ...], list[str]] = {}
+    tables = {variant: set[tuple[SiloPlan, ...]]() for _, variant in experiment.keys}
     for run, (_, variant) in enumerate(experiment.keys):
+        tables[variant].add(plan.silos[run])
+    for run, (seed, variant) in enumerate(experiment.keys):
         labels = alike.setdefault(plan.silos[run], [])
-        if experiment.labels[variant] not in labels:
-            labels.append(experiment.labels[variant])
+        label = experiment.labels[variant] + (f" (seed {seed})" if len(tables[variant]) > 1 else "")
+        if label not in labels:
+            labels.append(label)
     return [_plan_table(silos, labels) for silos, labels in alike.items()]
 
 
