@@ -51,7 +51,7 @@ def main() -> None:
               + " | ".join(f"{value:.3f}" for value in found) + " |", flush=True)  # fmt: skip
     axes[0][0].set_ylabel("duality gap, no privacy")
     axes[1][0].set_ylabel("test error")
-    axes[1][0].legend(fontsize=8)
+    figure.legend(*axes[1][0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
     figure.suptitle("HAR, sitting against the rest, 30 people, dual coordinates; means of seeds", fontsize=10)
     figure.savefig(Path(sys.argv[1]), dpi=120)
 

@@ -270,6 +270,8 @@ def run_config(
         return
     shown.print(summary_table(result))
     shown.print(silo_table(result, [silo.budget for silo in plans[0].silos[0]], made[0].federation.sizes))
+    for experiment, plan in zip(made, plans, strict=True) if config.privacy.unit == "silo" else ():
+        tell(shown, f"{experiment.method.title}: {_whom(plan)}.")
     if len(result.summary) > 1:
         tell(shown, UNACCOUNTED, "dim")
     tell(shown, SIMULATED, "dim")

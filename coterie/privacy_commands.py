@@ -117,7 +117,7 @@ def report_facts(report: Report) -> dict[str, Any]:
 
 def show_ledgers(place: Path, as_json: bool) -> None:
     """Print budgets and totals of ledgers, each checked first."""
-    reports = [check_ledger(path) for path in ledger_files(place)]
+    reports = sorted((check_ledger(path) for path in ledger_files(place)), key=lambda one: one.identity.silo)
     if as_json:
         print(json.dumps(finite({"ledgers": [report_facts(report) for report in reports]}), indent=2))
         return

@@ -78,7 +78,9 @@ def silo_table(result: Result, budgets: Sequence[float], sizes: Sequence[int]) -
         record = max((firsts[label].silos[name] for label in labels), key=lambda one: one.epsilon)
         scores = [firsts[label].silos[name].score for label in labels]
         marked = [f"[bold]{s:.3f}[/]" if s == pick(scores) else f"{s:.3f}" for s in scores]
-        row = (name, str(sizes[k]), number(budgets[k]), shown(record.epsilon), f"{record.noise:.2f}")
+        noises = {f"{firsts[label].silos[name].noise:.2f}" for label in labels}
+        noise = noises.pop() if len(noises) == 1 else "differs"
+        row = (name, str(sizes[k]), number(budgets[k]), shown(record.epsilon), noise)
         table.add_row(*row, *marked)
     if len(result.names) > MOST_SILOS:
         table.caption = f"and {len(result.names) - MOST_SILOS} more silos, see result.json"
