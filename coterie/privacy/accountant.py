@@ -27,6 +27,7 @@ MOST_POINTS = 200_000
 LONGEST = 2_000_000
 LEAST_NOISE = 1e-6
 ROUNDING = 1e-6  # by how much of an epsilon two machines may differ
+ELSEWHERE = 0.9  # the share of what is set aside for rounding by which statements of others are judged
 LEANS = (0.5, 0.6, 0.7, 0.8)  # selections that are tried for a lower bound
 
 
@@ -86,13 +87,13 @@ def bounds(
 def least_of(events: tuple[Event, ...], delta: float, adjacency: str = ADJACENCY) -> float:
     """Give the least bound from above that another machine or version may have found and stated.
 
-    It lacks what is set aside for rounding (see `rounding`), which is far more than they can differ by.
+    Less is set aside for rounding (see `rounding`): a tenth of that is far more than they can differ by.
     """
-    return _upper(events, delta, adjacency, POINTS, aside=False)[0] * (1 - ROUNDING)
+    return _upper(events, delta, adjacency, POINTS, ELSEWHERE)[0] * (1 - ROUNDING)
 
 
 def _upper(
-    events: Sequence[Event], delta: float, adjacency: str, points: int, aside: bool = True
+    events: Sequence[Event], delta: float, adjacency: str, points: int, aside: float = 1.0
 ) -> tuple[float, str]:
     check_delta(delta)
     check_adjacency(adjacency)
@@ -106,7 +107,7 @@ def _upper(
     step = interval(whole, delta, adjacency, points)
     spare = delta - rounding(whole, step)
     try:
-        at = spare if aside else delta
+        at = delta - aside * rounding(whole, step)
         found = math.nan if spare < delta / 2 else _read(whole, step, adjacency, at, upper=True)
     except (OverflowError, MemoryError, ValueError):  # too little noise, or too long a distribution
         found = math.nan
@@ -117,7 +118,7 @@ def _upper(
 
 
 def quick_lower(
-    events: Sequence[Event], delta: float, adjacency: str = ADJACENCY, aside: bool = True
+    events: Sequence[Event], delta: float, adjacency: str = ADJACENCY, aside: float = 1.0
 ) -> float:
     """Bound epsilon from below as quickly as from above: some per cent lower than `bounds` finds."""
     check_delta(delta)
@@ -126,7 +127,7 @@ def quick_lower(
 
 
 def _lower(
-    events: Sequence[Event], delta: float, adjacency: str, points: int = TIGHT_POINTS, aside: bool = True
+    events: Sequence[Event], delta: float, adjacency: str, points: int = TIGHT_POINTS, aside: float = 1.0
 ) -> float:
     whole = joined(events)
     if not whole or all(math.isinf(event.noise) for event in whole):
@@ -139,7 +140,7 @@ def _lower(
         return 0.0
     step = interval(whole, delta, adjacency, points)
     some = LEANS if any(event.mechanism == "selection" for event in whole) else LEANS[:1]
-    within = min(delta + rounding(whole, step), 1.0) if aside else delta
+    within = min(delta + aside * rounding(whole, step), 1.0)
     try:
         read = [_read(whole, step, adjacency, within, upper=False, lean=lean) for lean in some]
     except (OverflowError, MemoryError, ValueError):

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..errors import Problem
 from ..jsonable import finite
-from .accountant import ADJACENCY, ROUNDING, epsilon_of, least_of, quick_lower, upper_of
+from .accountant import ADJACENCY, ELSEWHERE, ROUNDING, epsilon_of, least_of, quick_lower, upper_of
 from .adversaries import ADVERSARIES, table
 from .events import Event, grouped, joined
 from .kept import Kept
@@ -323,14 +323,16 @@ def _recompute(content: dict[str, Any]) -> None:
     if rows != finite([[p["paper"], p["formula"], p["epsilon"]] for p in beside["published"]]):
         raise Problem("statement: published: not what the formulas give for these events")
     bound = said["bound"].removesuffix(" (dp-accounting)")  # which found it in older versions
-    if content["warnings"] != beside["warnings"] or bound not in BOUNDS.values():
+    if content["warnings"] != beside["warnings"] or bound not in (BOUNDS[found["by"]], BOUNDS["rdp"]):
         raise Problem("statement: warnings or guarantee.bound: not what the events give")
 
 
 def _is_too_good(key: str, value: float, true: float, events: tuple[Event, ...], delta: float) -> bool:
     """Whether a stated bound is tighter than any machine or version can have found it."""
     if key == "lower":
-        most = max(true, quick_lower(events, delta, aside=False)) if value > true * (1 + ROUNDING) else true
+        most = (
+            max(true, quick_lower(events, delta, aside=ELSEWHERE)) if value > true * (1 + ROUNDING) else true
+        )
         return value > most * (1 + ROUNDING)
     adjacency = ADJACENCY if key == "epsilon" else "replace-one"
     return value < true * (1 - ROUNDING) and value < least_of(events, delta, adjacency)
