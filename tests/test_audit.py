@@ -17,7 +17,7 @@ from coterie.privacy.filters import Spent
 from coterie.privacy.ledger import read_ledger
 from coterie.privacy.trials import Trials
 from coterie.privacy_commands import set_budgets
-from tests.test_ledger import DELTA, ledger, plan, spent
+from tests.books import DELTA, ledger, plan, spent
 
 
 def forge(book, *rows):

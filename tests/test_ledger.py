@@ -248,7 +248,7 @@ def test_a_flipped_byte_anywhere_is_found_or_changes_nothing(tmp_path):
 CHILD = """
 import sys, time
 from pathlib import Path
-from tests.test_ledger import WHO, plan
+from tests.books import WHO, plan
 from coterie.privacy.filters import Spent
 from coterie.privacy.ledger import open_ledger
 book = open_ledger(Path(sys.argv[1]), WHO, (1e9, 1e-1))

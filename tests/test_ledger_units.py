@@ -17,8 +17,8 @@ from coterie.privacy.filters import Spent
 from coterie.privacy.ledger import open_ledger
 from coterie.privacy.rows import NONE
 from coterie.privacy.runplan import RunPlan
+from tests.books import DELTA, WHO, plan
 from tests.test_audit import forge
-from tests.test_ledger import DELTA, WHO, plan
 
 OTHERS = ("silos", "shared", "personal")
 
