@@ -13,7 +13,7 @@ from scipy.special import ndtr
 
 from coterie.privacy import gaussian
 from coterie.privacy.accountant import interval
-from coterie.privacy.distribution import distribution
+from coterie.privacy.distribution import Distribution, distribution
 from coterie.privacy.events import Event
 from coterie.privacy.losses import Losses, composed, connected, rounded_down
 
@@ -93,11 +93,15 @@ def test_one_release_lies_above_and_below_its_true_curve(noise, rate, adjacency)
     pairs = [(mixed, opposite)] if adjacency == "replace-one" else [(mixed, plain), (plain, mixed)]
     events = [Event("gaussian", noise, rate)]
     for a in (0.0, 0.0123, 0.3, 1.7):
-        true = max(np.maximum(p - math.exp(a) * q, 0).sum() * width for p, q in pairs)
-        high = distribution(events, 0.01, adjacency, upper=True).delta_at(np.array([a]))[0]
-        low = distribution(events, 0.01, adjacency, upper=False).delta_at(np.array([a]))[0]
-        assert low - 1e-7 <= true <= high + 1e-7
-        assert high - low < 0.02
+        upper, lower = (
+            distribution(events, 0.01, adjacency, upper=flag).directions for flag in (True, False)
+        )
+        assert len(upper) == len(lower) == len(pairs)
+        for (p, q), above, below in zip(pairs, upper, lower, strict=True):
+            true = np.maximum(p - math.exp(a) * q, 0).sum() * width
+            high, low = above.delta_at(np.array([a]))[0], below.delta_at(np.array([a]))[0]
+            assert low - 1e-7 <= true <= high + 1e-7
+            assert high - low < 0.02
 
 
 def test_plain_gaussians_compose_to_one():
@@ -177,6 +181,22 @@ def test_losses_far_away_neither_overflow_nor_vanish():
     )
     near = Losses(1.0, -3000, np.array([1.0]), 0.0)
     assert near.epsilon_at(1e-5) == 0.0
+
+
+def test_the_worse_direction_counts():
+    one, two = Losses(0.1, 0, np.array([0.0, 1.0]), 0.0), Losses(0.1, 0, np.array([0.5, 0.0, 0.0, 0.5]), 0.0)
+    for both in ((one, two), (two, one)):
+        made = Distribution(both)
+        assert made.epsilon_at(0.01) == max(one.epsilon_at(0.01), two.epsilon_at(0.01))
+        at = np.array([0.0, 0.05, 0.2])
+        assert np.array_equal(made.delta_at(at), np.maximum(one.delta_at(at), two.delta_at(at)))
+
+
+def test_what_lies_above_the_last_dot_is_lost():
+    made = connected(0.1, 0, np.array([0.5, 0.3, 0.1]))
+    assert made.infinite == 0.1
+    assert made.epsilon_at(0.05) == math.inf
+    assert made.delta_at(np.array([50.0]))[0] == 0.1
 
 
 def test_coarse_grids_are_as_quick_as_fine_ones():
