@@ -28,7 +28,7 @@ from .experiment import Experiment
 from .federation import Federation
 from .jsonable import finite
 from .keeping import Keeper
-from .metering import Meter, identities, make_meter, open_ledgers, run_plans
+from .metering import Meter, certify, identities, make_meter, open_ledgers, run_plans
 from .plan import Plan, SiloPlan
 from .privacy.adversaries import ADVERSARIES, seen_by, table
 from .privacy.events import Event
@@ -222,6 +222,7 @@ def run_config(
     with progress_bar(errors) as bars:
         kept = folder.open(config)
         meters: list[Meter | None] = []
+        pace: float | None = None
         try:
             plans = make_plans(made, bars)
             alone = sum(len(each.keys) for each in made) == 1
@@ -241,8 +242,9 @@ def run_config(
                     meter,
                     config.train.checkpoint,
                     partial=alone,
+                    pace=pace,
                 )
-                found = train_one(experiment, plan, bars, keeper)
+                found, pace = train_one(experiment, plan, bars, keeper), keeper.pace
                 with undisturbed():
                     folder.save_experiment(experiment, plan, found, meter)
                     result.add(found)
@@ -303,12 +305,16 @@ def _check_together(
     todo = [(e, plan) for e, plan, done in zip(made, plans, begun, strict=True) if not done]
     if meters[0] is None or len(todo) < 2:
         return
-    for k, ledger in enumerate(meters[0].ledgers):
-        asked = [each for experiment, plan in todo for each in run_plans(experiment.method.title, plan, k)]
+    asked = [
+        [each for experiment, plan in todo for each in run_plans(experiment.method.title, plan, k)]
+        for k in range(len(meters[0].ledgers))
+    ]
+    certify(plan for own in asked for plan in own)
+    for k, (ledger, own) in enumerate(zip(meters[0].ledgers, asked, strict=True)):
         try:
-            ledger.check_all(asked)
+            ledger.check_all(own)
         except Spent as problem:
-            raise meters[0].refusal(k, problem, len(asked)) from None
+            raise meters[0].refusal(k, problem, len(own)) from None
 
 
 def source_of(config: Config, federation: Federation) -> str:

@@ -1,8 +1,9 @@
 """What is kept while a training runs: its checkpoint, and its rows in the ledgers.
 
 Between two checkpoints lies a block of rounds. It is reserved in every ledger before its first
-round; after its last round the checkpoint is written, then the block is committed. Killed at any
-instant, a training goes on from its checkpoint; what was reserved stays charged.
+round; after its last round the checkpoint is written, then the block is committed, together with
+the reservation of the next one. Killed at any instant, a training goes on from its checkpoint; what
+was reserved stays charged.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Keeper:
 
     `every` is the number of rounds in a block; None lets a block take about half a minute. `asks` says
     what a training asks of a silo's data set. With `partial` a silo that cannot pay for all rounds takes
-    part in those that it can pay for.
+    part in those that it can pay for. `pace` is how many seconds a round takes, here or in another training.
     """
 
     path: Path | None = None
@@ -37,14 +38,16 @@ class Keeper:
     every: int | None = None
     asks: Callable[[str, Plan, int], list[RunPlan]] = run_plans
     partial: bool = False
+    pace: float | None = None
     _total: int = 0
     _silos: int = 0
     _until: int = 0
     _block: tuple[int, float] = (0, 0.0)
-    _pace: float | None = None
+    _measured: bool = False
     _claims: list[list[int]] = field(default_factory=list)
     _sealed: tuple[bool, ...] = ()
     _whole: bool = False
+    _digest: str | None = None
 
     def begin(self, label: str, plan: Plan, silos: int) -> Checkpoint | None:
         """Give the checkpoint to go on from; else claim the runs in every ledger."""
@@ -68,7 +71,8 @@ class Keeper:
             self._until = min(self._total, number + self._length())
             self._block = number, time.perf_counter()
             if self.meter is not None:
-                self.meter.reserve(number, self._until)
+                self.meter.reserve(number, self._until, self._digest)
+            self._digest = None
         if self.meter is None:
             return list(range(self._silos))
         present = self.meter.present(number)
@@ -81,17 +85,20 @@ class Keeper:
         return present
 
     def after(self, state: State, history: History) -> None:
-        """Write the checkpoint where a block ends, then commit the block."""
+        """Write the checkpoint where a block ends; the block is committed with the next, or the last now."""
         if state.round != self._until:
             return
         began, when = self._block
         if state.round > began:
-            self._pace = (time.perf_counter() - when) / (state.round - began)
+            self.pace = (time.perf_counter() - when) / (state.round - began)
+            self._measured = True
         if self.path is not None:
             save(self.path, self.key, Checkpoint(state, history, self._claims))
         if self.meter is not None and state.round > began:
             told = State(state.round, state.shared, None) if self._whole else state  # what is at home is raw
-            self.meter.commit(digest_of(told, self._sealed))
+            self._digest = digest_of(told, self._sealed)
+            if state.round == self._total:
+                self.meter.commit(self._digest)
 
     def spent(self, runs: int) -> list[list[tuple[float, float]]] | None:
         """Give what each silo's ledger charged for each run; the same where all are charged as one."""
@@ -103,9 +110,10 @@ class Keeper:
     def _length(self) -> int:
         if self.every is not None:
             return self.every
-        if self._pace is None:
-            return max(1, self._total // 20)
-        return max(1, int(SECONDS / max(self._pace, 1e-9)))
+        if self._measured and self.pace is not None:
+            return max(1, int(SECONDS / max(self.pace, 1e-9)))
+        quick = self.pace is not None and self.pace * self._total < SECONDS / 3
+        return self._total if quick else max(1, self._total // 20)
 
     def finish(self) -> None:
         """Remove the checkpoint of a training whose results are saved."""

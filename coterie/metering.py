@@ -24,7 +24,7 @@ from .privacy.rows import Entry, State, runs_of
 from .privacy.runplan import RunPlan
 from .silo_metering import silo_run_plans
 
-AT_ONCE = 8
+AT_ONCE = 3  # disks wait, but interpreters take turns: more threads are slower
 Item = TypeVar("Item")
 Found = TypeVar("Found")
 
@@ -108,9 +108,12 @@ def _doors(
 
 def certify(plans: Iterable[RunPlan]) -> None:
     """Find the epsilons of all different plans, before several ledgers ask for the same at a time."""
-    for plan in {(plan.stages, plan.delta): plan for plan in plans}.values():
+
+    def one(plan: RunPlan) -> None:
         for unit in plan.units:
             plan.certified(0, plan.rounds, unit=unit)
+
+    at_once(one, {(plan.stages, plan.delta): plan for plan in plans}.values())
 
 
 def totals_of(state: State, unit: str) -> dict[str, dict[str, float]]:
@@ -248,19 +251,26 @@ class Meter:
         """Give the places of the silos that may take part in a round."""
         return [k for k, rounds in enumerate(self.rounds) if number < rounds]
 
-    def reserve(self, first: int, last: int) -> None:
-        """Charge rounds to every silo before they happen; a silo that cannot pay leaves before the first."""
+    def reserve(self, first: int, last: int, digest: str | None = None) -> None:
+        """Charge rounds to every silo before they happen; a silo that cannot pay leaves before the first.
+
+        With a `digest` the rounds reserved before are committed in the same transactions.
+        """
+        before, self._open = {} if digest is None else self._open, {}
 
         def one(k: int) -> Entry | Spent | None:
             end = min(last, self.rounds[k])
-            if end <= first:
-                return None
+            done = (before[k], str(digest)) if k in before else None
             try:
-                return self.ledgers[k].reserve_all(self.claims[k], first, end)
-            except Spent as problem:
-                return problem
+                if end > first:
+                    return self.ledgers[k].reserve_all(self.claims[k], first, end, done)
+                problem = None
+            except Spent as found:
+                problem = found
+            if done is not None:
+                self.ledgers[k].commit(*done)
+            return problem
 
-        self._open = {}
         for name in self.names:
             self.streams.end(name)
         for k, row in enumerate(at_once(one, range(len(self.ledgers)))):

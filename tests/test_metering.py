@@ -22,6 +22,7 @@ from coterie.metering import EntropyStreams, identities, make_meter, run_plans, 
 from coterie.methods import MRMTL, FedAvg, Local
 from coterie.privacy.audit import check_ledger
 from coterie.privacy.filters import Spent
+from coterie.privacy.ledger import Ledger
 from coterie.simulate import State
 from tests.helpers import experiment
 
@@ -218,7 +219,7 @@ def test_blocks_are_reserved_before_and_committed_after(federation, tmp_path):
     made.train(plan, hear, keeper)
     assert [number for number, *_ in seen] == list(range(8))
     assert all(reserved >= number for number, reserved, *_ in seen)
-    assert [committed for _, _, committed, _ in seen] == [0, 0, 0, 1, 1, 1, 2, 3]
+    assert [committed for _, _, committed, _ in seen] == [0, 0, 0, 0, 1, 1, 1, 3]
     keeper.finish()
     assert not (tmp_path / "checkpoint").exists()
 
@@ -266,15 +267,45 @@ def test_a_block_is_committed_after_its_checkpoint_is_on_disk(federation, tmp_pa
     made = experiment(federation, FedAvg(), rounds=6)
     meter, plan = meter_of(made, tmp_path)
     path, seen = tmp_path / "checkpoint", []
-    real = meter.commit
+    for ledger in meter.ledgers:
 
-    def commit(digest):
-        seen.append(load(path, "key").state.round)
-        real(digest)
+        def commit(rows, reservation, digest, ledger=ledger):
+            seen.append((load(path, "key").state.round, rows.state.reservations[reservation]["last"]))
+            Ledger._commit(ledger, rows, reservation, digest)
 
-    meter.commit = commit
+        ledger._commit = commit
     made.train(plan, keeper=Keeper(path, "key", meter, every=2))
-    assert seen == [2, 4, 6]
+    assert seen == [(last, last) for last in (2, 4, 6) for _ in meter.ledgers]
+
+
+def test_what_was_done_is_committed_though_the_next_block_is_refused(federation, tmp_path):
+    """A silo whose owner lowers its budget leaves; its last rounds are recorded as done."""
+    made = experiment(federation, FedAvg(), rounds=6)
+    meter, plan = meter_of(made, tmp_path)
+
+    def lower(number, _score):
+        if number == 1:
+            meter.ledgers[0].set_budget("example", 0.01, 1e-6)
+
+    made.train(plan, lower, Keeper(meter=meter, every=2))
+    first, second = (ledger.state() for ledger in meter.ledgers[:2])
+    assert [row["last"] for row in first.reservations.values()] == [2]
+    assert [row["last"] for row in second.reservations.values()] == [2, 4, 6]
+    for state in (first, second):
+        assert state.committed == set(state.reservations)
+
+
+def test_a_quick_training_after_another_is_one_block(federation, tmp_path):
+    """The pace of one training tells how long the next may go without a checkpoint."""
+    made = experiment(federation, FedAvg(), rounds=40)
+    blocks = []
+    for pace in (None, 1e-4, 1.0):
+        meter, plan = meter_of(made, tmp_path / str(pace))
+        keeper = Keeper(meter=meter, pace=pace)
+        made.train(plan, keeper=keeper)
+        blocks.append([row["last"] for row in meter.ledgers[0].state().reservations.values()])
+        assert keeper.pace is not None
+    assert [found[0] for found in blocks] == [2, 40, 2]
 
 
 def test_going_on_with_the_ledger_of_another_run_is_refused(federation, tmp_path):

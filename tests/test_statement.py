@@ -74,6 +74,11 @@ def test_epsilon_against_each_adversary():
         (lambda c: c["guarantee"].update(delta=1e-7), "guarantee.epsilon"),
         (lambda c: c["guarantee"].update(lower=5.79), "guarantee.lower"),
         (lambda c: c["guarantee"].update(replace_one=6.0), "guarantee.replace_one"),
+        (
+            lambda c: c["guarantee"].update(bound="upper, by the closed form of the Gaussian mechanism"),
+            "bound",
+        ),
+        (lambda c: c["guarantee"].update(bound="none"), "guarantee.bound"),
         (lambda c: c["guarantee"].update(budget=5.0), "guarantee.budget"),
         (lambda c: c["events"][0].update(count=1000), "guarantee.epsilon"),
         (lambda c: c["events"][0].update(noise=0.5), "guarantee.epsilon"),

@@ -191,9 +191,13 @@ class Ledger:
         """Charge rounds before they happen; a round that was reserved before is charged again."""
         return self.reserve_all([run], first, last)
 
-    def reserve_all(self, runs: Sequence[int], first: int, last: int) -> Entry:
-        """Charge rounds of several runs, in one row."""
+    def reserve_all(
+        self, runs: Sequence[int], first: int, last: int, done: tuple[int, str] | None = None
+    ) -> Entry:
+        """Charge rounds of several runs, in one row; `done` is a reservation to commit, with its digest."""
         with self.change() as rows:
+            if done is not None:
+                self._commit(rows, *done)
             return _reserve(rows, runs, first, last)
 
     def commit(self, reservation: int, digest: str) -> None:
@@ -205,11 +209,13 @@ class Ledger:
         if not reservations:
             return
         with self.change() as rows:
-            known = rows.state.reservations
             for reservation in reservations:
-                if reservation not in known:
-                    raise Problem(f"ledger '{self.path}': row {reservation} is no reservation")
-                rows.add("commit", {"reservation": reservation, "digest": digest})
+                self._commit(rows, reservation, digest)
+
+    def _commit(self, rows: Changes, reservation: int, digest: str) -> None:
+        if reservation not in rows.state.reservations:
+            raise Problem(f"ledger '{self.path}': row {reservation} is no reservation")
+        rows.add("commit", {"reservation": reservation, "digest": digest})
 
     def cancel(self, run: int) -> None:
         """Take back a run that never reserved a round: nothing of it was released."""
