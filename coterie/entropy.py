@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,17 @@ BEFORE = (-1, -1)  # any call
 
 
 @dataclass
+class Reserved:
+    """What a silo reserved: rounds, a salt drawn for them and kept nowhere, what each run was given last."""
+
+    first: int
+    last: float
+    salt: bytes
+    keyed: hashlib.blake2b
+    given: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+
+@dataclass
 class EntropyStreams:
     """Coins and noise from the operating system's entropy, keyed by a silo's secret and a ledger row.
 
@@ -27,41 +39,33 @@ class EntropyStreams:
     """
 
     secrets: dict[str, bytes]
-    _salts: dict[str, bytes] = field(default_factory=dict)
-    _keyed: dict[str, hashlib.blake2b] = field(default_factory=dict)
-    _spans: dict[str, tuple[int, int | None]] = field(default_factory=dict)
-    _given: dict[str, dict[int, tuple[int, int]]] = field(default_factory=dict)
+    _reserved: dict[str, Reserved] = field(default_factory=dict)
     _merged: dict[str, set[tuple[int, int]]] = field(default_factory=dict)
     _generators: Refilled = field(default_factory=Refilled)
 
     def begin(self, silo: str, row: str, first: int = 0, last: int | None = None) -> None:
         """Begin a reservation of the rounds from `first` to `last`, whose row has this hash."""
-        self._spans[silo] = first, last
-        self._salts[silo] = row.encode() + os.urandom(32)
-        self._given[silo] = {}
-        start = f"door\0{silo}\0".encode() + self._salts[silo]
-        self._keyed[silo] = hashlib.blake2b(start, key=self.secrets[silo], digest_size=48)
+        salt = row.encode() + os.urandom(32)
+        start = f"door\0{silo}\0".encode() + salt
+        keyed = hashlib.blake2b(start, key=self.secrets[silo], digest_size=48)
+        self._reserved[silo] = Reserved(first, math.inf if last is None else last, salt, keyed)
         self._merged = {name: done for name, done in self._merged.items() if name in self.secrets}
         self._merged.pop(silo, None)
 
     def end(self, silo: str) -> None:
         """End the reservation of a silo that takes part no more: nothing of it is answered."""
-        self._salts.pop(silo, None)
-
-    def _covers(self, silo: str, round_: int) -> bool:
-        first, last = self._spans[silo]
-        return first <= round_ and (last is None or round_ < last)
+        self._reserved.pop(silo, None)
 
     def generators(self, run: int, silo: str, round_: int, call: int) -> Pair:
         """Give the generators of one call of a door, once: calls come in the order of their rounds."""
-        if silo not in self._salts or not self._covers(silo, round_):
+        own = self._reserved.get(silo)
+        if own is None or not own.first <= round_ < own.last:
             raise Problem(f"round {round_} of '{silo}' was not reserved: it is not answered")
-        given = self._given[silo]
-        if given.get(run, BEFORE) >= (round_, call):
+        if own.given.get(run, BEFORE) >= (round_, call):
             raise Problem(f"round {round_} of '{silo}' was answered before: it is never answered twice")
-        given[run] = round_, call
-        keyed = self._keyed[silo].copy()
-        keyed.update(f"{run}\0{round_}\0{call}".encode())
+        own.given[run] = round_, call
+        keyed = own.keyed.copy()
+        keyed.update(b"%d\0%d\0%d" % (run, round_, call))
         return self._generators.fill((run, silo), keyed.digest())
 
     def merging(self, run: int, silo: str, round_: int) -> np.random.Generator:
@@ -70,7 +74,7 @@ class EntropyStreams:
         That of a merge is keyed by the secrets and rows of all silos that reserved it: who does not know
         all of them does not know the noise.
         """
-        reserved = [name for name in sorted(self._salts) if self._covers(name, round_)]
+        reserved = [name for name, own in sorted(self._reserved.items()) if own.first <= round_ < own.last]
         concerned = [name for name in reserved if name == silo] if silo in self.secrets else reserved
         if not concerned:
             raise Problem(f"the merge of round {round_} was not reserved: it is not answered")
@@ -80,7 +84,7 @@ class EntropyStreams:
         done.add((run, round_))
         whole = hashlib.blake2b(digest_size=32)
         for name in concerned:
-            key = f"{run}\0{round_}\0merge\0{silo}\0".encode() + self._salts[name]
+            key = f"{run}\0{round_}\0merge\0{silo}\0".encode() + self._reserved[name].salt
             whole.update(hashlib.blake2b(key, key=self.secrets[name]).digest())
         return np.random.Generator(np.random.SFC64(int.from_bytes(whole.digest())))
 

@@ -16,7 +16,7 @@ import sqlite3
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from urllib.parse import quote
 
@@ -247,11 +247,9 @@ def _claim(rows: Changes, plan: RunPlan, partial: bool) -> Claim:
     if rounds < 1:
         raise Spent(state.refusal(plan))
     epsilon = max(plan.epsilon, whole) if rounds == plan.rounds else plan.certified(0, rounds)
-    body = {**plan.to_json(), "allowed": rounds, "epsilon": epsilon}
-    if plan.unit == "silo":
-        other = plan.certified(0, rounds, unit="example")
-        body["as_example"] = other if math.isfinite(other) else None
-    entry = rows.add("run", body)
+    other = plan.certified(0, rounds, unit="example") if plan.unit == "silo" else math.inf
+    made = replace(plan, epsilon=epsilon, as_example=other if math.isfinite(other) else None)
+    entry = rows.add("run", {**made.to_json(), "allowed": rounds}, made)
     return Claim(entry.seq, entry.hash, rounds)
 
 

@@ -61,8 +61,8 @@ class State:
             set(self.committed), dict(self.charges), dict(self.sums), dict(self._spans), dict(self._plans),
         )  # fmt: skip
 
-    def add(self, entry: Entry) -> None:
-        """Read one more row."""
+    def add(self, entry: Entry, plan: RunPlan | None = None) -> None:
+        """Read one more row; `plan` is that of a run which was just made."""
         body = entry.body
         if entry.kind == "open":
             self.filter, self.order = filter_for(body["filter"]), body["order"]
@@ -70,6 +70,8 @@ class State:
             self.budgets[body["unit"]] = body["epsilon"], body["delta"]
         elif entry.kind == "run":
             self.runs[entry.seq] = body
+            if plan is not None:
+                self._plans[entry.seq] = plan
             self._add_to_sums(entry.seq)
         elif entry.kind == "reserve":
             self.reservations[entry.seq] = body
@@ -152,15 +154,15 @@ class Changes:
         self.added: list[Entry] = []
         self.texts: list[str] = []
 
-    def add(self, kind: str, body: dict[str, Any]) -> Entry:
-        """Add a row."""
+    def add(self, kind: str, body: dict[str, Any], plan: RunPlan | None = None) -> Entry:
+        """Add a row; with the `plan` that its body says, it need not be read back."""
         seq, previous = (self.last.seq + 1, self.last.hash) if self.last is not None else (1, FIRST)
         body = {**body, "time": round(time.time(), 3)}
         text = text_of(body)
         entry = Entry(seq, kind, body, previous, hash_of(seq, kind, text, previous))
         self.added.append(entry)
         self.texts.append(text)
-        self.state.add(entry)
+        self.state.add(entry, plan)
         self.last = entry
         return entry
 
