@@ -44,6 +44,10 @@ def forge(book, *rows):
         ([("run", {**plan().to_json(), "allowed": 10, "unit": "exampl"})], "in the unit 'exampl'"),
         ([("run", {**plan().to_json(), "allowed": 11})], "11 rounds are allowed of 10"),
         ([("run", {**plan().to_json(), "allowed": 10})] * 200, "passes the budget"),
+        ([("run", {**plan().to_json(), "allowed": "10"})], "allowed: expected a number, got '10'"),
+        ([("run", {**plan().to_json(), "allowed": 10, "delta": True})], "delta: expected a number, got True"),
+        ([("run", {**plan().to_json(), "allowed": 10, "stages": [{"rounds": "1", "events": []}]})], "rounds: expected"),
+        ([("budget", {"unit": "example", "epsilon": "1", "delta": 1e-6, "raised": False, "reason": ""})], "epsilon: expected"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip

@@ -15,6 +15,9 @@ from .ledger import Identity, read_ledger
 from .rows import Entry, State, runs_of
 from .runplan import RunPlan
 
+NUMBERS = {"epsilon", "delta", "order", "size", "rounds", "allowed", "first", "last"}
+NUMBERS |= {"noise", "rate", "count", "run", "reservation", "as_example", "time"}
+
 
 @dataclass(frozen=True)
 class Report:
@@ -71,6 +74,7 @@ def _units(state: State) -> list[str]:
 def _check_row(state: State, entry: Entry) -> None:
     """Check that a row could have been written where it stands."""
     body = entry.body
+    _check_numbers(body)
     if (entry.kind == "open") != (entry.seq == 1):
         raise Problem("a ledger is opened by its first row, and once")
     if entry.kind == "budget":
@@ -93,6 +97,18 @@ def _check_row(state: State, entry: Entry) -> None:
             raise Problem(f"run {body['run']} is cancelled, which is none, or has released something")
     elif entry.kind != "open":
         raise Problem(f"unknown kind '{entry.kind}'")
+
+
+def _check_numbers(content: Any) -> None:
+    """Refuse text, or yes and no, where a number must be: what is read must be what was written."""
+    pairs = content.items() if isinstance(content, dict) else ()
+    for key, value in pairs:
+        known = type(value) in (int, float) or (key == "as_example" and value is None)
+        if key in NUMBERS and not known:
+            raise Problem(f"{key}: expected a number, got {value!r}")
+    for value in content.values() if isinstance(content, dict) else content:
+        if isinstance(value, dict | list):
+            _check_numbers(value)
 
 
 def _check_new_budget(state: State, body: dict[str, Any]) -> None:
