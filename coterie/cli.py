@@ -158,11 +158,13 @@ def advise(
 
 
 @app.command()
-def methods(as_json: AsJson = False) -> None:
+def methods(
+    name: Annotated[str, typer.Argument(help="Only this one.")] = "", as_json: AsJson = False
+) -> None:
     """List the methods: what each does, sends and costs, where it is sound, and its settings."""
     from .methods_command import show_methods
 
-    show_methods(as_json)
+    show_methods(as_json, name)
 
 
 Rate = Annotated[float, typer.Option(help="Chance of an example to be in a batch.")]

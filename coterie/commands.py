@@ -277,9 +277,9 @@ def run_config(
     if len(result.summary) > 1:
         tell(shown, UNACCOUNTED, "dim")
     tell(shown, SIMULATED, "dim")
-    tell(
-        shown, f"Saved in {folder.path}: result.json, summary.md, plot.png, statements/, models/, config.toml"
-    )
+    more = ", relations/" if (folder.path / "relations").exists() else ""
+    files = f"result.json, summary.md, plot.png, statements/, models/{more}, config.toml"
+    tell(shown, f"Saved in {folder.path}: {files}")
 
 
 def meters_for(config: Config, made: Sequence[Experiment], alone: Plan | None) -> list[Meter | None]:

@@ -17,6 +17,8 @@ from .experiment import Experiment
 from .plan import Plan
 from .streams import SeededStreams
 
+SOME = 6  # steps of a trial
+
 
 def seconds(experiment: Experiment, plan: Plan) -> float:
     """Estimate the seconds of all runs of an experiment."""
@@ -31,21 +33,31 @@ def seconds(experiment: Experiment, plan: Plan) -> float:
     clip = experiment.clip if plan.merge is None else torch.full_like(experiment.clip, torch.inf)
     numbers = (experiment.lr, clip, plan.noise())
     settings = Settings(*(value.float().to(device) for value in numbers))
-    work = tuple(replace(w, steps=1) for w in experiment.work)
-    cohort = Cohort(task, examples, work, settings, experiment.training.memory)
     start = torch.zeros(runs, silos, task.layout.size, device=device)
     streams = SeededStreams(experiment.keys)
-    took = []
-    for trial in range(3):
-        began = time.perf_counter()
-        if experiment.method.linear:
-            _move_duals(cohort, start, plan, streams, trial)
-        else:
-            descend(cohort, start, streams, trial, 0)
-        took.append(time.perf_counter() - began)
     calls = sum(len(made) for made in plan.counts.calls)
     mean_steps = sum(w.steps for w in experiment.work) / silos
-    return min(took) * calls * mean_steps
+    tried = sorted({1, min(SOME, round(mean_steps))})  # a call costs something, and each of its steps
+    took = []
+    for steps in tried:
+        work = tuple(replace(w, steps=steps) for w in experiment.work)
+        cohort = Cohort(task, examples, work, settings, experiment.training.memory)
+        took.append(min(_once(experiment, plan, cohort, start, streams, trial) for trial in range(3)))
+    step = max(took[-1] - took[0], 0.0) / (tried[-1] - 1) if len(tried) > 1 else took[0]
+    here = 1.0 if plan.present is None else float(plan.present.double().mean())
+    return (took[0] + step * (mean_steps - 1)) * calls * here
+
+
+def _once(
+    experiment: Experiment, plan: Plan, cohort: Cohort, start: Tensor, streams: SeededStreams, trial: int
+) -> float:
+    """Time one call of a door."""
+    began = time.perf_counter()
+    if experiment.method.linear:
+        _move_duals(cohort, start, plan, streams, trial)
+    else:
+        descend(cohort, start, streams, trial, 0)
+    return time.perf_counter() - began
 
 
 def _move_duals(cohort: Cohort, start: Tensor, plan: Plan, streams: SeededStreams, trial: int) -> None:

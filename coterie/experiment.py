@@ -322,7 +322,7 @@ class Experiment:
                 on_round(state.round, shown)
         seconds = time.perf_counter() - began
         if meter is not None:
-            self.notes.extend(f"'{silo}' left early: {why}" for silo, why in meter.left.items())
+            self.notes.extend(meter.notes())
         broken = int((~torch.isfinite(vectors).all(-1)).sum())
         if broken:
             self.notes.append(

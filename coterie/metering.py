@@ -18,7 +18,7 @@ from .federation import Federation
 from .plan import Plan, SiloPlan
 from .privacy.adversaries import ADVERSARIES, seen_by
 from .privacy.events import Event
-from .privacy.filters import Spent, charge
+from .privacy.filters import Spent, charge, repeated
 from .privacy.ledger import Claim, Identity, Ledger, open_ledger
 from .privacy.rows import Entry, State, runs_of
 from .privacy.runplan import RunPlan
@@ -284,6 +284,19 @@ class Meter:
         """Record that the reserved rounds happened."""
         at_once(lambda k: self.ledgers[k].commit(self._open[k], digest), self._open)
         self._open = {}
+
+    def notes(self) -> list[str]:
+        """Say who left, and that rounds were repeated."""
+        found = [f"'{silo}' left early: {why}" for silo, why in self.left.items()]
+        states = [ledger.state() for ledger in self.ledgers]
+        spans = [state.reserved(runs[0]) for state, runs in zip(states, self.claims, strict=True)]
+        twice = sum(bool(repeated(each)) for each in spans)
+        if twice:
+            found.append(
+                f"the training was stopped and {twice} silo(s) repeated rounds that had been reserved: these"
+                " are charged again, so that more is spent than was planned"
+            )
+        return found
 
     def charged(self, k: int) -> list[tuple[float, float]]:
         """Give the (epsilon, delta) that silo k's ledger charged for each claim."""

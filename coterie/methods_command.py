@@ -18,7 +18,7 @@ from torch import Tensor
 from .commands import tell
 from .doors import DUAL_WHOLE, SAMPLED
 from .dry_run import UNITS, Counts, dry_run
-from .errors import Refused
+from .errors import Problem, Refused, nearest
 from .jsonable import finite
 from .messages import bytes_of
 from .method import Method, Start, settings_of
@@ -193,9 +193,11 @@ def method_facts(kind: type[Method]) -> dict[str, Any]:
     }
 
 
-def show_methods(as_json: bool) -> None:
-    """Print all methods."""
-    found = [method_facts(kind) for kind in METHODS.values()]
+def show_methods(as_json: bool, name: str = "") -> None:
+    """Print all methods, or one."""
+    if name and name not in METHODS:
+        raise Problem(f"unknown method '{name}'; {nearest(name, METHODS)}")
+    found = [method_facts(kind) for kind in METHODS.values() if name in ("", kind.name)]
     if as_json:
         print(json.dumps(finite({"methods": found, "budgets": BUDGETS, "how": MADE_UP}), indent=2))
         return

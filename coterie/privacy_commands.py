@@ -162,7 +162,8 @@ def verify_ledgers(place: Path, as_json: bool) -> None:
         print(json.dumps(finite({"ledgers": [report_facts(report) for report in reports]}), indent=2))
         return
     for report in reports:
-        print(f"{report.path}: {report.rows} rows, every epsilon recomputed, head {report.head}")
+        who = f"{report.identity.silo} ({report.path})"
+        print(f"{who}: {report.rows} rows, every epsilon recomputed, head {report.head}")
 
 
 def export_ledgers(place: Path) -> None:
@@ -183,7 +184,7 @@ def set_budgets(place: Path, unit: str, epsilon: float, delta: float, reason: st
     for path in paths:
         ledger = read_ledger(path)
         ledger.set_budget(unit, epsilon, delta, reason, higher)
-        print(f"{path}: budget ({epsilon:g}, {delta:g}) in the unit '{unit}'")
+        print(f"{ledger.identity.silo} ({path}): budget ({epsilon:g}, {delta:g}) in the unit '{unit}'")
         ledger.close()
 
 

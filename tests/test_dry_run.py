@@ -9,11 +9,13 @@ import pytest
 import torch
 
 from coterie import dry_run as module
+from coterie import estimate
 from coterie.dry_run import dry_run
 from coterie.errors import Refused
 from coterie.methods import FedAvg, Local
+from coterie.participation import Participation
 from coterie.roster import Roster
-from tests.helpers import every_method, title
+from tests.helpers import every_method, experiment, title
 
 LAYERS, NAMES, ROUNDS = (300, 7), ("0.weight", "0.bias"), 5
 PRESENT = torch.tensor([[1, 1, 0], [0, 1, 1], [1, 1, 1], [1, 0, 1], [0, 1, 1]], dtype=torch.bool)
@@ -131,3 +133,18 @@ def test_of_many_rounds_only_the_first_are_compared(unit, monkeypatch):
     assert dry_run(FedAvg(), roster(), LAYERS, ROUNDS, unit, PRESENT, NAMES) == whole
     with pytest.raises(Refused, match="other doors"):
         dry_run(ChoosesByValues(), roster(), LAYERS, ROUNDS, names=NAMES)
+
+
+def test_the_estimate_counts_calls_steps_and_who_is_there(federation, monkeypatch):
+    """A call costs 2 and each step 3, here: the estimate is that of all calls, of those who come."""
+
+    def cost(_experiment, _plan, cohort, *_):
+        return 2.0 + 3.0 * cohort.work[0].steps
+
+    monkeypatch.setattr(estimate, "_once", cost)
+    for steps in (1, 4, 40):
+        made = experiment(federation, FedAvg(), rounds=5, steps=steps)
+        assert estimate.seconds(made, made.plan()) == pytest.approx(5 * (2 + 3 * steps))
+    some = experiment(federation, FedAvg(), rounds=5, steps=4, participation=Participation(0.67))
+    plan = some.plan()
+    assert estimate.seconds(some, plan) == pytest.approx(5 * 14 * float(plan.present.double().mean()))

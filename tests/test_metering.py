@@ -341,4 +341,5 @@ def test_where_no_silo_can_go_on_the_training_stops_and_can_be_taken_up(federati
     later = meter_of(made, tmp_path)[0]
     result = made.train(plan, keeper=Keeper(path, "key", later, every=2))
     assert result.runs[0].silos["silo-0"].epsilon > 2.0
+    assert any("3 silo(s) repeated rounds" in note for note in made.notes)
     assert sum(last - first for first, last in later.account(0, 0).rounds) == 8

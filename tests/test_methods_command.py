@@ -165,3 +165,10 @@ def test_the_command_speaks_json(monkeypatch, capsys, found):
     said = json.loads(out)
     assert [one["name"] for one in said["methods"]] == list(METHODS)
     assert said["methods"] == json.loads(json.dumps(list(found.values())))
+
+
+def test_one_method_alone(monkeypatch, capsys):
+    code, out, _ = call(monkeypatch, capsys, "methods", "pfa", "--json")
+    assert (code, [one["name"] for one in json.loads(out)["methods"]]) == (0, ["pfa"])
+    code, _, err = call(monkeypatch, capsys, "methods", "pfaa")
+    assert (code, "unknown method 'pfaa'; did you mean 'pfa'?" in err) == (2, True)

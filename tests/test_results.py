@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
 import torch
+from rich.console import Console
 
 import coterie
 from coterie.errors import Problem
 from coterie.messages import pack, unpack
+from coterie.report.tables import MOST_METHODS, silo_table
 from coterie.result import file_names
 from coterie.tree import concatenate, leaves, map_leaves
 
@@ -136,3 +140,19 @@ def test_the_package_names_only_what_it_has():
         assert getattr(coterie, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = coterie.nothing
+
+
+def test_the_table_of_silos_fits_a_terminal_with_any_number_of_methods(federation):
+    """Numbers are never broken; of many methods the best are shown, what was spent is that of all."""
+    privacy = coterie.Privacy(epsilon=4, delta=1e-3)
+    made = [coterie.MRMTL(lam=lam) for lam in (0.01, 0.1, 1.0, 2.0, 3.0)]
+    result = coterie.run(federation, [*made, coterie.Local(), coterie.FedAvg()], privacy, rounds=2)
+    out = Console(width=80, record=True, file=io.StringIO())
+    out.print(silo_table(result, [4.0] * 3, federation.sizes))
+    text = out.export_text()
+    best = sorted({run.score: run for run in result.runs}.items())[:MOST_METHODS]
+    for name in federation.names:
+        (row,) = [line.split() for line in text.splitlines() if line.startswith(f" {name}")]
+        assert sorted(row[5:]) == sorted(f"{run.silos[name].score:.3f}" for _, run in best)
+        assert float(row[3]) >= max(run.silos[name].epsilon for run in result.runs)
+    assert "and 2 more methods, see result.json" in text

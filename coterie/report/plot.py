@@ -120,6 +120,8 @@ def _lines(axes: Any, lines: list[Line], key: str) -> None:
 
 def _curves(axes: Any, groups: dict[str, list[RunRecord]]) -> None:
     """Draw the mean score over rounds."""
+    from matplotlib.ticker import MaxNLocator
+
     for place, (label, runs) in enumerate(groups.items()):
         rounds = [number for number, _ in runs[0].history]
         means = [
@@ -127,7 +129,10 @@ def _curves(axes: Any, groups: dict[str, list[RunRecord]]) -> None:
             for values in zip(*([s for _, s in r.history] for r in runs), strict=True)
         ]
         axes.plot(rounds, means, label=_wrapped(label), color=COLOURS[place % len(COLOURS)], lw=1.8)
-    if len(groups) <= 10:
-        axes.legend(frameon=False, fontsize=7 if len(groups) > 5 else 8)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if len(groups) <= 5:
+        axes.legend(frameon=False, fontsize=8)
+    elif len(groups) <= 10:  # beside the curves, which it would hide
+        axes.legend(frameon=False, fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)

@@ -16,6 +16,7 @@ from ..result import Result, label_of
 from ..sources.catalogue import Entry
 
 MOST_SILOS = 20
+MOST_METHODS = 5
 SHADES = " ░▒▓█"
 
 
@@ -66,24 +67,31 @@ def summary_table(result: Result) -> Table:
 
 
 def silo_table(result: Result, budgets: Sequence[float], sizes: Sequence[int]) -> Table:
-    """Show one row for each silo: its budget, what it spent, its score under each method."""
+    """Show one row for each silo: its budget, what it spent, its score under the best methods."""
     firsts = {run.label: run for run in reversed(result.runs)}
-    labels = list(dict.fromkeys(run.label for run in result.runs))
+    pick = max if result.task.higher_is_better else min
+    means = {label_of(row["method"], row["settings"]): row["mean"] for row in result.summary}
+    best = sorted(means, key=lambda label: means[label], reverse=pick is max)[:MOST_METHODS]
+    labels = [label for label in dict.fromkeys(run.label for run in result.runs) if label in best]
     table = compact(f"Each silo: budget, spending, test {result.task.metric} (first seed)")
     table.add_column("silo", no_wrap=True)
-    for name in ("size", "budget", "spent", "noise", *labels):
-        table.add_column(name, justify="right", overflow="fold")
-    pick = max if result.task.higher_is_better else min
+    for name in ("size", "budget", "spent", "noise"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name in labels:
+        table.add_column(name, justify="right", overflow="fold", min_width=len("0.000"))
     for k, name in enumerate(result.names[:MOST_SILOS]):
-        record = max((firsts[label].silos[name] for label in labels), key=lambda one: one.epsilon)
+        records = [run.silos[name] for run in firsts.values()]
         scores = [firsts[label].silos[name].score for label in labels]
         marked = [f"[bold]{s:.3f}[/]" if s == pick(scores) else f"{s:.3f}" for s in scores]
-        noises = {f"{firsts[label].silos[name].noise:.2f}" for label in labels}
+        noises = {f"{record.noise:.2f}" for record in records}
         noise = noises.pop() if len(noises) == 1 else "differs"
-        row = (name, str(sizes[k]), number(budgets[k]), shown(record.epsilon), noise)
+        spent = shown(max(record.epsilon for record in records))
+        row = (name, str(sizes[k]), number(budgets[k]), spent, noise)
         table.add_row(*row, *marked)
-    if len(result.names) > MOST_SILOS:
-        table.caption = f"and {len(result.names) - MOST_SILOS} more silos, see result.json"
+    more = {"silos": len(result.names) - MOST_SILOS, "methods": len(firsts) - len(labels)}
+    told = [f"{count} more {what}" for what, count in more.items() if count > 0]
+    if told:
+        table.caption = f"and {' and '.join(told)}, see result.json"
     return table
 
 
