@@ -22,7 +22,9 @@ from pydantic_core import PydanticCustomError
 from .config_file import apply_change, find_beside, read_budget_files
 from .errors import Problem, nearest
 from .method_tables import method_problems
+from .models import MODELS
 from .privacy.preferences import check_preference
+from .task import setting_problems
 
 PARTITION_NAMES = Literal["iid", "shards", "dirichlet", "rotated", "rotated-masked"]
 
@@ -272,6 +274,7 @@ def check(content: dict[str, Any], where: str = "config") -> Config:
         problems += [p for k, table in enumerate(methods) for p in method_problems(k, table)]
         if not methods:
             problems.append("method: expected at least one [[method]] table, got none")
+    problems += _model_problems(content.get("model"))
     train = content.get("train", {})
     if isinstance(train, dict) and "steps" in train and "epochs" in train:
         problems.append("train: give epochs or steps, not both")
@@ -282,6 +285,14 @@ def check(content: dict[str, Any], where: str = "config") -> Config:
         lines = "".join(f"\n  {p}" for p in dict.fromkeys(problems))
         raise Problem(f"{where} has {len(dict.fromkeys(problems))} problem(s):{lines}")
     return config
+
+
+def _model_problems(table: Any) -> list[str]:
+    """List what is wrong with the settings of a built-in model; others are asked when they are made."""
+    name = table.get("name", "linear") if isinstance(table, dict) else ""
+    if not isinstance(name, str) or name not in MODELS:
+        return []
+    return setting_problems(name, MODELS[name], [key for key in table if key not in Model.model_fields])
 
 
 def _privacy_problems(table: dict[str, Any]) -> list[str]:

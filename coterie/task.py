@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -23,6 +23,7 @@ MIXERS: dict[type[nn.Module], str] = {
     nn.modules.instancenorm._InstanceNorm: "GroupNorm with one group a channel",
 }
 RANDOM = (nn.modules.dropout._DropoutNd, nn.RReLU, nn.FractionalMaxPool2d, nn.FractionalMaxPool3d)
+GIVEN = ("input_shape", "outputs")  # what a factory of models is told of the data
 
 
 @dataclass(frozen=True)
@@ -297,10 +298,9 @@ def make_task(
     given = {"input_shape": shape, "outputs": outputs}
     accepted = inspect.signature(factory).parameters
     free = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in accepted.values())
-    for key in options or {}:
-        if key in given or (key not in accepted and not free):
-            settings = [k for k in accepted if k not in given]
-            raise Problem(f"model.{key}: '{name}' has no such setting; it has: {', '.join(settings)}")
+    problems = setting_problems(name, factory, options or {})
+    if problems:
+        raise Problem("\n".join(problems))
     arguments = {k: v for k, v in given.items() if k in accepted or free} | dict(options or {})
 
     def build() -> nn.Module:
@@ -313,6 +313,18 @@ def make_task(
         return module
 
     return Task(build, loss, shape, classes)
+
+
+def setting_problems(name: str, factory: Callable[..., nn.Module], options: Iterable[str]) -> list[str]:
+    """List the settings that a model does not have."""
+    accepted = inspect.signature(factory).parameters
+    free = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in accepted.values())
+    known = [key for key in accepted if key not in GIVEN]
+    return [
+        f"model.{key}: '{name}' has no such setting (it has: {', '.join(known)})"
+        for key in options
+        if key in GIVEN or (key not in accepted and not free)
+    ]
 
 
 def find_factory(name: str) -> Callable[..., nn.Module]:

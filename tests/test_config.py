@@ -100,17 +100,18 @@ def test_all_problems_come_together():
     content = {
         "data": {"test": 2},
         "train": {"rounds": -1, "epochs": 1, "steps": 2, "colour": "red"},
+        "model": {"name": "mlp", "widht": 3},
         "privacy": {"delta": 3},
         "method": [{"name": "dittto"}, {"name": "fedprox", "mu": "strong"}],
     }
     with pytest.raises(Problem) as caught:
         check(content, "my.toml")
     lines = str(caught.value).splitlines()
-    assert lines[0] == "my.toml has 8 problem(s):"
+    assert lines[0] == "my.toml has 9 problem(s):"
     keys = {line.strip().split(":")[0] for line in lines[1:]}
     assert keys == {
         "data.test", "train.rounds", "train.colour", "train", "privacy.epsilon", "privacy.delta",
-        "method[0].name", "method[1].mu",
+        "method[0].name", "method[1].mu", "model.widht",
     }  # fmt: skip
 
 

@@ -170,7 +170,7 @@ def test_own_factories_get_options():
         ("tests.test_task:missing", {}, "cannot import"),
         ("tests.test_task:not_callable", {}, "is not a function"),
         ("tests.test_task:own", {"width": 3}, "model.width: .* has no such setting"),
-        ("mlp", {"outputs": 3}, "model.outputs: 'mlp' has no such setting; it has: hidden, layers"),
+        ("mlp", {"outputs": 3}, "model.outputs: 'mlp' has no such setting \\(it has: hidden, layers"),
     ],
 )
 def test_factories_that_are_refused(name, options, said):
