@@ -92,13 +92,14 @@ def test_clusters_refill_and_absent_silos_keep_their_choice():
     models = torch.tensor([[[1.0], [2.0], [3.0]]])
     roster = Roster(tuple("abc"), torch.ones(3), torch.ones(1, 3))
     chosen = torch.tensor([[[2], [2], [0]]])
-    shared = {"models": models, "choice": chosen}
+    left = torch.ones(1, 1, 1)
+    shared = {"models": models, "choice": chosen, "left": left}
     uploads = {"delta": torch.zeros(1, 3, 1), "choice": torch.tensor([[[2], [2], [1]]])}
     here = torch.tensor([[True, True, False]])
     found = method.merge(shared, uploads, roster.at(here))
     assert found["choice"].flatten().tolist() == [2, 2, 0]
-    assert found["models"].flatten().tolist() == [1, 3, 3]  # nobody chose the second
-    nobody = {"models": models, "choice": chosen * 0 - 1}
+    assert found["models"].flatten().tolist() == [1, 3, 3]  # nobody had chosen the second
+    nobody = {"models": models, "choice": chosen * 0 - 1, "left": left}
     kept = method.merge(nobody, {**uploads, "choice": nobody["choice"]}, roster.at(~here & here))
     assert kept["models"].flatten().tolist() == [1, 2, 3]
 

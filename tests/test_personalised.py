@@ -10,6 +10,7 @@ from coterie.build import make_methods
 from coterie.cohort.select import mistakes
 from coterie.config import check
 from coterie.errors import Problem
+from coterie.federation import from_table
 from coterie.method import HandOver
 from coterie.methods import IFCA, MRMTL, Ditto, FedAvg, FineTune, Local, Mocha, Then
 from coterie.methods.clustered import _refilled
@@ -23,6 +24,7 @@ from coterie.privacy.statement import text_of, verify
 from coterie.report.folder import statement_of
 from coterie.report.statement_page import page
 from coterie.roster import Roster
+from coterie.sources.table import Table
 from tests.helpers import experiment, refused, vectors
 
 FREE = {"epsilon": float("inf"), "rounds": 4}
@@ -109,13 +111,60 @@ def test_choices_are_those_of_the_exponential_mechanism(classes):
     assert (expected < 0.99).all()
 
 
-def test_a_cluster_that_nobody_chose_copies_the_largest():
+def test_a_cluster_that_too_few_chose_copies_the_largest():
     models = torch.arange(8.0).reshape(1, 4, 2)
     choice = torch.tensor([[1, 1, 3, 1, 3]])
-    found = _refilled(models, choice)
+    found = _refilled(models, choice, 0.0)
     assert found.tolist() == [[[2, 3], [2, 3], [2, 3], [6, 7]]]
     full = torch.tensor([[0, 1, 2, 3, 3]])
-    assert torch.equal(_refilled(models, full), models)
+    assert torch.equal(_refilled(models, full, 0.0), models)
+    assert torch.equal(_refilled(models, full, 0.8), models)  # an even share is 1.25
+    assert _refilled(models, full, 0.9).tolist() == [[[6, 7], [6, 7], [6, 7], [6, 7]]]
+
+
+def test_clusters_start_again_only_while_silos_choose():
+    """After the last choice a model is of those who chose it, however few."""
+    method = IFCA(clusters=2, least=0.9)
+    models, choice = torch.tensor([[[1.0], [2.0]]]), torch.tensor([[[0], [1], [1], [1], [1]]])
+    for left, said in ((1.0, [2.0, 2.0]), (0.0, [1.0, 2.0]), (-3.0, [1.0, 2.0])):
+        shared = {"models": models, "choice": choice, "left": torch.tensor([[[left]]])}
+        assert method.broadcast(shared).flatten().tolist() == said
+        roster = Roster(tuple("abcde"), torch.ones(5), torch.ones(1, 5))
+        merged = method.merge(shared, {"delta": torch.zeros(1, 5, 1), "choice": choice}, roster)
+        assert merged["models"].flatten().tolist() == said
+        assert float(merged["left"]) == left - 1
+
+
+def test_two_groups_in_one_cluster_part_again():
+    """Two kinds of silos share a cluster while one silo keeps another: they part only if that one starts again."""
+    kinds = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, -1.0]]).repeat(3, 1)
+    kinds[8] = torch.tensor([-1.0, -0.2])  # its own model suits it best, but that of its kind will do
+    x = torch.randn(9, 400, 2, generator=torch.Generator().manual_seed(0))
+    y = (torch.einsum("kni,ki->kn", x, kinds) > 0).long()
+    silos = np.repeat(np.arange(9), 400)
+    data = from_table(Table("three kinds", x.reshape(-1, 2).numpy(), y.reshape(-1).numpy(), silos))
+
+    class Stuck(IFCA):
+        def init(self, task, silos):
+            shared, own = super().init(task, silos)
+            rows = torch.tensor([[1.0, 1.0], [-1.0, -1.0], [-1.0, -0.2]])
+            models = torch.stack([-rows, rows], 1).flatten(1)
+            models = torch.cat([models, torch.zeros(3, 2)], 1).unsqueeze(0)
+            choice = torch.tensor([0, 0, 1, 0, 0, 1, 0, 0, 2]).reshape(1, 9, 1)
+            return {
+                **shared,
+                "models": shared["models"] * 0 + models,
+                "choice": 0 * shared["choice"] + choice,
+            }, own
+
+    for least, together in ((0.0, True), (0.5, False)):
+        made = experiment(
+            data, Stuck(clusters=3, choosing=1.0, least=least), epsilon=100.0, rounds=12, lr=0.5
+        )
+        found = vectors(made)[0]
+        assert torch.equal(found[0], found[1]) == together
+        assert all(torch.equal(found[k], found[k % 3]) for k in range(8))
+        assert torch.equal(found[8], found[2]) != together
 
 
 def test_groups_have_means_of_their_own():

@@ -24,9 +24,10 @@ class IFCA(Method):
     """Silos privately choose the cluster model that fits them best, and train it together.
 
     They choose in the first rounds only (`choosing`, a share of all), since every choice costs: all of
-    them together about `spend`, a share of epsilon. Later each silo stays with its last choice. A model
-    that nobody has chosen starts again as a copy of the one that most have: silos then part by chance, and
-    what they learn tells the copies apart. (Not in the papers, whose clusters stay empty.)
+    them together about `spend`, a share of epsilon. Later each silo stays with its last choice. While they
+    choose, a model that nobody has chosen, or far fewer than an even share (`least`), starts again as a copy
+    of the one that most have: silos then part by chance, and what they learn tells the copies apart. (Not in
+    the papers, where two groups may stay in one cluster for good.)
     """
 
     name: ClassVar[str] = "ifca"
@@ -34,6 +35,9 @@ class IFCA(Method):
     clusters: int = setting(4, minimum=1, whole=True, fixed=True, help="how many models there are")
     choosing: float = setting(0.1, minimum=0, maximum=1, fixed=True, help="share of rounds with a choice")
     spend: float = setting(0.1, minimum=1e-6, maximum=0.99, fixed=True, help="share of epsilon for choices")
+    least: float = setting(
+        0.25, minimum=0, maximum=1, fixed=True, help="part of an even share of silos that keeps a model"
+    )
 
     def init(self, task: Start, silos: int) -> tuple[Shared, Tensor]:
         """Start every cluster from a vector of its own; a silo that has not chosen (-1) takes the first."""
@@ -42,11 +46,17 @@ class IFCA(Method):
         models = torch.cat([task.initial(index, apart=True) for index in range(self.clusters)], 1)
         nothing = torch.zeros_like(models[:, :1, :1]).long() - 1
         choice = nothing.expand(-1, len(task.roster), -1)
-        return {"models": models, "choice": choice}, nothing.expand(-1, silos, -1)
+        left = torch.zeros_like(models[:, :1, :1]) + _rounds_to_choose(self.choosing, task.rounds)
+        return {"models": models, "choice": choice, "left": left}, nothing.expand(-1, silos, -1)
 
     def broadcast(self, shared: Shared) -> Tensor:
         """Send all cluster models to everybody: `[runs, 1, clusters, P]`."""
-        return shared["models"].unsqueeze(1)
+        return self._offered(shared).unsqueeze(1)
+
+    def _offered(self, shared: Shared) -> Tensor:
+        """Give the models; where silos will choose among them, those that hardly any silo has start again."""
+        again = _refilled(shared["models"], shared["choice"].squeeze(-1), self.least)
+        return torch.where(shared["left"] > 0, again, shared["models"])
 
     def local(self, sent: Tensor, own: Tensor, oracle: Oracle) -> tuple[Shared, Tensor]:
         """Choose, train the chosen model, upload the choice and the difference."""
@@ -65,8 +75,8 @@ class IFCA(Method):
         for cluster in range(self.clusters):
             weights = roster.sizes * (choice.clamp(min=0).squeeze(-1) == cluster)
             moved.append(roster.mean(uploads["delta"], weights))
-        models = shared["models"] + torch.cat(moved, 1)
-        return {"models": _refilled(models, choice.squeeze(-1)), "choice": choice}
+        models = self._offered(shared) + torch.cat(moved, 1)
+        return {"models": models, "choice": choice, "left": shared["left"] - 1}
 
     def personal(self, sent: Tensor, own: Tensor) -> Tensor:
         """Predict with the model of the silo's cluster."""
@@ -90,13 +100,14 @@ class IFCA(Method):
         ]
 
 
-def _refilled(models: Tensor, choice: Tensor) -> Tensor:
-    """Copy the model that most silos chose to the places of those that nobody chose."""
+def _refilled(models: Tensor, choice: Tensor, least: float) -> Tensor:
+    """Copy the model that most silos chose to the places of those that too few chose."""
     places = torch.arange(models.shape[1], device=models.device)
     count = (choice.unsqueeze(1) == places.reshape(1, -1, 1)).sum(2)
     most = count.argmax(1, keepdim=True)
     nobody = count.sum(1, keepdim=True) == 0
-    source = torch.where((count > 0) | nobody, places.unsqueeze(0), most)
+    enough = max(1.0, least * choice.shape[1] / models.shape[1])
+    source = torch.where((count >= enough) | nobody, places.unsqueeze(0), most)
     return models.gather(1, source.unsqueeze(-1).expand_as(models))
 
 
