@@ -135,6 +135,15 @@ def test_clusters_start_again_only_while_silos_choose():
         assert float(merged["left"]) == left - 1
 
 
+def test_a_chain_that_ends_clusters_while_silos_choose_hands_over_what_it_sends():
+    method = IFCA(clusters=2, least=0.9)
+    choice = torch.tensor([[[0], [1], [1], [1], [1]]])
+    shared = {"models": torch.tensor([[[1.0], [2.0]]]), "choice": choice, "left": torch.ones(1, 1, 1)}
+    begun = method.hand_over(shared).vectors
+    assert torch.equal(begun, method.personal(method.broadcast(shared), choice))
+    assert begun.flatten().tolist() == [2.0] * 5
+
+
 def test_two_groups_in_one_cluster_part_again():
     """Two kinds of silos share a cluster while one silo keeps another: they part only if that one starts again."""
     kinds = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, -1.0]]).repeat(3, 1)

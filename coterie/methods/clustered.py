@@ -85,7 +85,7 @@ class IFCA(Method):
     def hand_over(self, shared: Shared) -> HandOver:
         """Let the next method begin from each silo's cluster, and learn within clusters."""
         choice = shared["choice"].clamp(min=0)
-        return HandOver(_chosen(shared["models"], choice), choice.squeeze(-1))
+        return HandOver(_chosen(self._offered(shared), choice), choice.squeeze(-1))
 
     def remarks(self, roster: Roster, present: Tensor | None) -> list[str]:
         """Say of silos that are absent whenever there is a choice."""
