@@ -8,6 +8,7 @@ was reserved stays charged.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -29,7 +30,8 @@ class Keeper:
 
     `every` is the number of rounds in a block; None lets a block take about half a minute. `asks` says
     what a training asks of a silo's data set. With `partial` a silo that cannot pay for all rounds takes
-    part in those that it can pay for. `pace` is how many seconds a round takes, here or in another training.
+    part in those that it can pay for. `pace` is how many seconds a door of a run takes, here or in another
+    training.
     """
 
     path: Path | None = None
@@ -40,6 +42,7 @@ class Keeper:
     partial: bool = False
     pace: float | None = None
     _total: int = 0
+    _doors: float = 1.0
     _silos: int = 0
     _until: int = 0
     _block: tuple[int, float] = (0, 0.0)
@@ -52,12 +55,15 @@ class Keeper:
     def begin(self, label: str, plan: Plan, silos: int) -> Checkpoint | None:
         """Give the checkpoint to go on from; else claim the runs in every ledger."""
         self._total, self._silos = len(plan.counts.calls), silos
+        calls = sum(map(len, plan.counts.calls))
+        self._doors = max(1.0, calls / self._total) * len(plan.silos)  # of a round, in all runs
         self._sealed, self._whole = plan.counts.sealed, plan.merge is not None
         point = load(self.path, self.key) if self.path is not None else None
         if self.meter is not None:
             asked = [self.asks(label, plan, k) for k in range(silos)]
             if point is not None:
                 self.meter.go_on(asked, point.claims)
+                self.meter.catch_up(point.state.round, self._digest_of(point.state))
             else:
                 self.meter.claim(asked, self.partial)
             self._claims = self.meter.claims
@@ -90,15 +96,18 @@ class Keeper:
             return
         began, when = self._block
         if state.round > began:
-            self.pace = (time.perf_counter() - when) / (state.round - began)
+            self.pace = (time.perf_counter() - when) / (state.round - began) / self._doors
             self._measured = True
         if self.path is not None:
             save(self.path, self.key, Checkpoint(state, history, self._claims))
         if self.meter is not None and state.round > began:
-            told = State(state.round, state.shared, None) if self._whole else state  # what is at home is raw
-            self._digest = digest_of(told, self._sealed)
+            self._digest = self._digest_of(state)
             if state.round == self._total:
                 self.meter.commit(self._digest)
+
+    def _digest_of(self, state: State) -> str:
+        told = State(state.round, state.shared, None) if self._whole else state  # what is at home is raw
+        return digest_of(told, self._sealed)
 
     def spent(self, runs: int) -> list[list[tuple[float, float]]] | None:
         """Give what each silo's ledger charged for each run; the same where all are charged as one."""
@@ -110,10 +119,10 @@ class Keeper:
     def _length(self) -> int:
         if self.every is not None:
             return self.every
-        if self._measured and self.pace is not None:
-            return max(1, int(SECONDS / max(self.pace, 1e-9)))
-        quick = self.pace is not None and self.pace * self._total < SECONDS / 3
-        return self._total if quick else max(1, self._total // 20)
+        each = math.inf if self.pace is None else self.pace * self._doors
+        if self._measured:
+            return max(1, int(SECONDS / max(each, 1e-9)))
+        return self._total if each * self._total < SECONDS / 3 else max(1, self._total // 20)
 
     def finish(self) -> None:
         """Remove the checkpoint of a training whose results are saved."""

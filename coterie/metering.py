@@ -247,6 +247,17 @@ class Meter:
                     )
             self.rounds.append(min(int(state.runs[run]["allowed"]) for run in runs))
 
+    def catch_up(self, done: int, digest: str) -> None:
+        """Commit the block before a checkpoint, if the training was stopped before it could be committed."""
+        self._open = {}
+        for k, ledger in enumerate(self.ledgers):
+            state = ledger.state()
+            own = [seq for seq, row in state.reservations.items() if runs_of(row) == self.claims[k]]
+            end = min(done, self.rounds[k])
+            if own and own[-1] not in state.committed and state.reservations[own[-1]]["last"] == end:
+                self._open[k] = own[-1]
+        self.commit(digest)
+
     def present(self, number: int) -> list[int]:
         """Give the places of the silos that may take part in a round."""
         return [k for k, rounds in enumerate(self.rounds) if number < rounds]

@@ -295,6 +295,48 @@ def test_what_was_done_is_committed_though_the_next_block_is_refused(federation,
         assert state.committed == set(state.reservations)
 
 
+@pytest.mark.parametrize("at", [2, 4, 6])
+def test_a_block_whose_checkpoint_is_there_is_committed_when_it_goes_on(federation, tmp_path, at):
+    """Stopped after a checkpoint and before the commit: what is in the checkpoint happened."""
+    made = experiment(federation, FedAvg(), rounds=6)
+    meter, plan = meter_of(made, tmp_path)
+    path = tmp_path / "checkpoint"
+
+    def stops(number, _score):
+        if number == at:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        made.train(plan, stops, Keeper(path, "key", meter, every=2))
+    again = meter_of(made, tmp_path)[0]
+    made.train(plan, keeper=Keeper(path, "key", again, every=2))
+    for ledger in again.ledgers:
+        state = ledger.state()
+        assert [row["last"] for row in state.reservations.values()] == [2, 4, 6]
+        assert state.committed == set(state.reservations)
+
+
+def test_rounds_that_were_lost_stay_uncommitted(federation, tmp_path):
+    """Stopped between two checkpoints: nothing says that the block happened, and it is charged again."""
+    made = experiment(federation, FedAvg(), rounds=6)
+    meter, plan = meter_of(made, tmp_path, [(50.0, 1e-1)] * 3)
+    path = tmp_path / "checkpoint"
+
+    def stops(number, _score):
+        if number == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        made.train(plan, stops, Keeper(path, "key", meter, every=2))
+    again = meter_of(made, tmp_path, [(50.0, 1e-1)] * 3)[0]
+    made.train(plan, keeper=Keeper(path, "key", again, every=2))
+    for ledger in again.ledgers:
+        state = ledger.state()
+        assert [row["last"] for row in state.reservations.values()] == [2, 4, 4, 6]
+        assert len(state.committed) == 3
+        assert sorted(state.reservations)[1] not in state.committed
+
+
 def test_a_quick_training_after_another_is_one_block(federation, tmp_path):
     """The pace of one training tells how long the next may go without a checkpoint."""
     made = experiment(federation, FedAvg(), rounds=40)
@@ -306,6 +348,17 @@ def test_a_quick_training_after_another_is_one_block(federation, tmp_path):
         blocks.append([row["last"] for row in meter.ledgers[0].state().reservations.values()])
         assert keeper.pace is not None
     assert [found[0] for found in blocks] == [2, 40, 2]
+
+
+def test_the_pace_is_that_of_one_run(federation, tmp_path):
+    """Many runs together take longer: they are not one block because one run was quick."""
+    firsts = []
+    for settings in (1, 60):
+        made = experiment(federation, MRMTL(lam=[0.1 + 0.01 * n for n in range(settings)]), rounds=40)
+        meter, plan = meter_of(made, tmp_path / str(settings), [(1e4, 0.5)] * 3)
+        made.train(plan, keeper=Keeper(meter=meter, pace=0.005))
+        firsts.append(next(iter(meter.ledgers[0].state().reservations.values()))["last"])
+    assert firsts == [40, 2]
 
 
 def test_going_on_with_the_ledger_of_another_run_is_refused(federation, tmp_path):

@@ -120,6 +120,8 @@ def test_a_cluster_that_too_few_chose_copies_the_largest():
     assert torch.equal(_refilled(models, full, 0.0), models)
     assert torch.equal(_refilled(models, full, 0.8), models)  # an even share is 1.25
     assert _refilled(models, full, 0.9).tolist() == [[[6, 7], [6, 7], [6, 7], [6, 7]]]
+    few = torch.cat([full, torch.full((1, 95), -1)], 1)  # who has not come yet has chosen nothing
+    assert torch.equal(_refilled(models, few, 0.8), models)
 
 
 def test_clusters_start_again_only_while_silos_choose():

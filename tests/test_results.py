@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
 import torch
@@ -156,3 +157,13 @@ def test_the_table_of_silos_fits_a_terminal_with_any_number_of_methods(federatio
         assert sorted(row[5:]) == sorted(f"{run.silos[name].score:.3f}" for _, run in best)
         assert float(row[3]) >= max(run.silos[name].epsilon for run in result.runs)
     assert "and 2 more methods, see result.json" in text
+
+
+def test_a_method_that_diverged_is_not_among_the_best(federation):
+    made = [coterie.MRMTL(lam=lam) for lam in (0.01, 0.1, 1.0, 2.0, 3.0)]
+    privacy = coterie.Privacy(epsilon=4, delta=1e-3)
+    result = coterie.run(federation, [coterie.Local(), *made], privacy, rounds=2)
+    result.runs[0] = replace(result.runs[0], score=float("nan"))
+    out = Console(width=80, record=True, file=io.StringIO())
+    out.print(silo_table(result, [4.0] * 3, federation.sizes))
+    assert "local" not in out.export_text()

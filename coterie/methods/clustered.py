@@ -106,7 +106,7 @@ def _refilled(models: Tensor, choice: Tensor, least: float) -> Tensor:
     count = (choice.unsqueeze(1) == places.reshape(1, -1, 1)).sum(2)
     most = count.argmax(1, keepdim=True)
     nobody = count.sum(1, keepdim=True) == 0
-    enough = max(1.0, least * choice.shape[1] / models.shape[1])
+    enough = (least * count.sum(1, keepdim=True) / models.shape[1]).clamp(min=1)  # of those who have chosen
     source = torch.where((count >= enough) | nobody, places.unsqueeze(0), most)
     return models.gather(1, source.unsqueeze(-1).expand_as(models))
 

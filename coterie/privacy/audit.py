@@ -15,8 +15,8 @@ from .ledger import Identity, read_ledger
 from .rows import Entry, State, runs_of
 from .runplan import RunPlan
 
-NUMBERS = {"epsilon", "delta", "order", "size", "rounds", "allowed", "first", "last"}
-NUMBERS |= {"noise", "rate", "count", "run", "reservation", "as_example", "time"}
+WHOLE = {"order", "size", "rounds", "allowed", "first", "last", "count", "run", "reservation"}
+NUMBERS = WHOLE | {"epsilon", "delta", "noise", "rate", "as_example", "time"}
 
 
 @dataclass(frozen=True)
@@ -101,11 +101,11 @@ def _check_row(state: State, entry: Entry) -> None:
 
 def _check_numbers(content: Any) -> None:
     """Refuse text, or yes and no, where a number must be: what is read must be what was written."""
-    pairs = content.items() if isinstance(content, dict) else ()
-    for key, value in pairs:
-        known = type(value) in (int, float) or (key == "as_example" and value is None)
+    for key, value in content.items() if isinstance(content, dict) else ():
+        kinds = (int,) if key in WHOLE else (int, float)
+        known = type(value) in kinds or (key == "as_example" and value is None)
         if key in NUMBERS and not known:
-            raise Problem(f"{key}: expected a number, got {value!r}")
+            raise Problem(f"{key}: expected a {'whole ' * (key in WHOLE)}number, got {value!r}")
     for value in content.values() if isinstance(content, dict) else content:
         if isinstance(value, dict | list):
             _check_numbers(value)
@@ -117,7 +117,8 @@ def _check_new_budget(state: State, body: dict[str, Any]) -> None:
         raise Problem(f"({epsilon}, {delta}) is no budget")
     now = state.budgets.get(body["unit"])
     raised = now is not None and (epsilon > now[0] or delta > now[1])
-    if raised and not (body["raised"] is True and str(body["reason"]).strip()):
+    said = isinstance(body["reason"], str) and body["reason"].strip()
+    if raised and not (body["raised"] is True and said):
         raise Problem("the budget was raised without saying so")
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from rich.box import SIMPLE_HEAD
+from rich.markup import escape
 from rich.table import Table
 
 from ..experiment import Experiment
@@ -71,22 +72,24 @@ def silo_table(result: Result, budgets: Sequence[float], sizes: Sequence[int]) -
     firsts = {run.label: run for run in reversed(result.runs)}
     pick = max if result.task.higher_is_better else min
     means = {label_of(row["method"], row["settings"]): row["mean"] for row in result.summary}
-    best = sorted(means, key=lambda label: means[label], reverse=pick is max)[:MOST_METHODS]
+    sign = -1 if pick is max else 1
+    best = sorted(means, key=lambda label: (math.isnan(means[label]), sign * means[label]))[:MOST_METHODS]
     labels = [label for label in dict.fromkeys(run.label for run in result.runs) if label in best]
     table = compact(f"Each silo: budget, spending, test {result.task.metric} (first seed)")
     table.add_column("silo", no_wrap=True)
     for name in ("size", "budget", "spent", "noise"):
         table.add_column(name, justify="right", no_wrap=True)
     for name in labels:
-        table.add_column(name, justify="right", overflow="fold", min_width=len("0.000"))
+        table.add_column(escape(name), justify="right", overflow="fold", min_width=len("0.000"))
     for k, name in enumerate(result.names[:MOST_SILOS]):
         records = [run.silos[name] for run in firsts.values()]
         scores = [firsts[label].silos[name].score for label in labels]
-        marked = [f"[bold]{s:.3f}[/]" if s == pick(scores) else f"{s:.3f}" for s in scores]
+        top = pick((s for s in scores if not math.isnan(s)), default=None)
+        marked = [f"[bold]{s:.3f}[/]" if s == top else f"{s:.3f}" for s in scores]
         noises = {f"{record.noise:.2f}" for record in records}
         noise = noises.pop() if len(noises) == 1 else "differs"
         spent = shown(max(record.epsilon for record in records))
-        row = (name, str(sizes[k]), number(budgets[k]), spent, noise)
+        row = (escape(name), str(sizes[k]), number(budgets[k]), spent, noise)
         table.add_row(*row, *marked)
     more = {"silos": len(result.names) - MOST_SILOS, "methods": len(firsts) - len(labels)}
     told = [f"{count} more {what}" for what, count in more.items() if count > 0]
@@ -116,7 +119,7 @@ def _plan_table(silos: tuple[SiloPlan, ...], labels: list[str]) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     for silo in silos[:MOST_SILOS]:
         table.add_row(
-            silo.name,
+            escape(silo.name),
             str(silo.work.size),
             f"{silo.rate:.3g}",
             str(silo.steps),
@@ -165,7 +168,7 @@ def federation_table(federation: Federation) -> Table:
             label = " " * len("labels ") + picture if _fits(federation) else picture
         else:
             label = f"{float(silo.y.mean()):.3f} ({float(silo.y.std()) if len(silo.y) > 1 else 0:.3f})"
-        table.add_row(silo.name, str(len(silo.y)), str(len(silo.test_y)), bar, label)
+        table.add_row(escape(silo.name), str(len(silo.y)), str(len(silo.test_y)), bar, label)
     if len(federation) > 2 * MOST_SILOS:
         table.caption = f"and {len(federation) - 2 * MOST_SILOS} more silos"
     return table
