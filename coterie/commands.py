@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,6 +38,7 @@ from .privacy.published_merges import published_for_merges
 from .report.folder import Folder, next_free
 from .report.tables import plan_tables, silo_table, summary_table
 from .result import SIMULATED, UNACCOUNTED, Result
+from .stopping import after_the_round, undisturbed
 
 
 def progress_bar(console: Console) -> Progress:
@@ -346,28 +346,11 @@ def train_one(experiment: Experiment, plan: Plan, bars: Progress, keeper: Keeper
         if score is not None:
             bars.update(bar, score=f"{experiment.task.metric} {score:.4f}")
 
-    return experiment.train(plan, hear, keeper)
+    def told() -> None:
+        tell(bars.console, "Stopping when this round has ended (Ctrl-C again: at once)")
 
-
-class undisturbed:  # noqa: N801
-    """Holds Ctrl-C back while files are written."""
-
-    def __enter__(self) -> None:
-        self.heard = False
-        self.before: Any = None
-        try:
-            self.before = signal.signal(signal.SIGINT, self._hear)
-        except ValueError:  # not the main thread
-            self.before = None
-
-    def _hear(self, *_: Any) -> None:
-        self.heard = True
-
-    def __exit__(self, *_: Any) -> None:
-        if self.before is not None:
-            signal.signal(signal.SIGINT, self.before)
-        if self.heard:
-            raise KeyboardInterrupt
+    with after_the_round(told) as keeper.stopping:
+        return experiment.train(plan, hear, keeper)
 
 
 def open_config(

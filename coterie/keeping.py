@@ -3,7 +3,8 @@
 Between two checkpoints lies a block of rounds. It is reserved in every ledger before its first
 round; after its last round the checkpoint is written, then the block is committed, together with
 the reservation of the next one. Killed at any instant, a training goes on from its checkpoint; what
-was reserved stays charged.
+was reserved stays charged. Asked to stop, it ends its round and writes its checkpoint, and the rounds
+that were not done are given back.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from .plan import Plan
 from .privacy.filters import Spent
 from .privacy.runplan import RunPlan
 from .simulate import State
+from .stopping import after_the_round
 
 SECONDS = 30.0
 
@@ -40,6 +42,7 @@ class Keeper:
     every: int | None = None
     asks: Callable[[str, Plan, int], list[RunPlan]] = run_plans
     partial: bool = False
+    stopping: after_the_round | None = None
     pace: float | None = None
     _total: int = 0
     _doors: float = 1.0
@@ -51,6 +54,7 @@ class Keeper:
     _sealed: tuple[bool, ...] = ()
     _whole: bool = False
     _digest: str | None = None
+    _again: int = 0
 
     def begin(self, label: str, plan: Plan, silos: int) -> Checkpoint | None:
         """Give the checkpoint to go on from; else claim the runs in every ledger."""
@@ -64,6 +68,7 @@ class Keeper:
             if point is not None:
                 self.meter.go_on(asked, point.claims)
                 self.meter.catch_up(point.state.round, self._digest_of(point.state))
+                self._again = self.meter.repeat(point.state.round)
             else:
                 self.meter.claim(asked, self.partial)
             self._claims = self.meter.claims
@@ -74,7 +79,7 @@ class Keeper:
     def before(self, number: int) -> list[int]:
         """Reserve a block where one begins; give the places of the silos that take part in the round."""
         if number >= self._until:
-            self._until = min(self._total, number + self._length())
+            self._until = min(self._total, max(number + self._length(), self._again))
             self._block = number, time.perf_counter()
             if self.meter is not None:
                 self.meter.reserve(number, self._until, self._digest)
@@ -84,17 +89,19 @@ class Keeper:
         present = self.meter.present(number)
         if not present:
             why = next(iter(self.meter.left.values()), "their budgets are spent")
+            again = "give the same command again" if self.meter.may_go_on else "begin anew with another --out"
             raise Spent(
                 f"round {number}: no silo can go on ({why}): raise the budgets with `coterie ledger budget`,"
-                " then begin anew with another --out"
+                f" then {again}"
             )
         return present
 
     def after(self, state: State, history: History) -> None:
         """Write the checkpoint where a block ends; the block is committed with the next, or the last now."""
-        if state.round != self._until:
-            return
         began, when = self._block
+        stop = self.path is not None and self.stopping is not None and self.stopping.asked()
+        if state.round != self._until and not (stop and state.round > began):
+            return
         if state.round > began:
             self.pace = (time.perf_counter() - when) / (state.round - began) / self._doors
             self._measured = True
@@ -102,8 +109,10 @@ class Keeper:
             save(self.path, self.key, Checkpoint(state, history, self._claims))
         if self.meter is not None and state.round > began:
             self._digest = self._digest_of(state)
-            if state.round == self._total:
-                self.meter.commit(self._digest)
+            if stop or state.round == self._total:
+                self.meter.commit(self._digest, state.round)
+        if stop and state.round < self._total:
+            raise KeyboardInterrupt
 
     def _digest_of(self, state: State) -> str:
         told = State(state.round, state.shared, None) if self._whole else state  # what is at home is raw

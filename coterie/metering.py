@@ -258,6 +258,37 @@ class Meter:
                 self._open[k] = own[-1]
         self.commit(digest)
 
+    def repeat(self, first: int) -> int:
+        """Give the end of the rounds after `first` that were reserved before and have to be repeated.
+
+        They are charged anew: silos that cannot pay for them leave; if none can, nothing is charged.
+        """
+        ends: list[int] = [first]
+        refused: dict[int, Spent] = {}
+        for k, ledger in enumerate(self.ledgers):
+            state = ledger.state()
+            end = max((last for _, last in state.reserved(self.claims[k][0])), default=0)
+            ends.append(end)
+            if first < end:
+                try:
+                    state.filter.check_reserve(state, self.claims[k], first, end)
+                except Spent as problem:
+                    refused[k] = problem
+        if refused and len(refused) == sum(first < rounds for rounds in self.rounds):
+            k = min(refused)
+            raise Spent(
+                f"silo '{self.names[k]}': {refused[k]}, nor do those of the others: raise the budgets with"
+                " `coterie ledger budget`, then give the same command again; nothing was charged"
+            )
+        for k, why in refused.items():
+            self.rounds[k], self.left[self.names[k]] = first, str(why)
+        return max(ends)
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether claims have rounds left for which budgets were too small when they came."""
+        return any(text.startswith("rounds ") for text in self.left.values())
+
     def present(self, number: int) -> list[int]:
         """Give the places of the silos that may take part in a round."""
         return [k for k, rounds in enumerate(self.rounds) if number < rounds]
@@ -291,9 +322,11 @@ class Meter:
                 self.streams.begin(self.names[k], row.hash, first, min(last, self.rounds[k]))
                 self._open[k] = row.seq
 
-    def commit(self, digest: str) -> None:
-        """Record that the reserved rounds happened."""
-        at_once(lambda k: self.ledgers[k].commit(self._open[k], digest), self._open)
+    def commit(self, digest: str, done: int | None = None) -> None:
+        """Record that the reserved rounds happened: all, or those before `done`, and no more will."""
+        for name in self.names:
+            self.streams.end(name)
+        at_once(lambda k: self.ledgers[k].commit(self._open[k], digest, done), self._open)
         self._open = {}
 
     def notes(self) -> list[str]:

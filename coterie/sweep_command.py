@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .build import make_experiments
 from .checkpoint import key_of
-from .commands import meters_for, notes_of, progress_bar, run_config, tell, train_one, undisturbed
+from .commands import meters_for, notes_of, progress_bar, run_config, tell, train_one
 from .config import Config, Tuning
 from .errors import Problem
 from .experiment import Experiment
@@ -29,6 +29,7 @@ from .privacy.trials import Trials
 from .report.folder import Folder, next_free, published_facts, statement_for, write_json
 from .report.tables import summary_table
 from .result import UNACCOUNTED, Result, file_names, label_of
+from .stopping import undisturbed
 from .streams import seed_for
 from .sweep import (
     Sweep,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from coterie.metering import make_meter, open_ledgers
 from coterie.privacy.accountant import epsilon_of
 from coterie.privacy.events import Event
 from coterie.privacy.ledger import Identity, open_ledger
@@ -24,3 +25,12 @@ def ledger(tmp_path, epsilon=100.0, delta=1e-3, filter="basic"):
 
 def spent(book, adversary="server"):
     return book.state().total("example", adversary)
+
+
+def meter_of(made, tmp_path, budgets=None, filter="basic"):
+    """Make the meter of an experiment, with new ledgers where there are none, and its plan."""
+    plan = made.plan()
+    budgets = budgets or [(silo.budget, silo.delta) for silo in plan.silos[0]]
+    for made_now in open_ledgers(tmp_path / "ledgers", made.federation, "made up", budgets, filter):
+        made_now.close()
+    return make_meter(tmp_path / "ledgers", made.federation, "made up", budgets), plan

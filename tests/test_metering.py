@@ -18,12 +18,12 @@ from coterie.checkpoint import Checkpoint, load, save
 from coterie.errors import Problem
 from coterie.keeping import Keeper
 from coterie.messages import pack
-from coterie.metering import EntropyStreams, identities, make_meter, run_plans, secret_of
+from coterie.metering import EntropyStreams, identities, run_plans, secret_of
 from coterie.methods import MRMTL, FedAvg, Local
 from coterie.privacy.audit import check_ledger
 from coterie.privacy.filters import Spent
-from coterie.privacy.ledger import Ledger
 from coterie.simulate import State
+from tests.books import meter_of
 from tests.helpers import experiment
 
 ROOT = Path(__file__).parent.parent
@@ -47,12 +47,6 @@ def test_a_metered_training_killed_at_any_instant_never_shows_less_than_was_rele
     facts = kill("metered", 25, tmp_path)
     assert facts["killed"] >= 25
     assert facts["with a checkpoint"] > 5
-
-
-def meter_of(made, tmp_path, budgets=None):
-    plan = made.plan()
-    budgets = budgets or [(silo.budget, silo.delta) for silo in plan.silos[0]]
-    return make_meter(tmp_path / "ledgers", made.federation, "made up", budgets), plan
 
 
 def test_a_metered_run_is_charged_as_planned(federation, tmp_path):
@@ -263,104 +257,6 @@ def test_ledgers_in_python(federation, tmp_path):
         coterie.run(federation, coterie.FedAvg(), privacy, **(ask | {"ledger": tmp_path / "none"}))
 
 
-def test_a_block_is_committed_after_its_checkpoint_is_on_disk(federation, tmp_path):
-    made = experiment(federation, FedAvg(), rounds=6)
-    meter, plan = meter_of(made, tmp_path)
-    path, seen = tmp_path / "checkpoint", []
-    for ledger in meter.ledgers:
-
-        def commit(rows, reservation, digest, ledger=ledger):
-            seen.append((load(path, "key").state.round, rows.state.reservations[reservation]["last"]))
-            Ledger._commit(ledger, rows, reservation, digest)
-
-        ledger._commit = commit
-    made.train(plan, keeper=Keeper(path, "key", meter, every=2))
-    assert seen == [(last, last) for last in (2, 4, 6) for _ in meter.ledgers]
-
-
-def test_what_was_done_is_committed_though_the_next_block_is_refused(federation, tmp_path):
-    """A silo whose owner lowers its budget leaves; its last rounds are recorded as done."""
-    made = experiment(federation, FedAvg(), rounds=6)
-    meter, plan = meter_of(made, tmp_path)
-
-    def lower(number, _score):
-        if number == 1:
-            meter.ledgers[0].set_budget("example", 0.01, 1e-6)
-
-    made.train(plan, lower, Keeper(meter=meter, every=2))
-    first, second = (ledger.state() for ledger in meter.ledgers[:2])
-    assert [row["last"] for row in first.reservations.values()] == [2]
-    assert [row["last"] for row in second.reservations.values()] == [2, 4, 6]
-    for state in (first, second):
-        assert state.committed == set(state.reservations)
-
-
-@pytest.mark.parametrize("at", [2, 4, 6])
-def test_a_block_whose_checkpoint_is_there_is_committed_when_it_goes_on(federation, tmp_path, at):
-    """Stopped after a checkpoint and before the commit: what is in the checkpoint happened."""
-    made = experiment(federation, FedAvg(), rounds=6)
-    meter, plan = meter_of(made, tmp_path)
-    path = tmp_path / "checkpoint"
-
-    def stops(number, _score):
-        if number == at:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        made.train(plan, stops, Keeper(path, "key", meter, every=2))
-    again = meter_of(made, tmp_path)[0]
-    made.train(plan, keeper=Keeper(path, "key", again, every=2))
-    for ledger in again.ledgers:
-        state = ledger.state()
-        assert [row["last"] for row in state.reservations.values()] == [2, 4, 6]
-        assert state.committed == set(state.reservations)
-
-
-def test_rounds_that_were_lost_stay_uncommitted(federation, tmp_path):
-    """Stopped between two checkpoints: nothing says that the block happened, and it is charged again."""
-    made = experiment(federation, FedAvg(), rounds=6)
-    meter, plan = meter_of(made, tmp_path, [(50.0, 1e-1)] * 3)
-    path = tmp_path / "checkpoint"
-
-    def stops(number, _score):
-        if number == 3:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        made.train(plan, stops, Keeper(path, "key", meter, every=2))
-    again = meter_of(made, tmp_path, [(50.0, 1e-1)] * 3)[0]
-    made.train(plan, keeper=Keeper(path, "key", again, every=2))
-    for ledger in again.ledgers:
-        state = ledger.state()
-        assert [row["last"] for row in state.reservations.values()] == [2, 4, 4, 6]
-        assert len(state.committed) == 3
-        assert sorted(state.reservations)[1] not in state.committed
-
-
-def test_a_quick_training_after_another_is_one_block(federation, tmp_path):
-    """The pace of one training tells how long the next may go without a checkpoint."""
-    made = experiment(federation, FedAvg(), rounds=40)
-    blocks = []
-    for pace in (None, 1e-4, 1.0):
-        meter, plan = meter_of(made, tmp_path / str(pace))
-        keeper = Keeper(meter=meter, pace=pace)
-        made.train(plan, keeper=keeper)
-        blocks.append([row["last"] for row in meter.ledgers[0].state().reservations.values()])
-        assert keeper.pace is not None
-    assert [found[0] for found in blocks] == [2, 40, 2]
-
-
-def test_the_pace_is_that_of_one_run(federation, tmp_path):
-    """Many runs together take longer: they are not one block because one run was quick."""
-    firsts = []
-    for settings in (1, 60):
-        made = experiment(federation, MRMTL(lam=[0.1 + 0.01 * n for n in range(settings)]), rounds=40)
-        meter, plan = meter_of(made, tmp_path / str(settings), [(1e4, 0.5)] * 3)
-        made.train(plan, keeper=Keeper(meter=meter, pace=0.005))
-        firsts.append(next(iter(meter.ledgers[0].state().reservations.values()))["last"])
-    assert firsts == [40, 2]
-
-
 def test_going_on_with_the_ledger_of_another_run_is_refused(federation, tmp_path):
     made = experiment(federation, FedAvg(), rounds=4)
     meter, plan = meter_of(made, tmp_path, [(50.0, 1e-1)] * 3)
@@ -372,27 +268,3 @@ def test_going_on_with_the_ledger_of_another_run_is_refused(federation, tmp_path
     for wrong, rows in ((other, meter.claims), (asked, [[99]] * 3)):
         with pytest.raises(Problem, match="does not have the run that the checkpoint goes on with"):
             meter_of(made, tmp_path, [(50.0, 1e-1)] * 3)[0].go_on(wrong, rows)
-
-
-def test_where_no_silo_can_go_on_the_training_stops_and_can_be_taken_up(federation, tmp_path):
-    """A killed run whose ledgers have no room for repeats is not finished by doing nothing."""
-    made = experiment(federation, FedAvg(), rounds=6, epsilon=2.0)
-    meter, plan = meter_of(made, tmp_path)
-    path = tmp_path / "checkpoint"
-
-    def dies(number, _score):
-        if number == 3:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        made.train(plan, dies, Keeper(path, "key", meter, every=2))
-    again = meter_of(made, tmp_path)[0]
-    with pytest.raises(Spent, match=r"round 2: no silo can go on .*: raise the budgets"):
-        made.train(plan, keeper=Keeper(path, "key", again, every=2))
-    for ledger in again.ledgers:
-        ledger.set_budget("example", 9.0, 1e-1, reason="a crash", higher=True)
-    later = meter_of(made, tmp_path)[0]
-    result = made.train(plan, keeper=Keeper(path, "key", later, every=2))
-    assert result.runs[0].silos["silo-0"].epsilon > 2.0
-    assert any("3 silo(s) repeated rounds" in note for note in made.notes)
-    assert sum(last - first for first, last in later.account(0, 0).rounds) == 8

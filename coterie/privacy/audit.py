@@ -92,6 +92,8 @@ def _check_row(state: State, entry: Entry) -> None:
     elif entry.kind == "commit":
         if body["reservation"] not in state.reservations:
             raise Problem(f"row {body['reservation']} is committed, which is no reservation")
+        if "last" in body:
+            state.check_shorter(body["reservation"], body["last"])
     elif entry.kind == "cancel":
         if body["run"] not in state.runs or state.reserved(body["run"]):
             raise Problem(f"run {body['run']} is cancelled, which is none, or has released something")

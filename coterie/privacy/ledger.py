@@ -200,9 +200,13 @@ class Ledger:
                 self._commit(rows, *done)
             return _reserve(rows, runs, first, last)
 
-    def commit(self, reservation: int, digest: str) -> None:
-        """Record that reserved rounds happened, with a digest of what came out."""
-        self.commit_all([reservation], digest)
+    def commit(self, reservation: int, digest: str, done: int | None = None) -> None:
+        """Record that reserved rounds happened, with a digest of what came out.
+
+        With `done` only the rounds before it did, and no other of them ever will: they are given back.
+        """
+        with self.change() as rows:
+            self._commit(rows, reservation, digest, done)
 
     def commit_all(self, reservations: Sequence[int], digest: str) -> None:
         """Record that several reservations happened."""
@@ -212,10 +216,14 @@ class Ledger:
             for reservation in reservations:
                 self._commit(rows, reservation, digest)
 
-    def _commit(self, rows: Changes, reservation: int, digest: str) -> None:
+    def _commit(self, rows: Changes, reservation: int, digest: str, done: int | None = None) -> None:
         if reservation not in rows.state.reservations:
             raise Problem(f"ledger '{self.path}': row {reservation} is no reservation")
-        rows.add("commit", {"reservation": reservation, "digest": digest})
+        body = {"reservation": reservation, "digest": digest}
+        if done is not None and done < rows.state.reservations[reservation]["last"]:
+            rows.state.check_shorter(reservation, done)
+            body["last"] = done
+        rows.add("commit", body)
 
     def cancel(self, run: int) -> None:
         """Take back a run that never reserved a round: nothing of it was released."""

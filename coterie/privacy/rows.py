@@ -81,9 +81,27 @@ class State:
                 self._spans[run] = (*self.reserved(run), (body["first"], body["last"]))
         elif entry.kind == "commit":
             self.committed.add(body["reservation"])
+            if "last" in body:
+                self._shorten(body["reservation"], body["last"])
         elif entry.kind == "cancel":
             del self.runs[body["run"]]
             self.sums.clear()
+
+    def check_shorter(self, reservation: int, last: int) -> None:
+        """Refuse to give back rounds of a reservation that is not the newest of its runs, or committed."""
+        body = self.reservations[reservation]
+        span = body["first"], body["last"]
+        newest = all(self.reserved(run)[-1:] == (span,) for run in runs_of(body))
+        if reservation in self.committed or not newest or not span[0] < last <= span[1]:
+            raise Problem(f"the rounds from {last} of row {reservation} cannot be given back")
+
+    def _shorten(self, reservation: int, last: int) -> None:
+        """Give back the rounds of a reservation that were not done."""
+        body = self.reservations[reservation]
+        for run in runs_of(body):
+            self._spans[run] = (*self.reserved(run)[:-1], (body["first"], last))
+        self.charges = {key: found for key, found in self.charges.items() if key[0] not in runs_of(body)}
+        self.sums.clear()
 
     def _add_to_sums(self, run: int) -> None:
         """Add a new run to the sums that are known, so that they need not be found anew."""
