@@ -226,7 +226,7 @@ def _find_in_ledger(content: dict[str, Any], folder: Path) -> None:
     named, said = content["ledger"], content["guarantee"]
     if named is None:
         raise Problem("statement: it names no ledger: the run was not metered")
-    path = folder / Path(named["file"]).name
+    path = folder if folder.is_file() else folder / Path(named["file"]).name
     report = check_ledger(path)
     ledger = read_ledger(path)
     entries = ledger.entries()

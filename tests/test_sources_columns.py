@@ -123,6 +123,16 @@ def test_a_file_without_features_or_rows_is_refused(tmp_path):
         clinics(path)
 
 
+def test_a_word_among_numbers_is_told_by_column_and_row(tmp_path):
+    rows = "\n".join(f"a,{value},0" for value in (1, 2, "n/k", 4))
+    path = tmp_path / "t.csv"
+    path.write_text(f"silo,dose,y\n{rows}\n")
+    with refused(
+        "column 'dose' of 't.csv' has 3 numbers and 1 value(s) that are none, the first 'n/k' in row 3"
+    ):
+        read(path, silo_column="silo", target_column="y")
+
+
 def test_a_text_column_of_very_many_values_is_refused(tmp_path):
     path = tmp_path / "many.csv"
     pd.DataFrame({"ill": [0, 1] * 60, "name": [f"n{i}" for i in range(120)]}).to_csv(path, index=False)

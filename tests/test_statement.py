@@ -140,6 +140,20 @@ def test_the_page_shows_bounds_rounded_the_safe_way():
     assert "no privacy" in page(make(events=(Event("gaussian", 0.0),), budget=math.inf))
 
 
+def test_the_page_of_a_simulation_is_not_to_be_signed():
+    simulated = page(make())
+    assert "A simulation: whoever knows its seed knows the noise" in simulated
+    assert "signature" not in simulated
+    metered = {**make(), "ledger": {"file": "north.ledger", "head": "0" * 64, "run": 2, "total": {}}}
+    assert "signature" in page(metered)
+    assert "A simulation" not in page(metered)
+
+
+def test_who_checks_the_page_is_told_of_the_file_beside_it():
+    with pytest.raises(Problem, match="check the JSON file beside it"):
+        verify(page(make()))
+
+
 def test_statements_of_a_metered_run_are_found_in_their_ledger(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("c.toml").write_text(

@@ -48,19 +48,36 @@ def test_the_table_has_a_column_for_each_value():
     text = markdown(result(*SWEPT, run("local", 0.7), run("ditto", 0.9, epsilon=2)))
     lines = text.splitlines()
     assert lines[0] == "Test mse (lower is better), 1 silos, 2 seed(s), by epsilon."
-    assert lines[2:] == [
+    assert lines[2:7] == [
         "| method | 1 | 2 | 20 |",
         "| --- | --- | --- | --- |",
         "| mr-mtl lam=1 | 0.5000 | 0.3000 | 0.1500 |",
         "| local | 0.7000 | 0.7000 | 0.7000 |",
         "| ditto |  | 0.9000 |  |",
     ]
+    assert "Tuning not accounted" in lines[-2]
+    assert lines[-1].startswith("Scores are those of a simulation")
 
 
 def test_without_a_line_the_table_has_a_row_for_each_method():
     text = markdown(result(run("local", 0.7, 0), run("local", 0.5, 1), higher=True))
     assert "| local | 0.6000 | 0.1414 | 1.000 |" in text
     assert "higher is better" in text
+    assert "uning not accounted:" not in text  # one row: nothing to choose from
+
+
+def test_a_table_of_a_sweep_tells_how_its_tuning_was_paid_for():
+    made = result(*SWEPT)
+    made.tuning = {"trials": 3}
+    text = markdown(made)
+    assert "What tuning cost is in result.json" in text
+    assert "Tuning not accounted" not in text
+
+
+def test_nothing_released_is_not_shown_as_protected():
+    silent = run("local", 0.7)
+    silent.silos["north"] = SiloRecord(0.7, 0.0, 0.0, 0.0)
+    assert "| local | 0.7000 | - | - |" in markdown(result(silent))
 
 
 @pytest.mark.parametrize("key", ["epsilon", "lam"])

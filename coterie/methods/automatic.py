@@ -182,7 +182,7 @@ class Facts:
 
 @dataclass(frozen=True, kw_only=True)
 class MRMTLAuto(Method):
-    """MR-MTL with a pull for each silo that is estimated from what was released: no trials, no privacy.
+    """MR-MTL with a pull for each silo, estimated from what was released: without trials, at no extra cost.
 
     Silos do what they do in MR-MTL. The server keeps four vectors a silo, chooses every silo's pull from
     them after each round, and sends it with the mean.

@@ -33,7 +33,9 @@ class IFCA(Method):
     name: ClassVar[str] = "ifca"
     paper: ClassVar[str] = "Ghosh et al. 2020; Mansour et al. 2020"
     clusters: int = setting(4, minimum=1, whole=True, fixed=True, help="how many models there are")
-    choosing: float = setting(0.1, minimum=0, maximum=1, fixed=True, help="share of rounds with a choice")
+    choosing: float = setting(
+        0.1, minimum=0, maximum=1, fixed=True, help="share of rounds with a choice, one at least"
+    )
     spend: float = setting(0.1, minimum=1e-6, maximum=0.99, fixed=True, help="share of epsilon for choices")
     least: float = setting(
         0.25, minimum=0, maximum=1, fixed=True, help="part of an even share of silos that keeps a model"

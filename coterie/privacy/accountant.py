@@ -280,3 +280,12 @@ def shown(bound: float | None, digits: int = 3) -> str:
     if bound is None or math.isinf(bound):
         return "none"
     return f"{math.ceil(bound * 10**digits) / 10**digits:.{digits}f}"
+
+
+def shown_spent(bound: float) -> str:
+    """Show what was spent; a dash where nothing was released: what stays at home is not protected by it.
+
+    >>> shown_spent(0.0)
+    '-'
+    """
+    return "-" if bound == 0 else shown(bound)

@@ -154,9 +154,10 @@ class Ledger:
             now = rows.state.budgets.get(unit)
             raised = now is not None and (epsilon > now[0] or delta > now[1])
             if raised and not (higher and reason.strip()):
+                missing = "give a reason" if higher else "say so (--raise) and give a reason"
                 raise Problem(
                     f"ledger '{self.path}': the budget is ({now[0]:g}, {now[1]:g});"  # type: ignore[index]
-                    " to raise it say so (--raise) and give a reason (--reason)"
+                    f" to raise it {missing} (--reason)"
                 )
             body = {"unit": unit, "epsilon": epsilon, "delta": delta, "raised": raised, "reason": reason}
             rows.add("budget", body)

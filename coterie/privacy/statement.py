@@ -248,6 +248,8 @@ def verify(text: str) -> dict[str, Any]:
     The checksum finds damage. Who forges a statement can make a new checksum, but not a smaller
     epsilon for the same events; what events there were is what the ledger proves.
     """
+    if text.lstrip().startswith("<"):
+        raise Problem("statement: this is the page, which is to be read; check the JSON file beside it")
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:

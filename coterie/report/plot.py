@@ -128,7 +128,8 @@ def _curves(axes: Any, groups: dict[str, list[RunRecord]]) -> None:
             statistics.fmean(values)
             for values in zip(*([s for _, s in r.history] for r in runs), strict=True)
         ]
-        axes.plot(rounds, means, label=_wrapped(label), color=COLOURS[place % len(COLOURS)], lw=1.8)
+        style = "-" if place < len(COLOURS) else "--"
+        axes.plot(rounds, means, style, label=_wrapped(label), color=COLOURS[place % len(COLOURS)], lw=1.8)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if len(groups) <= 5:
         axes.legend(frameon=False, fontsize=8)

@@ -29,6 +29,7 @@ def page(content: dict[str, Any]) -> str:
         f"<h1>{escape(title)}</h1>",
         f"<p class='small'>method {escape(_method(content))}; {content['declared_size']} training examples"
         "</p>",
+        *_simulated(content),
         *_headline(said),
         *_unprotected(content),
         "<h2>Against whom</h2>",
@@ -61,13 +62,23 @@ def page(content: dict[str, Any]) -> str:
         f"<p class='small'>{escape(', '.join(f'{k} {v}' for k, v in content['software'].items()))}<br>"
         f"checksum <code>{escape(content['checksum'])}</code>; check the JSON file with"
         " <code>coterie statement verify FILE</code></p>",
-        "<p class='sign small'>date, name, signature</p>",
+        *([] if content["ledger"] is None else ["<p class='sign small'>date, name, signature</p>"]),
     ]
     body = "\n".join(parts)
     return (
         f"<!doctype html>\n<html lang='en'>\n<meta charset='utf-8'>\n<title>{escape(title)}</title>\n"
         f"<style>{STYLE}</style>\n<body>\n{body}\n</body>\n</html>\n"
     )
+
+
+def _simulated(content: dict[str, Any]) -> list[str]:
+    """Say above the number that a simulation protects nobody."""
+    if content["ledger"] is not None:
+        return []
+    return [
+        "<p class='warning'>A simulation: whoever knows its seed knows the noise. What follows would hold for"
+        " noise that nobody knows; it is not for release, nor to be signed.</p>"
+    ]
 
 
 def _headline(said: dict[str, Any]) -> list[str]:

@@ -7,8 +7,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..privacy.accountant import shown
-from ..result import Result, RunRecord, label_of
+from ..privacy.accountant import shown_spent
+from ..result import SIMULATED, UNACCOUNTED, Result, RunRecord, label_of
 
 ENOUGH = 3  # values of a setting that make a line
 
@@ -78,15 +78,29 @@ def markdown(result: Result) -> str:
                 label_of(row["method"], row["settings"]),
                 f"{row['mean']:.4f}",
                 f"{row['std']:.4f}" if row["seeds"] > 1 else "-",
-                shown(row["epsilon"]),
+                shown_spent(row["epsilon"]),
             ]
             for row in result.summary
         ]
-        return _table(f"{title}: mean and deviation over seeds", ["method", "mean", "±", "epsilon ≤"], rows)
+        heads = ["method", "mean", "±", "epsilon ≤"]
+        return _table(f"{title}: mean and deviation over seeds", heads, rows) + _caveats(result)
     lines = lines_over(result.runs, key)
     values = sorted({value for line in lines for value in line.values})
     rows = [[line.label, *(_cell(line, value) for value in values)] for line in lines]
-    return _table(f"{title}, by {key}", ["method", *(f"{value:g}" for value in values)], rows)
+    heads = ["method", *(f"{value:g}" for value in values)]
+    return _table(f"{title}, by {key}", heads, rows) + _caveats(result)
+
+
+def _caveats(result: Result) -> str:
+    """Say what the numbers do not tell."""
+    lines = [
+        "Units, deltas, and against whom an epsilon holds and against whom nothing protects: statements/."
+    ]
+    if result.tuning is not None:
+        lines.append("What tuning cost is in result.json and in the statements.")
+    elif len(result.summary) > 1:
+        lines.append(f"{UNACCOUNTED[:1].upper()}{UNACCOUNTED[1:]}.")
+    return "\n" + "\n".join([*lines, SIMULATED]) + "\n"
 
 
 def _cell(line: Line, value: float) -> str:

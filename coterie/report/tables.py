@@ -12,12 +12,13 @@ from rich.table import Table
 from ..experiment import Experiment
 from ..federation import Federation
 from ..plan import Plan, SiloPlan
-from ..privacy.accountant import shown
+from ..privacy.accountant import shown, shown_spent
 from ..result import Result, label_of
 from ..sources.catalogue import Entry
 
 MOST_SILOS = 20
 MOST_METHODS = 5
+SHORT = 9  # letters of a method's name above a column
 SHADES = " ░▒▓█"
 
 
@@ -59,7 +60,7 @@ def summary_table(result: Result) -> Table:
             f"{row['mean']:.4f}",
             f"{row['std']:.4f}" if row["seeds"] > 1 else "-",
             str(row["seeds"]),
-            shown(row["epsilon"]),
+            shown_spent(row["epsilon"]),
             size(row["bytes_up"]),
             f"{row['seconds']:.1f}",
             style=style,
@@ -79,8 +80,9 @@ def silo_table(result: Result, budgets: Sequence[float], sizes: Sequence[int]) -
     table.add_column("silo", no_wrap=True)
     for name in ("size", "budget", "spent", "noise"):
         table.add_column(name, justify="right", no_wrap=True)
+    letters = dict(zip(labels, "abcdefghij", strict=False)) if any(len(one) > SHORT for one in labels) else {}
     for name in labels:
-        table.add_column(escape(name), justify="right", overflow="fold", min_width=len("0.000"))
+        table.add_column(escape(letters.get(name, name)), justify="right", no_wrap=True)
     for k, name in enumerate(result.names[:MOST_SILOS]):
         records = [run.silos[name] for run in firsts.values()]
         scores = [firsts[label].silos[name].score for label in labels]
@@ -93,8 +95,12 @@ def silo_table(result: Result, budgets: Sequence[float], sizes: Sequence[int]) -
         table.add_row(*row, *marked)
     more = {"silos": len(result.names) - MOST_SILOS, "methods": len(firsts) - len(labels)}
     told = [f"{count} more {what}" for what, count in more.items() if count > 0]
-    if told:
-        table.caption = f"and {' and '.join(told)}, see result.json"
+    said = [f"and {' and '.join(told)}, see result.json"] if told else []
+    if more["methods"] > 0:
+        said.append(f"methods: the {len(labels)} best by their means")
+    key = [f"{letter}: {name}" for name, letter in letters.items()]
+    table.caption = escape("\n".join([*said, *key])) or None
+    table.caption_justify = "left"
     return table
 
 

@@ -43,6 +43,14 @@ def read(path: Path, silo_column: str | None, target_column: str | None, drop: S
                 f" first in row {missing[0] + 1}: fill it in or drop the row"
             )
     for column in text:
+        strange = np.flatnonzero(pd.to_numeric(rest[column], errors="coerce").isna())
+        if 0 < len(strange) < len(rest) / 2:
+            first = str(rest[column].iloc[strange[0]])
+            raise Problem(
+                f"data: column '{column}' of '{path.name}' has {len(rest) - len(strange)} numbers and"
+                f" {len(strange)} value(s) that are none, the first {first!r} in row {strange[0] + 1}:"
+                " mend it, or leave the column out with data.drop"
+            )
         if rest[column].nunique() > 100:
             raise Problem(
                 f"data: text column '{column}' of '{path.name}' has {rest[column].nunique()} different"
