@@ -13,7 +13,7 @@ import numpy as np
 
 from .errors import Problem
 from .privacy.ledger import Identity
-from .streams import Pair, Refilled
+from .streams import Pair, pair_of
 
 COINS = "\0coins"  # no silo has this name
 BEFORE = (-1, -1)  # any call
@@ -21,13 +21,16 @@ BEFORE = (-1, -1)  # any call
 
 @dataclass
 class Reserved:
-    """What a silo reserved: rounds, a salt drawn for them and kept nowhere, what each run was given last."""
+    """What a silo reserved: rounds, a salt drawn for them and kept nowhere, what each run was given last.
+
+    A run's generators are made once and only ever go on, so that nothing is drawn twice.
+    """
 
     first: int
     last: float
     salt: bytes
-    keyed: hashlib.blake2b
     given: dict[int, tuple[int, int]] = field(default_factory=dict)
+    generators: dict[int, Pair] = field(default_factory=dict)
 
 
 @dataclass
@@ -41,14 +44,11 @@ class EntropyStreams:
     secrets: dict[str, bytes]
     _reserved: dict[str, Reserved] = field(default_factory=dict)
     _merged: dict[str, set[tuple[int, int]]] = field(default_factory=dict)
-    _generators: Refilled = field(default_factory=Refilled)
 
     def begin(self, silo: str, row: str, first: int = 0, last: int | None = None) -> None:
         """Begin a reservation of the rounds from `first` to `last`, whose row has this hash."""
         salt = row.encode() + os.urandom(32)
-        start = f"door\0{silo}\0".encode() + salt
-        keyed = hashlib.blake2b(start, key=self.secrets[silo], digest_size=48)
-        self._reserved[silo] = Reserved(first, math.inf if last is None else last, salt, keyed)
+        self._reserved[silo] = Reserved(first, math.inf if last is None else last, salt)
         self._merged = {name: done for name, done in self._merged.items() if name in self.secrets}
         self._merged.pop(silo, None)
 
@@ -57,16 +57,19 @@ class EntropyStreams:
         self._reserved.pop(silo, None)
 
     def generators(self, run: int, silo: str, round_: int, call: int) -> Pair:
-        """Give the generators of one call of a door, once: calls come in the order of their rounds."""
+        """Give the generators for one call of a door, once: calls come in the order of their rounds."""
         own = self._reserved.get(silo)
         if own is None or not own.first <= round_ < own.last:
             raise Problem(f"round {round_} of '{silo}' was not reserved: it is not answered")
         if own.given.get(run, BEFORE) >= (round_, call):
             raise Problem(f"round {round_} of '{silo}' was answered before: it is never answered twice")
         own.given[run] = round_, call
-        keyed = own.keyed.copy()
-        keyed.update(b"%d\0%d\0%d" % (run, round_, call))
-        return self._generators.fill((run, silo), keyed.digest())
+        if run not in own.generators:
+            key = f"door\0{silo}\0{run}\0".encode() + own.salt
+            own.generators[run] = pair_of(
+                hashlib.blake2b(key, key=self.secrets[silo], digest_size=48).digest()
+            )
+        return own.generators[run]
 
     def merging(self, run: int, silo: str, round_: int) -> np.random.Generator:
         """Give the noise of one silo's upload to a merge, or (no silo's name) of the merge itself, once.

@@ -67,6 +67,36 @@ def test_the_noise_of_a_silo_is_keyed_by_its_own_secret_alone(monkeypatch):
         assert drawn(streams_of(monkeypatch, salts, rows, secrets), "a") != base
 
 
+def door(streams, purpose, run=0, number=0, call=0):
+    return tuple(streams.generators(run, "a", number, call)[purpose].random(3))
+
+
+def test_coins_and_noise_of_a_door_are_keyed_by_secret_row_salt_and_run(monkeypatch):
+    found = [
+        door(streams, purpose, run)
+        for run in (0, 1)
+        for purpose in (0, 1)
+        for streams in (
+            streams_of(monkeypatch, (1, 2, 3)),
+            streams_of(monkeypatch, (4, 2, 3)),
+            streams_of(monkeypatch, (1, 2, 3), rows=("other", "r", "r")),
+            streams_of(monkeypatch, (1, 2, 3), secrets=(9, 2, 3)),
+        )
+    ]
+    assert len(set(found)) == 16
+    same = streams_of(monkeypatch, (1, 7, 8), ("r", "x", "y"), (1, 7, 8))
+    assert door(same, 0) == found[0]  # by its own alone
+
+
+def test_calls_of_a_door_go_on_where_the_last_one_ended(monkeypatch):
+    streams = streams_of(monkeypatch, (1, 2, 3))
+    calls = [(number, call) for number in range(50) for call in range(2)]
+    drawn_in_turn = [door(streams, 1, 0, *call) for call in calls]
+    assert len({value for values in drawn_in_turn for value in values}) == 300
+    again = streams_of(monkeypatch, (1, 2, 3)).generators(0, "a", 0, 0)[1].random(300)
+    assert sum(drawn_in_turn, ()) == tuple(again)
+
+
 @pytest.mark.parametrize("name", [SERVER, "a"])
 def test_a_merge_is_answered_once_for_a_reservation(name):
     streams = EntropyStreams({"a": b"x" * 32, "b": b"y" * 32})
