@@ -33,7 +33,7 @@ from .relations import Relations
 from .result import Result, RunRecord, SiloRecord, label_of
 from .roster import Roster
 from .silo_metering import secret_draw
-from .silo_plan import Terms, make_silo_plan, terms_of
+from .silo_plan import Terms, clip_remarks, make_silo_plan, terms_of
 from .simulate import State, personal_vectors, simulate
 from .streams import SeededStreams
 from .task import Task
@@ -264,7 +264,11 @@ class Experiment:
 
     def _remark(self, roster: Roster, plan: Plan) -> None:
         absent = absent_remarks(plan, self.method.title, self.budgets == "uniform")
-        remarks = [*self.running.remarks(roster, plan.present), *absent]
+        remarks = [
+            *self.running.remarks(roster, plan.present),
+            *absent,
+            *clip_remarks(plan, self.method.title),
+        ]
         self.notes.extend(remark for remark in remarks if remark not in self.notes)
 
     def cohort(self, plan: Plan) -> Cohort:

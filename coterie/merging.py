@@ -2,7 +2,8 @@
 
 Formal guarantee: a silo whose upload is replaced by nothing moves the sum of a round by at most `clip` in
 Euclidean norm, whatever it holds; noise of deviation `noise * clip` is on the sum. The denominator is the
-planned size of a cohort, never the number of silos that came.
+planned size of a cohort, never the number of silos that came. Silos with smaller budgets may have a `share`
+of the clip: the noise is the same, and more for them.
 """
 
 from __future__ import annotations
@@ -44,9 +45,10 @@ class MergeStreams(Protocol):
 class Merge:
     """How uploads are merged: multiplier of the noise and clip, both `[runs]`, and the size of a cohort.
 
-    The noise is added once by the server, or to every upload in its silo (`where`). An infinite clip goes
-    with noise 0: no privacy. With a `quantile` the clip follows that of the uploads' lengths (see
-    `adaptive_clip`), and the noise pays for that too.
+    Where silos' budgets differ each has its `share` `[runs, silos]` of the clip, at most 1. The noise is
+    added once by the server, or to every upload in its silo (`where`). An infinite clip goes with noise 0: no
+    privacy. With a `quantile` the clip follows that of the uploads' lengths (see `adaptive_clip`), and the
+    noise pays for that too.
     """
 
     noise: Tensor
@@ -54,10 +56,18 @@ class Merge:
     cohort: float
     where: str = "server"
     quantile: float | None = None
+    share: Tensor | None = None
 
     def __post_init__(self) -> None:
         if bool((torch.isinf(self.clip) & (self.noise != 0)).any()):
             raise ValueError("noise needs a finite clip")
+        if self.share is not None and not bool(((self.share > 0) & (self.share <= 1)).all()):
+            raise ValueError("a share of the clip lies above 0 and is at most 1")
+
+    def limits(self, uploads: Tensor) -> Tensor:
+        """Give how long the uploads may be: `[runs, silos]`."""
+        whole = self.clip.to(uploads.device).double().unsqueeze(1).expand(uploads.shape[:2])
+        return whole if self.share is None else whole * self.share.to(whole)
 
     @property
     def scale(self) -> float:
@@ -130,7 +140,7 @@ class MergingRoster(Roster):
             raise Refused("under the unit 'silo' the mean is uniform over all: no weights, no groups")
         merge = self._ask(uploads)
         self._count(uploads, merge)
-        total = clipped_sum(uploads, merge.clip.to(uploads.device), self.present)
+        total = clipped_sum(uploads, merge.limits(uploads), self.present)
         for run, (noise, clip) in enumerate(zip(merge.noise, merge.clip, strict=True)):
             if float(noise) > 0:
                 total[run] += merge.scale * float(noise) * float(clip) * self._drawn(run, total[run])
@@ -148,7 +158,7 @@ class MergingRoster(Roster):
         self._count(uploads, merge)
         exact = matrix.detach().cpu().double()
         reach, keys = float(exact.norm(dim=0).max()), row_keys(self.names, exact)
-        total = clipped_sum(uploads, merge.clip.to(uploads.device), self.present, exact)
+        total = clipped_sum(uploads, merge.limits(uploads), self.present, exact)
         for run, (noise, clip) in enumerate(zip(merge.noise, merge.clip, strict=True)):
             if float(noise) > 0:
                 drawn = {key: self._drawn(run, total[run, 0], [key]) for key in dict.fromkeys(keys)}
@@ -196,7 +206,9 @@ def row_keys(names: Sequence[str], matrix: Tensor) -> list[str]:
 def clipped_sum(
     uploads: Tensor, clip: Tensor, present: Tensor | None, matrix: Tensor | None = None
 ) -> Tensor:
-    """Sum the uploads `[runs, silos, ...]` of those present, each within its run's clip: `[runs, 1, ...]`.
+    """Sum the uploads `[runs, silos, ...]` of those present, each within its clip: `[runs, 1, ...]`.
+
+    The `clip` is `[runs]` or `[runs, silos]`.
 
     With a `matrix` `[rows, silos]` by its numbers: `[runs, rows, ...]`. In float64: in float32 one upload
     could move the rounding of all the others' sum. An upload that is not finite counts as nothing.
@@ -208,12 +220,13 @@ def clipped_sum(
     shares = torch.ones(1, silos) if matrix is None else matrix
     shares = shares.to(flat.device, torch.float64)
     total = flat.new_zeros(runs, len(shares), flat.shape[2], dtype=torch.float64)
-    for run, limit in enumerate(clip.double()):
+    limits = (clip if clip.dim() == 2 else clip.unsqueeze(1)).double().expand(runs, silos)
+    for run in range(runs):
         here = torch.arange(silos, device=flat.device)
         if present is not None:
             here = here[present[run]]
         for some in here.split(max(1, AT_ONCE // flat.shape[2])):
-            part = flat[run, some].double()
+            part, limit = flat[run, some].double(), limits[run, some]
             norm = part.norm(dim=-1)
             factor = torch.where(torch.isinf(limit), 1.0, (limit / (norm * (1 + ROUNDING))).clamp(max=1))
             sound = torch.isfinite(norm) | torch.isinf(limit)

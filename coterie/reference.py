@@ -199,9 +199,9 @@ class SlowMerging(Roster):
         """Give the roster of a round, with the generators of the server's and of each silo's noise."""
         draws = tuple(streams.merging(run, name, number) for name in roster.names)
         facts = (roster.names, roster.sizes, roster.epsilon, None, None, roster.steps)
-        one = Merge(
-            merge.noise[run : run + 1], merge.clip[run : run + 1], merge.cohort, merge.where, merge.quantile
-        )
+        here = slice(run, run + 1)
+        share = None if merge.share is None else merge.share[here]
+        one = replace(merge, noise=merge.noise[here], clip=merge.clip[here], share=share)
 
         def rows(key: str) -> np.random.Generator:
             return streams.merging(run, key, number)
@@ -228,6 +228,11 @@ class SlowMerging(Roster):
         share = min(max(votes / self.merge.cohort + 0.5, 0.0), 1.0)
         return (clip * float(np.exp(-PACE * (share - self.merge.quantile)))).clamp(SHORTEST, LONGEST)
 
+    def _share(self, k: int) -> float:
+        """Give the share of the clip that silo k has."""
+        assert self.merge is not None
+        return 1.0 if self.merge.share is None else float(self.merge.share[0, k])
+
     def mean(self, uploads: Tensor, weights: Tensor | None = None, everybody: bool = False) -> Tensor:
         """Clip each upload, add them and the noise, divide by the planned size of a cohort, or by all."""
         assert self.merge is not None
@@ -237,8 +242,8 @@ class SlowMerging(Roster):
         for k, upload in enumerate(uploads[0].double().numpy()):
             if self.present is not None and not bool(self.present[0, k]):
                 continue
-            norm = float(np.sqrt((upload**2).sum()))
-            total += upload if norm <= clip else upload * (clip / norm)
+            norm, limit = float(np.sqrt((upload**2).sum())), clip * self._share(k)
+            total += upload if norm <= limit else upload * (limit / norm)
             if noise and self.merge.where == "silos":
                 total += noise * clip * self.draws[k].standard_normal((1, *total.shape))[0]
         if noise and self.merge.where == "server":
@@ -257,9 +262,9 @@ class SlowMerging(Roster):
         for k, upload in enumerate(uploads[0].double().numpy()):
             if self.present is not None and not bool(self.present[0, k]):
                 continue
-            norm = float(np.sqrt((upload**2).sum()))
+            norm, limit = float(np.sqrt((upload**2).sum())), clip * self._share(k)
             for row, share in enumerate(shares[:, k]):
-                total[row] += share * (upload if norm <= clip else upload * (clip / norm))
+                total[row] += share * (upload if norm <= limit else upload * (limit / norm))
         if noise:
             reach = max(float(np.sqrt((shares[:, k] ** 2).sum())) for k in range(shares.shape[1]))
             for row, key in enumerate(row_keys(self.names, matrix.double())):

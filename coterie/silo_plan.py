@@ -1,4 +1,8 @@
-"""Planning under the unit 'silo': one noise on the merge makes every silo end at the same budget."""
+"""Planning under the unit 'silo': one noise on the merge, and a clip for each silo that ends at its budget.
+
+Noise is the same for all silos, so one with a smaller budget has a smaller clip: noise over clip is what its
+budget needs. The one with the largest budget has all of the clip that is given.
+"""
 
 from __future__ import annotations
 
@@ -25,32 +29,38 @@ from .roster import Roster
 
 
 class Terms(NamedTuple):
-    """The terms of one run, the same for all its silos: a budget, or a noise that was given."""
+    """The terms of one run: silos' budgets, or a noise that was given, and the clip, one for all."""
 
-    epsilon: float
-    delta: float
+    epsilon: tuple[float, ...]
+    delta: tuple[float, ...]
     clip: float
     noise: float | None = None
 
     @property
     def first_clip(self) -> float:
         """The clip of the first round; infinite without privacy."""
-        return math.inf if math.isinf(self.epsilon) else self.clip
+        return math.inf if math.isinf(self.epsilon[0]) else self.clip
 
 
 def terms_of(epsilon: Tensor, delta: Tensor, clip: Tensor, noise: Tensor | None) -> list[Terms]:
     """Give the terms of each run; all are `[runs, silos]`."""
     found = []
-    asked = {"epsilon": epsilon, "delta": delta, "clip": clip} | ({} if noise is None else {"noise": noise})
+    asked = {"clip": clip} | ({} if noise is None else {"noise": noise})
     for run in range(len(epsilon)):
         one = {key: {float(value) for value in values[run]} for key, values in asked.items()}
         for key, values in one.items():
             if len(values) > 1:
                 raise Problem(
-                    f"privacy.{key}: one noise on the merge protects all silos alike: give one number"
-                    + (", or budgets = 'minimum'" if key == "epsilon" else "")
+                    f"privacy.{key}: one noise is on the merge of all silos: give one number (budgets may"
+                    " differ: silos' clips then do)"
                 )
-        found.append(Terms(**{key: values.pop() for key, values in one.items()}))
+        budgets, deltas = tuple(epsilon[run].tolist()), tuple(delta[run].tolist())
+        if len({math.isinf(each) for each in budgets}) > 1:
+            raise Problem(
+                "privacy.epsilon: under the unit 'silo' all silos have a budget, or none has: one without"
+                " would drown those whose uploads are clipped"
+            )
+        found.append(Terms(budgets, deltas, **{key: values.pop() for key, values in one.items()}))
     return found
 
 
@@ -76,7 +86,7 @@ def make_silo_plan(
     A given noise is a multiplier of the clip; under the `sensitivity` "paper" of what Wu, Chen, Wang 2020
     take for the sensitivity of an upload (see `published.heads_sensitivity`).
 
-    The budget holds against the best informed against whom there is any protection: all other silos
+    Budgets hold against the best informed against whom there is any protection: all other silos
     together where the server adds the noise, the server where silos do. Noise is found for who was `planned`
     to come, silos are charged for the merges to which they do; `steps` is how many steps each takes.
     """
@@ -106,36 +116,63 @@ def make_silo_plan(
     unit = 1.0 if sensitivity == "certified" else heads_sensitivity(1.0, asked[0][0].cohort, len(roster))
     for row, one in zip(asked, terms, strict=True):
         _check_chance(row[0], one)
-    targets = [_target(own, one.epsilon, one.delta) for own, one in zip(meant, terms, strict=True)]
-    sought = (t for t, one in zip(targets, terms, strict=True) if t.steps and one.noise is None)
+    targets = [_targets(own, one) for own, one in zip(meant, terms, strict=True)]
+    sought = (
+        t for row, one in zip(targets, terms, strict=True) for t in row if t.steps and one.noise is None
+    )
     found = calibrate(sought, on_progress)
     noise = [
-        0.0 if not target.steps else found[target].noise if one.noise is None else one.noise * unit
-        for target, one in zip(targets, terms, strict=True)
+        [0.0 if not t.steps else found[t].noise if one.noise is None else one.noise * unit for t in row]
+        for row, one in zip(targets, terms, strict=True)
     ]
+    least = [min(row) for row in noise]
+    share = [[low / own if own else 1.0 for own in row] for low, row in zip(least, noise, strict=True)]
+    differ = any(part < 1 for row in share for part in row)
+    if differ and quantile is not None:
+        raise Problem(
+            "privacy.quantile: a clip that follows the uploads is one for all: budgets may not differ"
+        )
     silos = tuple(
         tuple(
-            _silo(roster.names[k], work[k], counts[run % len(counts)], k, replace(own, noise=noise[run]),
+            _silo(roster.names[k], work[k], counts[run % len(counts)], k,
+                  replace(own, noise=noise[run][k], clip=own.clip * share[run][k]),
                   terms[run], _rounds(present, run, k, rounds))
             for k, own in enumerate(row)
         )
         for run, row in enumerate(asked)
     )  # fmt: skip
-    clips = torch.tensor([t.first_clip for t in terms], dtype=torch.float64)
-    merge = Merge(torch.tensor(noise, dtype=torch.float64), clips, asked[0][0].cohort, where, quantile)
+    merge = Merge(
+        torch.tensor(least, dtype=torch.float64),
+        torch.tensor([t.first_clip for t in terms], dtype=torch.float64),
+        asked[0][0].cohort,
+        where,
+        quantile,
+        torch.tensor(share, dtype=torch.float64) if differ else None,
+    )
     return Plan(counts[0], silos, present, merge, steps)
 
 
 def _check_chance(merges: Merges, terms: Terms) -> None:
     """Refuse a delta that silos' coming at all does not reach, and a noise without a clip."""
-    if terms.noise is not None and math.isinf(terms.epsilon):
+    if terms.noise is not None and math.isinf(terms.epsilon[0]):
         raise Problem("budgets: 'none' does not go with a noise that is given")
     used = -math.expm1(merges.merges * math.log1p(-merges.rate)) if merges.rate < 1 else 1.0
-    if merges.hidden and merges.merges and used <= terms.delta:
+    if merges.hidden and merges.merges and used <= max(terms.delta):
         raise Problem(
-            f"privacy.delta: {terms.delta:g} is not below {used:.3g}, the chance that a silo comes at all: it"
-            " would allow to publish every upload without noise; take a smaller delta"
+            f"privacy.delta: {max(terms.delta):g} is not below {used:.3g}, the chance that a silo comes at"
+            " all: it would allow to publish every upload without noise; take a smaller delta"
         )
+
+
+def clip_remarks(plan: Plan, title: str) -> list[str]:
+    """Say that silos with smaller budgets weigh less."""
+    if plan.merge is None or plan.merge.share is None:
+        return []
+    clips = [silo.merges.clip for row in plan.silos for silo in row if silo.merges is not None]
+    return [
+        f"{title}: budgets differ and the noise is one for all, so uploads are clipped to lengths from"
+        f" {min(clips):.3g} (smallest budget) to {max(clips):.3g}: small budgets move the mean less"
+    ]
 
 
 def draw_of(how: Participation | None, silos: int) -> tuple[float, str]:
@@ -157,12 +194,11 @@ def _rounds(present: Tensor | None, run: int, k: int, rounds: int) -> int:
     return rounds if present is None else int(present[:, run, k].sum())
 
 
-def _target(asked: Sequence[Merges], epsilon: float, delta: float) -> Target:
-    """Give what the noise must pay for: what is seen of the silo that was to come most often."""
+def _targets(asked: Sequence[Merges], terms: Terms) -> list[Target]:
+    """Give what each silo's noise must pay for: what is seen of the silo that was to come most often."""
     events = max(asked, key=lambda own: own.came).strongest()
-    return (
-        Target(epsilon, delta, events[0].rate, events[0].count) if events else Target(epsilon, delta, 1.0, 0)
-    )
+    rate, count = (events[0].rate, events[0].count) if events else (1.0, 0)
+    return [Target(*budget, rate, count) for budget in zip(terms.epsilon, terms.delta, strict=True)]
 
 
 def _silo(
@@ -174,10 +210,10 @@ def _silo(
     terms: Terms,
     rounds: int,
 ) -> SiloPlan:
-    events, delta = merges.strongest(), terms.delta
+    events, delta = merges.strongest(), terms.delta[k]
     spent = epsilon_of(events, delta)
     return SiloPlan(
-        name, work, terms.epsilon if terms.noise is None else spent, delta,
+        name, work, terms.epsilon[k] if terms.noise is None else spent, delta,
         steps=sum(event.count for event in events),
         noise=merges.noise,
         epsilon=spent,

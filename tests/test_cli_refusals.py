@@ -27,8 +27,8 @@ COLUMNS = ('data.silo_column="silo"', 'data.target_column="y"')
         (["privacy.epsilon=1e-9", "privacy.delta=1e-12"], "cannot be reached with noise up to 1e+06"),
         (["privacy.clip=0"], "privacy.clip: expected a finite number > 0, got 0"),
         (
-            ["privacy.unit=silo", "privacy.epsilon={each=[1,2]}"],
-            "one noise on the merge protects all silos alike",
+            ["privacy.unit=silo", "privacy.clip={each=[1,2]}"],
+            "one noise is on the merge of all silos",
         ),
         (["privacy.epsilon={a=1}"], "there is no silo 'a'"),
         (["model.name=lin"], "unknown model 'lin'; did you mean 'linear'?"),

@@ -1,0 +1,143 @@
+"""Whole silos with differing budgets: one noise on the merge, a clip for each silo that ends at its budget."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+import torch
+
+from coterie.keeping import Keeper
+from coterie.merging import Merge, MergingRoster
+from coterie.metering import make_meter
+from coterie.methods import MRMTL, FedAvg, Related
+from coterie.privacy.audit import check_ledger
+from coterie.privacy.statement import text_of, verify
+from coterie.report.folder import statement_of
+from coterie.roster import Roster
+from coterie.streams import SeededStreams
+from tests.helpers import refused, vectors
+from tests.measured import reference_of
+from tests.test_related import related_to
+from tests.test_silo_unit import DRAWS, is_noise, protected
+
+BUDGETS = {"each": [1.0, 4.0]}
+
+
+@pytest.mark.parametrize("how", DRAWS, ids=["all", "poisson", "fixed"])
+@pytest.mark.parametrize("noise_by", ["server", "silos"])
+def test_every_silo_ends_at_its_own_budget(federation, noise_by, how):
+    plan = protected(federation, FedAvg(), epsilon=BUDGETS, noise_by=noise_by, participation=how).plan()
+    often = max(silo.merges.came for silo in plan.silos[0])
+    for silo in plan.silos[0]:
+        assert silo.epsilon <= silo.budget
+        if silo.merges.came == often or silo.merges.hidden:
+            assert silo.epsilon >= 0.99 * silo.budget
+        assert silo.noise * silo.merges.clip == pytest.approx(float(plan.merge.noise * plan.merge.clip))
+    clips = {silo.budget: silo.merges.clip for silo in plan.silos[0]}
+    assert clips[4.0] == float(plan.merge.clip)
+    assert clips[1.0] < 0.5 * clips[4.0]
+
+
+def test_differing_clips_are_told(federation):
+    made = protected(federation, FedAvg(), epsilon=BUDGETS)
+    made.plan()
+    assert any("fedavg: budgets differ" in note and "to 0.5: silos" in note for note in made.notes)
+
+
+def test_equal_budgets_have_one_clip(federation):
+    assert protected(federation, FedAvg(), epsilon=2.0).plan().merge.share is None
+
+
+def roster_of(merge, silos=3, number=0):
+    roster = Roster(tuple(f"s{k}" for k in range(silos)), torch.ones(silos), torch.full((1, silos), 4.0))
+    return MergingRoster.of(roster, merge, SeededStreams(((0, 0),)), number)
+
+
+def reaches(merge, scale=50.0):
+    """Measure how far each silo moves the sum when its upload is replaced by nothing."""
+    uploads = scale * torch.randn(1, 3, 40, generator=torch.Generator().manual_seed(1))
+    whole = roster_of(merge).mean(uploads).double()
+    found = []
+    for k in range(3):
+        without = uploads.clone()
+        without[:, k] = 0
+        found.append(float((whole - roster_of(merge).mean(without).double()).norm()) * merge.cohort)
+    return found
+
+
+SHARES = torch.tensor([[0.25, 1.0, 0.5]])
+
+
+def test_each_silo_reaches_as_far_as_its_own_clip(monkeypatch):
+    merge = Merge(torch.tensor([1.5]), torch.tensor([2.0]), 3.0, share=SHARES)
+    assert reaches(merge) == pytest.approx([0.5, 2.0, 1.0], rel=1e-4)
+    monkeypatch.setattr(Merge, "limits", lambda self, _: self.clip)  # the bug: all have the whole clip
+    assert reaches(merge)[0] > 1.9
+
+
+def test_sums_by_a_matrix_keep_to_each_silos_clip():
+    merge = Merge(torch.tensor([0.0]), torch.tensor([2.0]), 3.0, share=SHARES)
+    found = roster_of(merge).mix(torch.full((1, 3, 16), 9.0), torch.eye(3))
+    assert found[0].norm(dim=-1).tolist() == pytest.approx([0.5, 2.0, 1.0], rel=1e-4)
+
+
+@pytest.mark.parametrize(("where", "times"), [("server", 1.0), ("silos", math.sqrt(3))])
+def test_the_noise_is_that_of_the_whole_clip(where, times):
+    merge = Merge(torch.tensor([1.5]), torch.tensor([2.0]), 3.0, where, share=SHARES)
+    found = roster_of(merge, number=7).mean(torch.zeros(1, 3, 20_000))[0, 0].double().numpy()
+    assert is_noise(found, 1.5 * 2.0 * times / 3)
+
+
+@pytest.mark.parametrize("share", [0.0, -1.0, 1.5, math.nan])
+def test_a_share_is_part_of_the_clip(share):
+    with pytest.raises(ValueError, match="a share of the clip"):
+        Merge(torch.ones(1), torch.ones(1), 3.0, share=torch.tensor([[1.0, share]]))
+
+
+@pytest.mark.parametrize("how", DRAWS, ids=["all", "poisson", "fixed"])
+@pytest.mark.parametrize("noise_by", ["server", "silos"])
+def test_engines_agree(federation, noise_by, how):
+    settings = {"noise_by": noise_by, "participation": how, "clip": 0.01}
+    made = protected(federation, MRMTL(lam=0.4), epsilon=BUDGETS, seeds=(0, 5), **settings)
+    found = vectors(made)
+    for run in range(2):
+        torch.testing.assert_close(found[run], reference_of(made, run), atol=1e-5, rtol=1e-4)
+
+
+def test_engines_agree_on_groups(federation):
+    made = protected(
+        federation, Related(lam=0.3, relations=related_to(federation)), epsilon=BUDGETS, clip=0.01
+    )
+    torch.testing.assert_close(vectors(made)[0], reference_of(made, 0), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("noise_by", ["server", "silos"])
+def test_statements_tell_each_silos_clip_and_epsilon(federation, noise_by):
+    made = protected(federation, FedAvg(), epsilon=BUDGETS, noise_by=noise_by)
+    plan = made.plan()
+    for k, silo in enumerate(plan.silos[0]):
+        content = statement_of(made, plan, 0, k)
+        verify(text_of(content))
+        assert content["guarantee"]["epsilon"] == pytest.approx(silo.epsilon)
+        assert content["doors"][0]["clip"] == silo.merges.clip
+
+
+def test_ledgers_charge_each_silo_its_own(tmp_path, federation):
+    made = protected(federation, FedAvg(), epsilon=BUDGETS)
+    plan = made.plan()
+    budgets = [(silo.budget, silo.delta) for silo in plan.silos[0]]
+    meter = make_meter(tmp_path, federation, "made up", budgets, "silo")
+    made.train(plan, keeper=Keeper(meter=meter))
+    for ledger, silo in zip(meter.ledgers, plan.silos[0], strict=True):
+        spent = check_ledger(ledger.path).totals["silo"]["silos"][0]
+        assert 0.99 * silo.budget <= spent <= silo.budget
+
+
+def test_what_does_not_go_with_differing_budgets(federation):
+    with refused("all silos have a budget, or none has"):
+        protected(federation, FedAvg(), epsilon={"each": [1.0, math.inf]}).plan()
+    with refused("privacy.quantile: a clip that follows the uploads is one for all"):
+        made = protected(federation, FedAvg(), epsilon=BUDGETS)
+        dataclasses.replace(made, privacy=dataclasses.replace(made.privacy, quantile=0.5)).plan()
