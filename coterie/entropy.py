@@ -17,20 +17,22 @@ from .streams import Pair, pair_of
 
 COINS = "\0coins"  # no silo has this name
 BEFORE = (-1, -1)  # any call
+RENEWED = 8  # rounds after which generators are made anew
 
 
 @dataclass
 class Reserved:
     """What a silo reserved: rounds, a salt drawn for them and kept nowhere, what each run was given last.
 
-    A run's generators are made once and only ever go on, so that nothing is drawn twice.
+    A run's generators only ever go on, so that nothing is drawn twice; some rounds later they are made
+    anew, so that who should find out the state of one knows the noise of these rounds only.
     """
 
     first: int
     last: float
     salt: bytes
     given: dict[int, tuple[int, int]] = field(default_factory=dict)
-    generators: dict[int, Pair] = field(default_factory=dict)
+    generators: dict[int, tuple[int, Pair]] = field(default_factory=dict)
 
 
 @dataclass
@@ -64,12 +66,12 @@ class EntropyStreams:
         if own.given.get(run, BEFORE) >= (round_, call):
             raise Problem(f"round {round_} of '{silo}' was answered before: it is never answered twice")
         own.given[run] = round_, call
-        if run not in own.generators:
-            key = f"door\0{silo}\0{run}\0".encode() + own.salt
-            own.generators[run] = pair_of(
-                hashlib.blake2b(key, key=self.secrets[silo], digest_size=48).digest()
-            )
-        return own.generators[run]
+        since, pair = own.generators.get(run, (round_ - RENEWED, None))
+        if pair is None or round_ >= since + RENEWED:
+            key = f"door\0{silo}\0{run}\0{round_}\0".encode() + own.salt
+            pair = pair_of(hashlib.blake2b(key, key=self.secrets[silo], digest_size=48).digest())
+            own.generators[run] = round_, pair
+        return pair
 
     def merging(self, run: int, silo: str, round_: int) -> np.random.Generator:
         """Give the noise of one silo's upload to a merge, or (no silo's name) of the merge itself, once.

@@ -67,7 +67,7 @@ class Keeper:
             asked = [self.asks(label, plan, k) for k in range(silos)]
             if point is not None:
                 self.meter.go_on(asked, point.claims)
-                self.meter.catch_up(point.state.round, self._digest_of(point.state))
+                self.meter.catch_up(point.state.round, self._digest_of(point.state), self._total)
                 self._again = self.meter.repeat(point.state.round)
             else:
                 self.meter.claim(asked, self.partial)

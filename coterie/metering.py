@@ -247,8 +247,11 @@ class Meter:
                     )
             self.rounds.append(min(int(state.runs[run]["allowed"]) for run in runs))
 
-    def catch_up(self, done: int, digest: str) -> None:
-        """Commit the block before a checkpoint, if the training was stopped before it could be committed."""
+    def catch_up(self, done: int, digest: str, total: int) -> None:
+        """Commit the block before a checkpoint, if the training was stopped before it could be committed.
+
+        Where all rounds are done, silos that did not reserve the last one have left.
+        """
         self._open = {}
         for k, ledger in enumerate(self.ledgers):
             state = ledger.state()
@@ -256,6 +259,10 @@ class Meter:
             end = min(done, self.rounds[k])
             if own and own[-1] not in state.committed and state.reservations[own[-1]]["last"] == end:
                 self._open[k] = own[-1]
+            paid = max((last for _, last in state.reserved(self.claims[k][0])), default=0)
+            if done == total and paid < self.rounds[k]:
+                self.rounds[k] = paid
+                self.left[self.names[k]] = f"its ledger paid for {paid} of {total} rounds"
         self.commit(digest)
 
     def repeat(self, first: int) -> int:

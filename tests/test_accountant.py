@@ -13,13 +13,20 @@ from hypothesis import strategies as st
 
 from coterie.errors import Problem
 from coterie.privacy.accountant import (
+    ADJACENCY,
+    ELSEWHERE,
     ORDERS,
+    ROUNDING,
+    _read,
     bounds,
     epsilon,
     epsilon_of,
+    interval,
+    least_of,
     quick_lower,
     renyi_curve,
     renyi_epsilon,
+    rounding,
 )
 from coterie.privacy.distribution import distribution
 from coterie.privacy.events import Event, joined
@@ -299,3 +306,16 @@ def test_warnings_of_others_are_heard_after_many_threads_asked():
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda k: bounds((Event("gaussian", 1.0 + k / 100, 0.2, 10),), 1e-4), range(40)))
     assert warnings.filters == before
+
+
+def test_what_rounding_may_add_is_set_aside_and_most_of_it_in_what_others_state():
+    events, delta = (Event("gaussian", 2.0, 0.01, 100_000),), 1e-8
+    step = interval(events, delta, ADJACENCY)
+    aside = rounding(events, step)
+    assert aside > delta / 20
+    with_all, with_most, with_none = (
+        _read(events, step, ADJACENCY, delta - share * aside, upper=True) for share in (1.0, ELSEWHERE, 0.0)
+    )
+    assert with_all > with_most * (1 + 1e-5) > with_none * (1 + 2e-5)
+    assert epsilon_of(events, delta) == with_all
+    assert least_of(events, delta) == pytest.approx(with_most, rel=2 * ROUNDING)

@@ -7,7 +7,7 @@ import os
 import pytest
 import torch
 
-from coterie.entropy import EntropyStreams
+from coterie.entropy import RENEWED, EntropyStreams
 from coterie.errors import Problem
 from coterie.merging import SERVER, Merge, MergingRoster
 from coterie.roster import Roster
@@ -88,13 +88,26 @@ def test_coins_and_noise_of_a_door_are_keyed_by_secret_row_salt_and_run(monkeypa
     assert door(same, 0) == found[0]  # by its own alone
 
 
-def test_calls_of_a_door_go_on_where_the_last_one_ended(monkeypatch):
+def test_calls_of_a_door_go_on_where_the_last_one_ended_and_begin_anew_after_some_rounds(monkeypatch):
     streams = streams_of(monkeypatch, (1, 2, 3))
-    calls = [(number, call) for number in range(50) for call in range(2)]
+    calls = [(number, call) for number in range(2 * RENEWED) for call in range(2)]
     drawn_in_turn = [door(streams, 1, 0, *call) for call in calls]
-    assert len({value for values in drawn_in_turn for value in values}) == 300
-    again = streams_of(monkeypatch, (1, 2, 3)).generators(0, "a", 0, 0)[1].random(300)
-    assert sum(drawn_in_turn, ()) == tuple(again)
+    assert len({value for values in drawn_in_turn for value in values}) == 3 * len(calls)
+    whole = sum(drawn_in_turn, ())
+    again = tuple(streams_of(monkeypatch, (1, 2, 3)).generators(0, "a", 0, 0)[1].random(len(whole)))
+    half = len(whole) // 2
+    assert whole[:half] == again[:half]
+    assert not set(whole[half:]) & set(again)
+
+
+def test_the_same_call_is_not_answered_again():
+    streams = EntropyStreams({"a": b"x" * 32})
+    streams.begin("a", "row")
+    streams.generators(0, "a", 1, 0)
+    with pytest.raises(Problem, match="was answered before"):
+        streams.generators(0, "a", 1, 0)
+    streams.generators(0, "a", 1, 1)
+    streams.generators(1, "a", 1, 0)
 
 
 @pytest.mark.parametrize("name", [SERVER, "a"])

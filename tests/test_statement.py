@@ -14,7 +14,9 @@ from coterie.errors import Problem
 from coterie.privacy.accountant import epsilon_of
 from coterie.privacy.events import Event
 from coterie.privacy.schema import check_shape
-from coterie.privacy.statement import Door, checksum, kept_numbers, statement, text_of, verify
+from coterie.privacy.statement import Door, best_trial, checksum, kept_numbers, statement, text_of, verify
+from coterie.privacy.tuning import COVERED
+from coterie.privacy_commands import verify_statement
 from coterie.report.statement_page import page
 from tests.helpers import call
 
@@ -152,6 +154,43 @@ def test_the_page_of_a_simulation_is_not_to_be_signed():
 def test_who_checks_the_page_is_told_of_the_file_beside_it():
     with pytest.raises(Problem, match="check the JSON file beside it"):
         verify(page(make()))
+
+
+def test_a_best_trial_is_judged_at_the_delta_that_is_stated():
+    """A larger delta of its own would make any epsilon small."""
+    tuning = {"distribution": "geometric", "mean": 1.0, "shape": None, "most": None, "ran": 1, "delta": 0.9,
+              "score": "noised", "trial": [vars(event) for event in EVENTS], "notes": list(COVERED)}  # fmt: skip
+
+    def pretend(content):
+        content["tuning"] = {**tuning, "epsilon": best_trial(tuning)}
+        for name in ("shared", "personal"):
+            content["adversaries"][name]["epsilon"] = best_trial(tuning)
+
+    with pytest.raises(Problem, match=r"tuning.delta: 0\.9 is above guarantee.delta, 1e-05"):
+        verify(forged(pretend))
+
+
+def test_whether_something_was_sent_is_known_to_the_ledger_only(tmp_path, capsys):
+    for seen, told in ((ALL, None), (("personal",), "that nothing was sent")):
+        (tmp_path / "s.json").write_text(text_of(make(seen=seen)))
+        verify_statement(tmp_path / "s.json", None, as_json=True)
+        found = json.loads(capsys.readouterr().out)["not_checked"]
+        assert found is told is None or told in found
+
+
+def test_totals_of_many_runs_are_found_in_their_ledger(tmp_path, monkeypatch, capsys):
+    """Sums of equal numbers differ by their order in the last digit."""
+    monkeypatch.chdir(tmp_path)
+    Path("c.toml").write_text(
+        '[data]\nsource = "digits"\nsilos = 2\n[train]\nrounds = 2\nseeds = 6\n[privacy]\nepsilon = 2\n'
+        'delta = 1e-4\n[[method]]\nname = "fedavg"\n'
+    )
+    opened = ("ledger", "open", "c.toml", "--ledger", "kept", "--epsilon", 100, "--delta", 1e-2)
+    assert call(monkeypatch, capsys, *opened)[0] == 0
+    assert call(monkeypatch, capsys, "run", "c.toml", "--ledger", "kept", "--out", "out")[0] == 0
+    for file in Path("out/statements").rglob("*.json"):
+        code, _, err = call(monkeypatch, capsys, "statement", "verify", file, "--ledger", "kept")
+        assert code == 0, err
 
 
 def test_statements_of_a_metered_run_are_found_in_their_ledger(tmp_path, monkeypatch, capsys):

@@ -267,6 +267,35 @@ def test_rounds_cannot_be_given_back_by_forging(tmp_path, row, last):
         check_ledger(own.path)
 
 
+@pytest.mark.parametrize("newer", [(6, 10), (6, 8), (10, 12)])
+def test_rounds_of_an_older_reservation_cannot_be_given_back(tmp_path, newer):
+    """Also where it was never committed, and the newer one has the same rounds."""
+    own = book(tmp_path)
+    run = own.claim(plan(rounds=20)).run
+    own.commit(own.reserve(run, 0, 6).seq, "")
+    dead = own.reserve(run, 6, 10).seq
+    own.reserve(run, *newer)
+    before = spent(own)
+    with pytest.raises(Problem, match="cannot be given back"):
+        own.commit(dead, "", 7)
+    assert spent(own) == before
+    forge(own, ("commit", {"reservation": dead, "digest": "", "last": 7}))
+    with pytest.raises(Problem, match="given back"):
+        check_ledger(own.path)
+
+
+def test_rounds_of_a_committed_reservation_cannot_be_given_back(tmp_path):
+    own = book(tmp_path)
+    run = own.claim(plan(rounds=20)).run
+    done = own.reserve(run, 0, 6).seq
+    own.commit(done, "")
+    with pytest.raises(Problem, match="cannot be given back"):
+        own.commit(done, "", 3)
+    forge(own, ("commit", {"reservation": done, "digest": "", "last": 3}))
+    with pytest.raises(Problem, match="given back"):
+        check_ledger(own.path)
+
+
 def interrupted(holding, times):
     """Press Ctrl-C so often; tell what happened then."""
     held = 0

@@ -116,6 +116,30 @@ def test_a_silo_that_left_gives_no_score(federation, tmp_path):
     assert set(asked) == {"silo-1", "silo-2"}
 
 
+@pytest.mark.parametrize("filter", ["rdp", "basic"])
+def test_a_silo_that_left_gives_no_score_when_the_training_is_taken_up_at_its_end(
+    federation, tmp_path, filter, monkeypatch
+):
+    meter, made, sweep, plan = held_sweep(federation, tmp_path, filter=filter)
+    asked, real = [], EntropyStreams.kept
+    monkeypatch.setattr(
+        EntropyStreams, "kept", lambda self, silo, what: asked.append(silo) or real(self, silo, what)
+    )
+
+    def hear(number, _score):
+        if number == 1:
+            spent = meter.ledgers[0].state().total("example", "server")[0]
+            meter.ledgers[0].set_budget("example", spent * (1.001 if filter == "rdp" else 0.5), 1e-1)
+
+    made.train(plan, hear, Keeper(tmp_path / "point", "key", meter, 1, sweep.asks))
+    again = make_meter(tmp_path, federation, "made up", [None] * 3)
+    again.take_held([sweep.best("fedavg", plan, k) for k in range(3)], meter.held)
+    vectors = made.train(plan, keeper=Keeper(tmp_path / "point", "key", again, 1, sweep.asks)).vectors
+    noised_scores(made, sweep, torch.stack([vectors[run] for run in range(4)]), again)
+    assert set(asked) == {"silo-1", "silo-2"}
+    assert "its ledger paid for 1 of" in again.left["silo-0"]
+
+
 def test_a_sweep_without_privacy_says_none(tmp_path, monkeypatch, capsys):
     path = tmp_path / "free.toml"
     path.write_text(

@@ -10,13 +10,15 @@ from typing import Any
 from ..errors import Problem
 from .accountant import ROUNDING
 from .adversaries import ADVERSARIES
+from .budget import UNITS
 from .filters import vetoing
 from .ledger import Identity, read_ledger
 from .rows import Entry, State, runs_of
 from .runplan import RunPlan
 
 WHOLE = {"order", "size", "rounds", "allowed", "first", "last", "count", "run", "reservation"}
-NUMBERS = WHOLE | {"epsilon", "delta", "noise", "rate", "as_example", "time"}
+NUMBERS = WHOLE | {"epsilon", "delta", "noise", "rate", "as_example", "time", "mean", "shape", "most"}
+UNKNOWN = {"as_example", "shape", "most"}  # may be null
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,7 @@ def _check_numbers(content: Any) -> None:
     """Refuse text, or yes and no, where a number must be: what is read must be what was written."""
     for key, value in content.items() if isinstance(content, dict) else ():
         kinds = (int,) if key in WHOLE else (int, float)
-        known = type(value) in kinds or (key == "as_example" and value is None)
+        known = type(value) in kinds or (key in UNKNOWN and value is None)
         if key in NUMBERS and not known:
             raise Problem(f"{key}: expected a {'whole ' * (key in WHOLE)}number, got {value!r}")
     for value in content.values() if isinstance(content, dict) else content:
@@ -115,6 +117,8 @@ def _check_numbers(content: Any) -> None:
 
 def _check_new_budget(state: State, body: dict[str, Any]) -> None:
     epsilon, delta = float(body["epsilon"]), float(body["delta"])
+    if body["unit"] not in UNITS:
+        raise Problem(f"a budget in the unit {body['unit']!r}, which is none")
     if not (0 < epsilon < math.inf and 0 < delta < 1):
         raise Problem(f"({epsilon}, {delta}) is no budget")
     now = state.budgets.get(body["unit"])
@@ -130,6 +134,8 @@ def _check_run(state: State, plan: RunPlan, allowed: int) -> None:
         raise Problem(f"a run in the unit '{plan.unit}', seen by {list(plan.seen)}")
     if plan.unit == "silo" and plan.seen and {*plan.seen, *plan.unprotected} != set(ADVERSARIES):
         raise Problem(f"a run in the unit 'silo', seen by {list(plan.seen)} only: everybody sees merges")
+    if any(rounds < 1 for rounds, _ in plan.stages):
+        raise Problem("every stage of a run has a round at least")
     if not 1 <= allowed <= plan.rounds:
         raise Problem(f"{allowed} rounds are allowed of {plan.rounds}")
     for unit in plan.units:

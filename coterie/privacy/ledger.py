@@ -22,12 +22,12 @@ from urllib.parse import quote
 
 from ..errors import Problem
 from .accountant import ROUNDING
+from .budget import UNITS
 from .filters import FILTERS, Spent, best_order
 from .rows import FIRST, Changes, Entry, State, hash_of, parse
 from .runplan import RunPlan
 
 SCHEMA = "coterie-ledger/1"
-UNITS = ("example", "silo")
 TABLE = """
 create table if not exists entries (
   seq integer primary key, kind text not null, body text not null, previous text not null, hash text not null

@@ -90,9 +90,9 @@ class State:
     def check_shorter(self, reservation: int, last: int) -> None:
         """Refuse to give back rounds of a reservation that is not the newest of its runs, or committed."""
         body = self.reservations[reservation]
-        span = body["first"], body["last"]
-        newest = all(self.reserved(run)[-1:] == (span,) for run in runs_of(body))
-        if reservation in self.committed or not newest or not span[0] < last <= span[1]:
+        mine = set(runs_of(body))
+        later = any(seq > reservation and mine & set(runs_of(row)) for seq, row in self.reservations.items())
+        if reservation in self.committed or later or not body["first"] < last <= body["last"]:
             raise Problem(f"the rounds from {last} of row {reservation} cannot be given back")
 
     def _shorten(self, reservation: int, last: int) -> None:

@@ -307,6 +307,10 @@ def _recompute(content: dict[str, Any]) -> None:
     true, tuning = dict.fromkeys(ADVERSARIES, said["epsilon"]), content["tuning"]
     if isinstance(tuning, dict):
         _check_trials(events, tuning)
+        if tuning["delta"] > said["delta"]:
+            raise Problem(
+                f"statement: tuning.delta: {tuning['delta']:g} is above guarantee.delta, {said['delta']:g}"
+            )
         true |= dict.fromkeys(CHOSEN, best_trial(tuning))
     spent = true["personal"]
     if merges is not None:
