@@ -143,9 +143,9 @@ def test_more_noise_and_fewer_examples_pull_more(federation):
     state, _ = estimated(0.3, 0.3)
     noisy = replace(known, sizes=sizes, steps=replace(known.steps, noise=noise))
     one, half = torch.ones(1, 1, 1), torch.full((1, 1, 1), 0.5)
-    assert (choose(state, noisy, half, one)[0, :, 0].diff() > 0).all()
+    assert (choose(state, noisy, half, one)[0][0, :, 0].diff() > 0).all()
     sizes = torch.linspace(50, 500, SILOS, dtype=torch.float64)
-    assert (choose(state, replace(known, sizes=sizes), half, one)[0, :, 0].diff() < 0).all()
+    assert (choose(state, replace(known, sizes=sizes), half, one)[0][0, :, 0].diff() < 0).all()
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 8.0, float("inf")])
@@ -165,8 +165,9 @@ def test_pulls_stay_within_their_bounds(federation, epsilon):
 def test_diverged_models_do_not_break_the_bounds():
     state, known = estimated(0.1, 0.1, rounds=5)
     broken = {**state, "gradient": state["gradient"] * float("nan"), "slope": state["slope"] * float("nan")}
-    pulls = choose(broken, known, torch.full((1, 1, 1), 0.5), torch.ones(1, 1, 1))
+    pulls, trust = choose(broken, known, torch.full((1, 1, 1), 0.5), torch.ones(1, 1, 1))
     assert torch.isfinite(pulls).all()
+    assert ((trust >= 0) & (trust <= 1)).all()
 
 
 def test_a_roster_without_steps_is_refused():
@@ -182,3 +183,31 @@ def test_both_engines_state_the_noise_that_was_planned(federation):
         assert float(steps.noise[0, k]) == pytest.approx(silo.noise * 0.3 / silo.work.expected, rel=1e-5)
         assert float(steps.count[0, k]) == silo.work.steps
         assert float(steps.lr[0, k]) == pytest.approx(0.7)
+
+
+@pytest.mark.parametrize("tau", [0.0, 0.1, 0.2])
+@pytest.mark.parametrize("noise", [2.0, 4.0])
+def test_where_the_pull_is_at_its_limit_predictions_are_moved_toward_the_mean(tau, noise):
+    """As far as is best, and further than not at all, if noise is most of what models differ by."""
+    method = MRMTLAuto(share=0.0, limit=0.2)
+    state, known = estimated(tau, noise, method=method)
+    assert torch.allclose(state["lam"], 0.2 / facts_of(known).pace)
+    draw = torch.randn(2, 1, SILOS, SIZE, generator=torch.Generator().manual_seed(0))
+    centres, apart = 0.3 + tau * draw[0], state["models"] - state["mean"]
+
+    def error(trust):
+        return float((state["mean"] + trust * apart - centres).square().mean())
+
+    best = min(error(share) for share in torch.linspace(0, 1, 101))
+    predicted = method.personal(method.broadcast(state), state["models"])
+    found = float((predicted - centres).square().mean())
+    assert found == pytest.approx(error(state["trust"]))
+    assert found <= 1.15 * best
+    assert found < error(1.0)
+
+
+def test_where_the_pull_is_free_models_predict_as_they_are():
+    state, _ = estimated(0.3, 0.3)
+    assert (state["trust"] == 1).all()
+    never = estimated(0.0, 2.0, method=MRMTLAuto(limit=0.0))[0]
+    assert (never["trust"] == 1).all()  # nothing may pull: every silo alone

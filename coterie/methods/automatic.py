@@ -11,6 +11,14 @@ the pull adds G lam^2 / (h (h + lam))^2. The sum is least at
 which is lam* = s_loc^2 / tau^2 of mean estimation, in units of h. Where the denominator is not positive
 noise outweighs all differences between silos, and the pull is as strong as it may be.
 
+Steps allow no pull above 1 / (lr x steps). A silo that would need a stronger one predicts with its own
+model moved toward the mean by what is missing: of w_k - mean the part
+
+    trust_k = G (h + lam) / (h (G + V_k + 2 q_k (h + lam)))
+
+has the least expected error: what silos differ by is G / (h + lam)^2 of its squared length, chance
+V / (h + lam)^2 and noise 2 q / (h + lam).
+
 All of it is estimated from uploads, which are private already, and from public facts: it costs nothing.
 - Released gradients are uploads without the pull. Their averages over rounds, moved to the mean model by
   h, spread over silos by G + V + a noise that is known exactly, and is taken off.
@@ -123,8 +131,12 @@ def spread(state: State, roster: Roster) -> tuple[Tensor, Tensor]:
     return (left / weights).clamp_min(TINY), weight / weights
 
 
-def choose(state: State, roster: Roster, share: Tensor, limit: Tensor) -> Tensor:
-    """Give the pull of each silo, `[runs, silos, 1]`: from 0 to `limit` / (lr x steps)."""
+def choose(state: State, roster: Roster, share: Tensor, limit: Tensor) -> tuple[Tensor, Tensor]:
+    """Give the pull of each silo, `[runs, silos, 1]`: from 0 to `limit` / (lr x steps); and its trust.
+
+    Trust, from 0 to 1, is the part of its distance from the mean that a silo's model keeps in predictions; it
+    is below 1 where the best pull is above the limit.
+    """
     facts = facts_of(roster)
     trained = (facts.sizes / facts.sizes.sum() * facts.pace * state["seen"]).sum(1, keepdim=True)
     slope = curvature(state, facts)
@@ -132,12 +144,17 @@ def choose(state: State, roster: Roster, share: Tensor, limit: Tensor) -> Tensor
     total, weight = spread(state, roster)
     chance = torch.minimum(facts.clip.square() / facts.sizes, share * total)
     differences = total - (weight * chance).sum(1, keepdim=True)
-    noisy = facts.rate * facts.noise.square() * state["models"].shape[-1] / 4 * slope
+    heat = facts.rate * facts.noise.square() * state["models"].shape[-1] / 4
+    noisy = heat * slope
     best = scale * (noisy + chance) / (differences - noisy).clamp_min(TINY)
     enough = (state["seen"] >= ENOUGH).sum(1, keepdim=True) > 1
     lam = torch.where(enough, best, scale.expand_as(best)) * (trained > 0)
     highest = limit / facts.pace
-    return torch.minimum(torch.where(torch.isfinite(lam), lam, highest), highest)
+    lam = torch.minimum(torch.where(torch.isfinite(lam), lam, highest), highest)
+    known, stiff = differences.clamp_min(0.0), scale + lam
+    kept = known * stiff / (scale * (known + chance + 2 * heat * stiff)).clamp_min(TINY)
+    short = enough & (best > highest) & (highest > 0)
+    return lam, torch.where(short, kept.nan_to_num(0.0).clamp(0.0, 1.0), torch.ones_like(lam))
 
 
 def facts_of(roster: Roster) -> Facts:
@@ -185,7 +202,8 @@ class MRMTLAuto(Method):
     """MR-MTL with a pull for each silo, estimated from what was released: without trials, at no extra cost.
 
     Silos do what they do in MR-MTL. The server keeps four vectors a silo, chooses every silo's pull from
-    them after each round, and sends it with the mean.
+    them after each round, and sends it with the mean. Where noise asks for a stronger pull than steps allow,
+    silos predict with a model nearer to the mean.
     """
 
     name: ClassVar[str] = "mr-mtl-auto"
@@ -201,11 +219,11 @@ class MRMTLAuto(Method):
         vectors, numbers = torch.zeros_like(own), torch.zeros_like(own[..., :1])
         names = ("squares", "behind", "within", "slope", "span", "seen", "lam")
         state = dict.fromkeys(("gradient", "position", "apart"), vectors) | dict.fromkeys(names, numbers)
-        return {"mean": start, "models": own, **state}, own
+        return {"mean": start, "models": own, "trust": torch.ones_like(numbers), **state}, own
 
     def broadcast(self, shared: State) -> State:
-        """Send the mean, and to each silo its pull."""
-        return {"mean": shared["mean"], "lam": shared["lam"]}
+        """Send the mean, and to each silo its pull and its trust."""
+        return {name: shared[name] for name in ("mean", "lam", "trust")}
 
     def local(self, sent: State, own: Tensor, oracle: Oracle) -> tuple[Tensor, Tensor]:
         """Train the silo's own model, upload how it moved."""
@@ -216,12 +234,12 @@ class MRMTLAuto(Method):
         """Move the mean with the models, and choose the next pull."""
         mean = shared["mean"] + roster.mean(uploads, everybody=True)
         state = {"mean": mean, "models": shared["models"] + uploads, **observe(shared, uploads, roster)}
-        lam = choose(state, roster, per_run(self.share), per_run(self.limit))
-        return {**state, "lam": lam}
+        lam, trust = choose(state, roster, per_run(self.share), per_run(self.limit))
+        return {**state, "lam": lam, "trust": trust}
 
     def personal(self, sent: State, own: Tensor) -> Tensor:
-        """Predict with the silo's own model."""
-        return own
+        """Predict with the silo's own model, moved toward the mean where the pull could not do it."""
+        return torch.where(sent["trust"] < 1, torch.lerp(sent["mean"], own, sent["trust"]), own)
 
     def hand_over(self, shared: State) -> HandOver:
         """Let the next method begin from the shared model."""
