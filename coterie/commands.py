@@ -292,7 +292,8 @@ def meters_for(config: Config, made: Sequence[Experiment], alone: Plan | None) -
     budgets: Sequence[tuple[float, float] | None] = [None] * len(federation)
     if alone is not None:
         most = max(silo.budget for silo in alone.silos[0])
-        budgets = [(most if unit == "silo" else silo.budget, silo.delta) for silo in alone.silos[0]]
+        given = config.privacy.noise is not None  # then a budget is what a silo spends, by how often it comes
+        budgets = [(most if given else silo.budget, silo.delta) for silo in alone.silos[0]]
     source = source_of(config, federation)
     first = make_meter(Path(config.privacy.ledger), federation, source, budgets, unit)
     return [first.another() for _ in made]

@@ -127,7 +127,8 @@ def make_silo_plan(
     ]
     least = [min(row) for row in noise]
     share = [[low / own if own else 1.0 for own in row] for low, row in zip(least, noise, strict=True)]
-    differ = any(part < 1 for row in share for part in row)
+    unequal = [min(row) < 1 for row in share]
+    differ = any(unequal)
     if differ and quantile is not None:
         raise Problem(
             "privacy.quantile: a clip that follows the uploads is one for all: budgets may not differ"
@@ -135,7 +136,7 @@ def make_silo_plan(
     silos = tuple(
         tuple(
             _silo(roster.names[k], work[k], counts[run % len(counts)], k,
-                  replace(own, noise=noise[run][k], clip=own.clip * share[run][k]),
+                  replace(own, noise=noise[run][k], clip=own.clip * share[run][k], unequal=unequal[run]),
                   terms[run], _rounds(present, run, k, rounds))
             for k, own in enumerate(row)
         )

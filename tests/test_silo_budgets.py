@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from coterie.keeping import Keeper
 from coterie.merging import Merge, MergingRoster
 from coterie.metering import make_meter
 from coterie.methods import MRMTL, FedAvg, Related
+from coterie.participation import Participation
 from coterie.privacy.audit import check_ledger
 from coterie.privacy.statement import text_of, verify
+from coterie.privacy.whole_silo import Merges
 from coterie.report.folder import statement_of
 from coterie.roster import Roster
 from coterie.streams import SeededStreams
-from tests.helpers import refused, vectors
+from tests.helpers import call, refused, vectors
 from tests.measured import reference_of
 from tests.test_related import related_to
 from tests.test_silo_unit import DRAWS, is_noise, protected
@@ -43,7 +49,7 @@ def test_every_silo_ends_at_its_own_budget(federation, noise_by, how):
 def test_differing_clips_are_told(federation):
     made = protected(federation, FedAvg(), epsilon=BUDGETS)
     made.plan()
-    assert any("fedavg: budgets differ" in note and "to 0.5: silos" in note for note in made.notes)
+    assert any("fedavg: budgets differ" in note and "to 0.5: small budgets" in note for note in made.notes)
 
 
 def test_equal_budgets_have_one_clip(federation):
@@ -133,6 +139,48 @@ def test_ledgers_charge_each_silo_its_own(tmp_path, federation):
     for ledger, silo in zip(meter.ledgers, plan.silos[0], strict=True):
         spent = check_ledger(ledger.path).totals["silo"]["silos"][0]
         assert 0.99 * silo.budget <= spent <= silo.budget
+
+
+def true_delta(epsilon, noise, clip, other, rate):
+    """Integrate one merge of a silo drawn with chance `rate`, whose place else another one takes, worst case."""
+    deviation = noise * clip
+    grid = np.linspace(-12 * deviation - other, 12 * deviation + other, 400_001)
+    elsewhere = (1 - rate) * stats.norm.pdf(grid, other, deviation)
+    found = []
+    for upload in (clip, -clip):
+        pair = [rate * stats.norm.pdf(grid, at, deviation) + elsewhere for at in (upload, 0.0)]
+        for one, two in (pair, pair[::-1]):
+            found.append(np.trapezoid(np.maximum(one - math.exp(epsilon) * two, 0), grid))
+    return max(found)
+
+
+def test_who_takes_the_place_of_a_silo_in_a_fixed_draw_may_have_a_larger_clip():
+    """So a fixed draw hides nothing where clips differ; with equal ones it does."""
+    noise, clip, delta = 3.749, 0.161, 1e-5
+    made = Merges(noise, clip, 20, 0.05, "fixed", 1, 1, "server", False)
+    said = made.against(delta)["shared"]
+    assert true_delta(said, noise, clip, clip, 0.05) <= delta
+    assert true_delta(said, noise, clip, 1.0, 0.05) > 50 * delta  # what the bug would have stated
+    apart = dataclasses.replace(made, unequal=True).against(delta)
+    assert apart["shared"] == apart["silos"] == apart["personal"] > said
+    assert true_delta(apart["shared"], noise, clip, 1.0, 0.05) <= delta
+
+
+def test_a_plan_says_that_clips_are_unequal_run_by_run(federation):
+    made = protected(federation, FedAvg(), epsilon=[2.0, BUDGETS], participation=Participation(0.5))
+    flags = [{silo.merges.unequal for silo in row} for row in made.plan().silos]
+    assert flags == [{False}, {True}]
+
+
+def test_ledgers_that_a_run_makes_have_each_silos_budget(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("c.toml").write_text(
+        '[data]\nsource = "digits"\nsilos = 4\n[train]\nrounds = 2\n[privacy]\nepsilon = { each = [1, 4] }\n'
+        'delta = 1e-2\nunit = "silo"\n[[method]]\nname = "fedavg"\n'
+    )
+    assert call(monkeypatch, capsys, "run", "c.toml", "--ledger", "kept", "--out", "out")[0] == 0
+    found = json.loads(call(monkeypatch, capsys, "ledger", "show", "kept", "--json")[1])["ledgers"]
+    assert sorted(one["budgets"]["silo"]["epsilon"] for one in found) == [1, 1, 4, 4]
 
 
 def test_what_does_not_go_with_differing_budgets(federation):

@@ -93,6 +93,7 @@ class MergesPart(Part):
     quantile: Share | None
     mixed: bool
     metered: bool = False
+    unequal: bool = False
 
 
 class TuningPart(Part):

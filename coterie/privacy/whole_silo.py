@@ -34,7 +34,8 @@ class Merges:
     With a `quantile` the clip begins at `clip` and follows the uploads; the noise pays for that too.
     `mixed`: other sums than the mean are released, with the noise of the silo that is most in them. If
     `metered`, silos may leave and who was meant to come is in ledgers: whoever holds the shared model is
-    taken to know as much as all other silos.
+    taken to know as much as all other silos. `unequal`: other silos have other clips, so that who takes a
+    silo's place in a draw of fixed size may move the sum further, and such a draw hides nothing.
     """
 
     noise: float
@@ -49,6 +50,7 @@ class Merges:
     quantile: float | None = None
     mixed: bool = False
     metered: bool = False
+    unequal: bool = False
 
     def __post_init__(self) -> None:
         if self.noise_by not in PLACES:
@@ -82,7 +84,7 @@ class Merges:
             together = self.noise * math.sqrt(self.cohort) if fixed else self.noise
             seen["server"] = seen["silos"] = self._known(self.noise)
             seen["shared"] = self._known(together)
-        if self.metered:
+        if self.metered or (self.unequal and self.sampler == "fixed" and self.noise_by == "server"):
             seen["shared"] = seen["silos"]
         seen["personal"] = None if self.raw_personal else seen["shared"]
         return seen
