@@ -339,7 +339,8 @@ def source_of(config: Config, federation: Federation) -> str:
 def train_one(experiment: Experiment, plan: Plan, bars: Progress, keeper: Keeper) -> Result:
     """Train one experiment with a bar."""
     runs = len(experiment.keys)
-    title = experiment.method.name + (f" ({runs} runs)" if runs > 1 else "")
+    name = experiment.method.title.split()[0]
+    title = name + (f" ({runs} runs)" if runs > 1 else "")
     bar = bars.add_task(title, total=experiment.training.rounds, score="")
 
     def hear(number: int, score: float | None) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from .errors import Problem
 from .privacy.ledger import Identity
-from .streams import Pair, pair_of
+from .streams import Pair, Refilled
 
 COINS = "\0coins"  # no silo has this name
 BEFORE = (-1, -1)  # any call
@@ -46,6 +46,7 @@ class EntropyStreams:
     secrets: dict[str, bytes]
     _reserved: dict[str, Reserved] = field(default_factory=dict)
     _merged: dict[str, set[tuple[int, int]]] = field(default_factory=dict)
+    _generators: Refilled = field(default_factory=Refilled)
 
     def begin(self, silo: str, row: str, first: int = 0, last: int | None = None) -> None:
         """Begin a reservation of the rounds from `first` to `last`, whose row has this hash."""
@@ -69,7 +70,8 @@ class EntropyStreams:
         since, pair = own.generators.get(run, (round_ - RENEWED, None))
         if pair is None or round_ >= since + RENEWED:
             key = f"door\0{silo}\0{run}\0{round_}\0".encode() + own.salt
-            pair = pair_of(hashlib.blake2b(key, key=self.secrets[silo], digest_size=48).digest())
+            digest = hashlib.blake2b(key, key=self.secrets[silo], digest_size=48).digest()
+            pair = self._generators.fill((run, silo), digest)
             own.generators[run] = round_, pair
         return pair
 

@@ -124,7 +124,7 @@ def show_ledgers(place: Path, as_json: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    title = "Spent of each data set: epsilon at most, against"
+    title = "Spent of each data set (size: all examples, for tests too): epsilon at most, against"
     table = Table(title=title, box=None, title_justify="left", padding=(0, 1, 0, 0), pad_edge=False)
     for name in ("silo", "size", "budget", "delta", *ADVERSARIES, "spent delta", "runs"):
         table.add_column(name, justify="left" if name == "silo" else "right", no_wrap=True)

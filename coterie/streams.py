@@ -29,11 +29,6 @@ class Streams(Protocol):
         ...
 
 
-def pair_of(digest: bytes) -> Pair:
-    """Make a pair of generators, their states made of 48 bytes."""
-    return Refilled().fill((0, ""), digest)
-
-
 class Refilled:
     """Pairs of generators, made once for each run and silo and set to a new state for each call.
 

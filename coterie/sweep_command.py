@@ -234,7 +234,8 @@ def _tell(result: Result, folder: Folder) -> None:
     tell(
         console,
         f"epsilon at most {best} against who sees the chosen models only, {all_trials} against"
-        " the server and the other silos, who saw all trials",
+        " the server and the other silos, who saw all trials (the first is for any number of trials that"
+        " might have been drawn, the second for those that were)",
     )
     for silo, why in tuning["left"].items():
         tell(console, f"'{silo}' left early: {why}", "yellow")
