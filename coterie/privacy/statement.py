@@ -308,9 +308,8 @@ def _recompute(content: dict[str, Any]) -> None:
     if isinstance(tuning, dict):
         _check_trials(events, tuning)
         if tuning["delta"] > said["delta"]:
-            raise Problem(
-                f"statement: tuning.delta: {tuning['delta']:g} is above guarantee.delta, {said['delta']:g}"
-            )
+            both = f"{tuning['delta']:g} is above guarantee.delta, {said['delta']:g}"
+            raise Problem(f"statement: tuning.delta: {both}")
         true |= dict.fromkeys(CHOSEN, best_trial(tuning))
     spent = true["personal"]
     if merges is not None:
