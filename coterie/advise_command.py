@@ -184,9 +184,9 @@ def advice_table(advice: Advice) -> Table:
     table.add_column("silo", no_wrap=True)
     heads = ["size", "epsilon", "noise", "Local"]
     for end in (advice.low, advice.high):
-        heads += [f"{method}\ntau {number(end.spread, 3)}" for method in ("MR-MTL", "FedAvg")]
-    for head in (*heads, "joining pays\nif tau is"):
-        table.add_column(head, justify="right")
+        heads += [f"{method}\ntau\n{number(end.spread, 3)}" for method in ("MR-MTL", "FedAvg")]
+    for head in (*heads, "joining\npays if\ntau is"):
+        table.add_column(head, justify="right", no_wrap=True)
     for k in range(min(len(advice.names), MOST_SILOS)):
         table.add_row(*_row(advice, k))
     if len(advice.names) > MOST_SILOS:

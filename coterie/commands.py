@@ -101,7 +101,7 @@ def plan_config(config: Config, *, data_dir: str | None, as_json: bool) -> None:
     for experiment, plan in zip(made, plans, strict=True):
         for shown in plan_tables(experiment, plan):
             out.print(shown)
-        tell(out, f"{experiment.method.name}: {_whom(plan)}.")
+        tell(out, f"{experiment.method.title}: {_whom(plan)}.")
         for line in _reported(experiment, plan):
             tell(out, line)
     for note in notes_of(made):
@@ -130,12 +130,12 @@ def _reported(experiment: Experiment, plan: Plan) -> list[str]:
     found = published_facts(silo, experiment.variants[experiment.keys[0][1]].shown, plan.counts.calls[0])
     told = ", ".join(f"{one['epsilon']:.3g} ({one['paper']})" for one in found)
     said = (
-        f"{experiment.method.name}: papers would report of '{silo.name}' {told}; --json tells the formulas."
+        f"{experiment.method.title}: papers would report of '{silo.name}' {told}; --json tells the formulas."
     )
     return [said] if told else []
 
 
-def notes_of(made: list[Experiment]) -> list[str]:
+def notes_of(made: Sequence[Experiment]) -> list[str]:
     """Collect the notes of experiments, each once."""
     return list(dict.fromkeys(note for experiment in made for note in experiment.notes))
 
@@ -214,9 +214,7 @@ def run_config(
     made = make_experiments(config, data_dir)
     if introduction:
         tell(shown, introduction)
-    said = notes_of(made)
-    for note in said:
-        tell(errors, f"note: {note}", "yellow")
+    said = _tell_notes(errors, made, [])
     result = Result(made[0].task, made[0].federation.names, notes=notes_of(made))
     folder = Folder(out or next_free(name))
     with progress_bar(errors) as bars:
@@ -225,6 +223,7 @@ def run_config(
         pace: float | None = None
         try:
             plans = make_plans(made, bars)
+            said += _tell_notes(errors, made, said)
             alone = sum(len(each.keys) for each in made) == 1
             meters = meters_for(config, made, plans[0] if alone else None)
             places = [folder.path / f".checkpoint-{number}" for number in range(len(made))]
@@ -280,6 +279,14 @@ def run_config(
     more = ", relations/" if (folder.path / "relations").exists() else ""
     files = f"result.json, summary.md, plot.png, statements/, models/{more}, config.toml"
     tell(shown, f"Saved in {folder.path}: {files}")
+
+
+def _tell_notes(errors: Console, made: Sequence[Experiment], said: list[str]) -> list[str]:
+    """Tell what is to be known before training, unless it was said; give what was told."""
+    notes = [note for note in notes_of(made) if note not in said]
+    for note in notes:
+        tell(errors, f"note: {note}", "yellow")
+    return notes
 
 
 def meters_for(config: Config, made: Sequence[Experiment], alone: Plan | None) -> list[Meter | None]:

@@ -138,6 +138,26 @@ def test_notes_are_said(config, monkeypatch, capsys):
     assert "whole silo" in err
 
 
+def test_what_a_plan_remarks_is_a_note_for_both_commands(config, monkeypatch, capsys):
+    """Under the unit silo a plan counts merges; that clips differ is no accident of the training."""
+    whole = ("--set", 'privacy.unit="silo"', "--set", "train.seeds=1")
+    _, out, _ = call(monkeypatch, capsys, "plan", config, *whole)
+    assert "note: fedavg: budgets differ and the noise is one for all" in out
+    assert "merges" in out
+    assert "steps" not in out
+    _, out, err = call(monkeypatch, capsys, "run", config, *whole)
+    assert err.count("note: fedavg: budgets differ and the noise is one for all") == 1
+    assert "warning:" not in err
+
+
+def test_noise_that_differs_between_methods_is_told_as_a_range(config, monkeypatch, capsys):
+    config.write_text(config.read_text() + '[[method]]\nname = "ditto"\n')
+    _, out, _ = call(monkeypatch, capsys, "run", config, "--out", "x")
+    runs = json.loads(Path("x/result.json").read_text())["runs"]
+    noises = [run["silos"]["silo-0"]["noise"] for run in runs]
+    assert f"{min(noises):.2f} to {max(noises):.2f}" in out
+
+
 def test_models_that_diverge_are_warned_of(config, monkeypatch, capsys):
     _, out, err = call(monkeypatch, capsys, "run", config, "--set", "train.lr=1e30", "--json")
     assert any("models diverged" in note for note in json.loads(out)["notes"])

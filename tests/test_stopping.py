@@ -89,18 +89,23 @@ def test_a_block_whose_checkpoint_is_there_is_committed_when_it_goes_on(federati
         assert state.committed == set(state.reservations)
 
 
-def test_rounds_that_were_lost_stay_uncommitted(federation, tmp_path):
-    """Stopped between two checkpoints: nothing says that the block happened, and it is charged again."""
-    made = experiment(federation, FedAvg(), rounds=6)
-    meter, plan = meter_of(made, tmp_path, [(50.0, 1e-1)] * 3)
-    path = tmp_path / "checkpoint"
+def dies_in_the_third_round(made, plan, meter, folder):
+    """Train with a checkpoint every two rounds until something kills it; give the checkpoint."""
 
-    def stops(number, _score):
+    def dies(number, _score):
         if number == 3:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        made.train(plan, stops, Keeper(path, "key", meter, every=2))
+        made.train(plan, dies, Keeper(folder / "checkpoint", "key", meter, every=2))
+    return folder / "checkpoint"
+
+
+def test_rounds_that_were_lost_stay_uncommitted(federation, tmp_path):
+    """Stopped between two checkpoints: nothing says that the block happened, and it is charged again."""
+    made = experiment(federation, FedAvg(), rounds=6)
+    meter, plan = meter_of(made, tmp_path, [(50.0, 1e-1)] * 3)
+    path = dies_in_the_third_round(made, plan, meter, tmp_path)
     again = meter_of(made, tmp_path, [(50.0, 1e-1)] * 3)[0]
     made.train(plan, keeper=Keeper(path, "key", again, every=2))
     for ledger in again.ledgers:
@@ -138,14 +143,7 @@ def test_where_no_silo_can_go_on_the_training_stops_and_can_be_taken_up(federati
     """A killed run whose ledgers have no room for repeats is not finished by doing nothing."""
     made = experiment(federation, FedAvg(), rounds=6, epsilon=2.0)
     meter, plan = meter_of(made, tmp_path)
-    path = tmp_path / "checkpoint"
-
-    def dies(number, _score):
-        if number == 3:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        made.train(plan, dies, Keeper(path, "key", meter, every=2))
+    path = dies_in_the_third_round(made, plan, meter, tmp_path)
     again = meter_of(made, tmp_path)[0]
     before = [spent(ledger) for ledger in again.ledgers]
     for _ in range(2):

@@ -47,11 +47,13 @@ def test_lines_are_means_over_seeds():
 def test_the_table_has_a_column_for_each_value():
     text = markdown(result(*SWEPT, run("local", 0.7), run("ditto", 0.9, epsilon=2)))
     lines = text.splitlines()
-    assert lines[0] == "Test mse (lower is better), 1 silos, 2 seed(s), by epsilon."
+    assert (
+        lines[0] == "Test mse (lower is better), 1 silos, 2 seed(s), by epsilon: mean ± deviation over seeds."
+    )
     assert lines[2:7] == [
         "| method | 1 | 2 | 20 |",
         "| --- | --- | --- | --- |",
-        "| mr-mtl lam=1 | 0.5000 | 0.3000 | 0.1500 |",
+        "| mr-mtl lam=1 | 0.5000 ± 0.1414 | 0.3000 ± 0.0000 | 0.1500 ± 0.0707 |",
         "| local | 0.7000 | 0.7000 | 0.7000 |",
         "| ditto |  | 0.9000 |  |",
     ]

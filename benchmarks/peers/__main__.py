@@ -69,11 +69,12 @@ class Party:
 def parties() -> list[Party]:
     """Coterie first; the others are compared with it."""
     flower, pfl = PLACE / "flower" / "bin", PLACE / "pfl" / "bin"
-    pfl_script = str(HERE / "with_pfl.py")
+    flower_script, pfl_script = str(HERE / "with_flower.py"), str(HERE / "with_pfl.py")
     return [
         Party("Coterie", [sys.executable, "-m", "benchmarks.peers.with_coterie"], goal="< 4 s"),
         Party("plain loop over silos", [sys.executable, str(HERE / "with_loop.py")]),
-        Party("Flower", [str(flower / "python"), str(HERE / "with_flower.py")], "flower", "3 x"),
+        Party("Flower, a client a core", [str(flower / "python"), flower_script], "flower", "3 x", threads=1),
+        Party("Flower, as it comes", [str(flower / "python"), flower_script, "as-it-comes"], "flower", "3 x"),
         Party("pfl, one process", [str(pfl / "python"), pfl_script], "pfl", "1.5 x"),
         Party(
             "pfl, a process a core",

@@ -96,8 +96,8 @@ def _lines(axes: Any, lines: list[Line], key: str) -> None:
         if not line.values:
             axes.axhline(line.means[0], color=colour, ls=":", lw=1.8, label=_wrapped(line.label))
             continue
-        low = [m - d for m, d in zip(line.means, line.deviations, strict=True)]
-        high = [m + d for m, d in zip(line.means, line.deviations, strict=True)]
+        low = [m - (d or 0.0) for m, d in zip(line.means, line.deviations, strict=True)]
+        high = [m + (d or 0.0) for m, d in zip(line.means, line.deviations, strict=True)]
         axes.plot(
             line.values, line.means, style, marker="o", ms=4, color=colour, lw=1.8, label=_wrapped(line.label)
         )

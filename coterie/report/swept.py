@@ -15,7 +15,8 @@ ENOUGH = 3  # values of a setting that make a line
 
 @dataclass(frozen=True)
 class Line:
-    """One method: the values of the setting that varies, mean scores, and their deviations over seeds.
+    """One method: the values of the setting that varies, mean scores, and their deviations over seeds
+    (none for one seed).
 
     A method without this setting has no values, and one mean.
     """
@@ -23,7 +24,7 @@ class Line:
     label: str
     values: tuple[float, ...]
     means: tuple[float, ...]
-    deviations: tuple[float, ...]
+    deviations: tuple[float | None, ...]
 
 
 def swept_key(runs: Sequence[RunRecord]) -> str | None:
@@ -60,7 +61,7 @@ def lines_over(runs: Sequence[RunRecord], key: str) -> list[Line]:
     made = []
     for label, points in groups.items():
         scores = [points[at] for at in sorted(points)]
-        spread = tuple(statistics.stdev(s) if len(s) > 1 else 0.0 for s in scores)
+        spread = tuple(statistics.stdev(s) if len(s) > 1 else None for s in scores)
         values = tuple(value for at in sorted(points) for value in at)
         made.append(Line(label, values, tuple(map(statistics.fmean, scores)), spread))
     return made
@@ -88,7 +89,8 @@ def markdown(result: Result) -> str:
     values = sorted({value for line in lines for value in line.values})
     rows = [[line.label, *(_cell(line, value) for value in values)] for line in lines]
     heads = ["method", *(f"{value:g}" for value in values)]
-    return _table(f"{title}, by {key}", heads, rows) + _caveats(result)
+    told = f"{title}, by {key}" + (": mean ± deviation over seeds" if seeds > 1 else "")
+    return _table(told, heads, rows) + _caveats(result)
 
 
 def _caveats(result: Result) -> str:
@@ -104,9 +106,11 @@ def _caveats(result: Result) -> str:
 
 
 def _cell(line: Line, value: float) -> str:
-    if not line.values:
-        return f"{line.means[0]:.4f}"
-    return f"{line.means[line.values.index(value)]:.4f}" if value in line.values else ""
+    if line.values and value not in line.values:
+        return ""
+    at = line.values.index(value) if line.values else 0
+    spread = line.deviations[at]
+    return f"{line.means[at]:.4f}" + ("" if spread is None else f" ± {spread:.4f}")
 
 
 def _table(title: str, head: list[str], rows: list[list[str]]) -> str:

@@ -88,8 +88,7 @@ def silo_table(result: Result, budgets: Sequence[float], sizes: Sequence[int]) -
         scores = [firsts[label].silos[name].score for label in labels]
         top = pick((s for s in scores if not math.isnan(s)), default=None)
         marked = [f"[bold]{s:.3f}[/]" if s == top else f"{s:.3f}" for s in scores]
-        noises = {f"{record.noise:.2f}" for record in records}
-        noise = noises.pop() if len(noises) == 1 else "differs"
+        noise = _range([record.noise for record in records])
         spent = shown(max(record.epsilon for record in records))
         row = (escape(name), str(sizes[k]), number(budgets[k]), spent, noise)
         table.add_row(*row, *marked)
@@ -102,6 +101,12 @@ def silo_table(result: Result, budgets: Sequence[float], sizes: Sequence[int]) -
     table.caption = escape("\n".join([*said, *key])) or None
     table.caption_justify = "left"
     return table
+
+
+def _range(values: Sequence[float]) -> str:
+    """Show the smallest and the largest number, once if they look the same."""
+    low, high = f"{min(values):.2f}", f"{max(values):.2f}"
+    return low if low == high else f"{low} to {high}"
 
 
 def plan_tables(experiment: Experiment, plan: Plan) -> list[Table]:
@@ -121,7 +126,8 @@ def plan_tables(experiment: Experiment, plan: Plan) -> list[Table]:
 def _plan_table(silos: tuple[SiloPlan, ...], labels: list[str]) -> Table:
     table = compact("Plan: " + ", ".join(labels))
     table.add_column("silo", no_wrap=True)
-    for name in ("size", "rate", "steps", "noise", "budget", "epsilon", "delta", "up", "down"):
+    released = ("share", "merges") if silos[0].merges is not None else ("rate", "steps")
+    for name in ("size", *released, "noise", "budget", "epsilon", "delta", "up", "down"):
         table.add_column(name, justify="right", no_wrap=True)
     for silo in silos[:MOST_SILOS]:
         table.add_row(
