@@ -26,6 +26,7 @@ from .models import MODELS
 from .privacy.preferences import check_preference
 from .task import setting_problems
 
+MOST_SEEDS = 10_000
 PARTITION_NAMES = Literal["iid", "shards", "dirichlet", "rotated", "rotated-masked"]
 
 
@@ -102,11 +103,14 @@ def _bytes(value: Any) -> int:
 
 def _seeds(value: Any) -> list[int]:
     """Read seeds: how many (from 0), or a list of them."""
-    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MOST_SEEDS:
         return list(range(value))
     whole = isinstance(value, list) and all(type(v) is int and v >= 0 for v in value)
     if not whole or not value or len(set(value)) != len(value):
-        raise _fail(f"expected how many seeds, or a list of different whole numbers >= 0, got {value!r}")
+        raise _fail(
+            f"expected how many seeds (at most {MOST_SEEDS}), or a list of different whole numbers >= 0,"
+            f" got {value!r}"
+        )
     return list(value)
 
 

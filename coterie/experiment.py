@@ -37,7 +37,7 @@ from .silo_plan import Terms, clip_remarks, make_silo_plan, terms_of
 from .simulate import State, personal_vectors, simulate
 from .streams import SeededStreams
 from .task import Task
-from .training import Training
+from .training import Training, check_device
 from .tree import map_leaves
 from .watch import Watch
 
@@ -127,14 +127,26 @@ class Experiment:
         return torch.tensor([rows[v] for _, v in self.keys], dtype=torch.float64)
 
     @cached_property
+    def own_epsilon(self) -> Tensor:
+        """Silos' own budgets, `[runs, silos]`."""
+        return self._per_run(lambda v: v.epsilon, "privacy.epsilon")
+
+    @cached_property
     def epsilon(self) -> Tensor:
         """What silos may spend, `[runs, silos]`: their budgets, or what `budgets` makes of them."""
-        own = self._per_run(lambda v: v.epsilon, "privacy.epsilon")
+        own = self.own_epsilon
         if self.budgets == "minimum":
             return own.amin(1, keepdim=True).expand_as(own).contiguous()
         if self.budgets == "maximum":
             return own.amax(1, keepdim=True).expand_as(own).contiguous()
         return torch.full_like(own, math.inf) if self.budgets == "none" else own
+
+    def not_covered(self, run: int, k: int) -> tuple[str, ...]:
+        """Name what no budget of a silo covers; where `budgets` gives it more than it agreed to, that."""
+        own, given = float(self.own_epsilon[run, k]), float(self.epsilon[run, k])
+        more = "any amount" if math.isinf(given) else f"{given:g}"
+        over = f"what is above the silo's own budget of {own:g}: '{self.budgets}' let it spend {more}"
+        return (*self.federation.not_covered, *([over] if given > own else []))
 
     @cached_property
     def delta(self) -> Tensor:
@@ -189,8 +201,7 @@ class Experiment:
     @cached_property
     def schedule(self) -> Schedule:
         """Who takes part when, and how much each does."""
-        seeds = [seed for seed, _ in self.keys]
-        return draw_schedule(self.training, seeds, self.federation.names, self.work)
+        return draw_schedule(self.training, [seed for seed, _ in self.keys], self.federation.names, self.work)
 
     @property
     def present(self) -> Tensor | None:
@@ -226,8 +237,7 @@ class Experiment:
                 f"features reach {largest:.4g}: gradients are clipped, so models learn better from numbers"
                 " around one; give data.feature_range (public bounds) or data.features"
             )
-        small = [name for name, n in zip(names, sizes, strict=True) if n < self.training.batch]
-        if small:
+        if small := [name for name, n in zip(names, sizes, strict=True) if n < self.training.batch]:
             self.notes.append(
                 f"train.batch: {len(small)} silo(s), as '{small[0]}', have fewer than {self.training.batch}"
                 " training examples: each of their batches is the whole silo (rate 1)"
@@ -327,8 +337,7 @@ class Experiment:
         seconds = time.perf_counter() - began
         if meter is not None:
             self.notes.extend(meter.notes())
-        broken = int((~torch.isfinite(vectors).all(-1)).sum())
-        if broken:
+        if broken := int((~torch.isfinite(vectors).all(-1)).sum()):
             self.notes.append(
                 f"{self.method.name}: {broken} of {vectors[..., 0].numel()} models diverged (numbers that are"
                 " not finite): lower train.lr"
@@ -367,14 +376,6 @@ class Experiment:
             )
         kept = {r: vectors[r] for r in range(len(runs))}
         return Result(self.task, self.federation.names, runs, kept, list(self.notes))
-
-
-def check_device(device: str) -> None:
-    """Refuse a device that is not there."""
-    try:
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise Problem(f"train.device: '{device}' cannot be used here; use cpu, cuda or cuda:1") from error
 
 
 def experiments(

@@ -14,7 +14,7 @@ from .attendance import Attendance
 from .cohort.sampling import Work
 from .doors import DUAL_UNPROVEN, DUAL_WHOLE, all_sums
 from .dry_run import Counts, Facts, dry_run, one_pass
-from .errors import Refused
+from .errors import Problem, Refused
 from .leaving import until_spent
 from .merging import Merge
 from .method import Method
@@ -27,6 +27,7 @@ from .privacy.whole_silo import Merges
 from .roster import Roster
 
 UNITS = ("example", "silo")
+LEAST_ROOT = 1e-90  # of the rho of private choices: less would need more noise than events may have
 
 
 @dataclass(frozen=True)
@@ -303,5 +304,7 @@ def choice_noise(epsilon: float, delta: float, count: int) -> float:
     on it: what choices cost is certified with all that is released.
     """
     tail = math.log(1 / delta)
-    rho = (math.sqrt(tail + epsilon) - math.sqrt(tail)) ** 2
-    return math.sqrt(count / (8 * rho))
+    root = epsilon / (math.sqrt(tail + epsilon) + math.sqrt(tail))  # of rho; a difference would cancel
+    if not root > LEAST_ROOT:
+        raise Problem(f"privacy.epsilon: {epsilon:g} for private choices is too small: no noise is enough")
+    return math.sqrt(count / 8) / root

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import torch
+
 from .cohort.sampling import Work, epochs_of_work
 from .dropping import Dropping
 from .errors import Problem
@@ -51,3 +53,11 @@ class Training:
         if self.steps is not None:
             return Work(size, min(self.batch, size), self.steps)
         return epochs_of_work(size, self.batch, self.epochs)
+
+
+def check_device(device: str) -> None:
+    """Refuse a device that is not there."""
+    try:
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError) as error:
+        raise Problem(f"train.device: '{device}' cannot be used here; use cpu, cuda or cuda:1") from error

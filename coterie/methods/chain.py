@@ -33,7 +33,7 @@ class Then(Method):
     name: ClassVar[str] = "then"
     first: Method = field(metadata={"method": True})
     second: Method = field(metadata={"method": True})
-    share: float = setting(0.5, minimum=0, maximum=1, fixed=True, help="share of rounds of the first method")
+    share: float = setting(0.5, above=0, maximum=1, fixed=True, help="share of rounds of the first method")
 
     def __post_init__(self) -> None:
         """Check that both methods have one value for each setting."""
@@ -58,6 +58,11 @@ class Then(Method):
         _, later = self.second.init(task, silos)
         one = torch.ones_like(task.initial()[:, :1, :1])
         here = min(task.rounds, max(1, math.floor(self.share * task.rounds + 0.5)))
+        if self.share < 1 and here == task.rounds > 0 and not isinstance(task, _At):
+            raise Problem(
+                f"share: {self.share:g} of {task.rounds} round(s) leaves none for '{self.second.name}':"
+                " lower it, or train for more rounds"
+            )
         clock = {"left": here * one, "after": (task.rounds - here) * one}
         return {"clock": clock, "first": shared}, {"first": own, "second": later}
 

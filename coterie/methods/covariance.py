@@ -68,8 +68,11 @@ class Mocha(Method):
 
 
 def related(models: Tensor) -> Tensor:
-    """Give M `[runs, silos, silos]` of models `[runs, silos, P]`: the inverse of silos times Omega."""
-    wide, silos = models.double(), models.shape[1]
+    """Give M `[runs, silos, silos]` of models `[runs, silos, P]`: the inverse of silos times Omega.
+
+    Of models that diverged nothing is known: they count as zero.
+    """
+    wide, silos = torch.where(torch.isfinite(models), models, 0.0).double(), models.shape[1]
     values, vectors = torch.linalg.eigh(wide @ wide.transpose(1, 2))
     roots = values.clamp(min=0).sqrt()
     trace = roots.sum(-1, keepdim=True)

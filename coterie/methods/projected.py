@@ -143,7 +143,7 @@ class PFA(Method):
         centre = roster.mean(updates, shown)
         if self.centre == "none":
             centre = torch.zeros_like(centre)
-        spread = (updates - centre) * (shown > 0).unsqueeze(-1)
+        spread = torch.where((shown > 0).unsqueeze(-1), updates - centre, 0.0)
         found = directions(spread, [b.shape[-1] for b in shared["basis"]], self.rank)
         kept = tuple(
             torch.where(some.unsqueeze(-1), new, old) for new, old in zip(found, shared["basis"], strict=True)
@@ -235,11 +235,12 @@ class RandomProjection(PFA):
 def directions(updates: Tensor, layers: list[int], rank: int) -> tuple[Tensor, ...]:
     """Give for each layer the top right singular vectors `[runs, 1, rank, n]` of updates `[runs, silos, P]`.
 
-    By the Gram matrix of the silos, exact and small; where there are fewer directions, zeros.
+    By the Gram matrix of the silos, exact and small; where there are fewer directions, zeros. What is no
+    number counts as zero.
     """
     found = []
     for part in updates.split(layers, dim=-1):
-        wide = part.double()
+        wide = torch.where(torch.isfinite(part), part, 0.0).double()
         values, vectors = torch.linalg.eigh(wide @ wide.transpose(1, 2))
         values, vectors = values[:, -rank:].flip(1), vectors[:, :, -rank:].flip(2)
         there = values > SMALL * values[:, :1].clamp(min=1e-300)
