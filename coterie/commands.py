@@ -124,6 +124,15 @@ def _whom(plan: Plan) -> str:
     return "; ".join(parts)
 
 
+def _by_whom(made: Sequence[Experiment], plans: Sequence[Plan]) -> dict[str, list[str]]:
+    """Give the methods of which epsilon holds against the same adversaries, by what is to be said of them."""
+    found: dict[str, list[str]] = {}
+    for experiment, plan in zip(made, plans, strict=True):
+        titles = found.setdefault(_whom(plan), [])
+        titles += [experiment.method.title] if experiment.method.title not in titles else []
+    return found
+
+
 def _reported(experiment: Experiment, plan: Plan) -> list[str]:
     """Say what papers would report, of the silo with the most steps of the first run."""
     silo = max(plan.silos[0], key=lambda one: one.steps)
@@ -142,10 +151,11 @@ def notes_of(made: Sequence[Experiment]) -> list[str]:
 
 def plan_facts(experiment: Experiment, plan: Plan, took: float) -> dict[str, Any]:
     """Give a plan as plain data."""
-    seeds = len(experiment.training.seeds)
     variants = []
-    for number, variant in enumerate(experiment.variants):
-        silos = {
+    known: dict[Any, dict[str, Any]] = {}
+    for run, (seed, number) in enumerate(experiment.keys):
+        variant, same = experiment.variants[number], (number, plan.silos[run])
+        known[same] = silos = known.get(same) or {
             silo.name: {
                 "examples": silo.work.size,
                 "rate": silo.rate,
@@ -159,9 +169,9 @@ def plan_facts(experiment: Experiment, plan: Plan, took: float) -> dict[str, Any
                 "bytes_up": silo.bytes_up,
                 "bytes_down": silo.bytes_down,
             }
-            for silo in plan.silos[number * seeds]
+            for silo in plan.silos[run]
         }
-        variants.append({"settings": variant.shown, "silos": silos})
+        variants.append({"settings": variant.shown, "seed": seed, "silos": silos})
     return {"method": experiment.method.name, "seconds": took, "variants": variants}
 
 
@@ -270,9 +280,10 @@ def run_config(
         print((folder.path / "result.json").read_text(), end="")
         return
     shown.print(summary_table(result))
-    shown.print(silo_table(result, [silo.budget for silo in plans[0].silos[0]], made[0].federation.sizes))
-    for experiment, plan in zip(made, plans, strict=True) if config.privacy.unit == "silo" else ():
-        tell(shown, f"{experiment.method.title}: {_whom(plan)}.")
+    budgets = zip(*([silo.budget for silo in run] for plan in plans for run in plan.silos), strict=True)
+    shown.print(silo_table(result, list(budgets), made[0].federation.sizes))
+    for whom, titles in _by_whom(made, plans).items():
+        tell(shown, f"{', '.join(titles)}: {whom}.")
     if len(result.summary) > 1:
         tell(shown, UNACCOUNTED, "dim")
     tell(shown, SIMULATED, "dim")

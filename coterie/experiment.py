@@ -90,7 +90,7 @@ class Experiment:
         }
         axes |= {
             "lr": sweep(self.training.lr),
-            "epsilon": sweep(self.privacy.epsilon),
+            "epsilon": sweep(self.privacy.epsilon)[: 1 if self.budgets == "none" else None],
             "clip": sweep(self.privacy.clip),
             "noise": sweep(0.0 if self.privacy.noise is None else self.privacy.noise),
         }
@@ -340,7 +340,7 @@ class Experiment:
         if broken := int((~torch.isfinite(vectors).all(-1)).sum()):
             self.notes.append(
                 f"{self.method.name}: {broken} of {vectors[..., 0].numel()} models diverged (numbers that are"
-                " not finite): lower train.lr"
+                " not finite) and have no score: lower train.lr, or what pulls them"
             )
         return watch.tell(self._result(plan, scores, vectors.cpu(), history, seconds, keeper))
 

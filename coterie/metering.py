@@ -229,7 +229,10 @@ class Meter:
 
     def refusal(self, k: int, problem: Problem, runs: int) -> Problem:
         """Say whose ledger refuses and, of several runs, that all are refused."""
-        more = f"; {runs} runs are asked for, and nothing is trained unless all of them fit"
+        more = (
+            f"; {runs} runs are asked for, and nothing is trained unless all of them fit (spent is also what"
+            " those before this one would take: ask for fewer methods, settings or seeds)"
+        )
         all_of_them = isinstance(problem, Spent) and runs > 1
         return type(problem)(f"silo '{self.names[k]}': {problem}{more if all_of_them else ''}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -62,6 +63,11 @@ def label_of(method: str, settings: dict[str, Any]) -> str:
     return " ".join((method, *shown))
 
 
+def deviation(scores: Sequence[float]) -> float:
+    """Give the standard deviation of several scores; none, if one of them is no number."""
+    return statistics.stdev(scores) if all(map(math.isfinite, scores)) else math.nan
+
+
 @dataclass
 class Result:
     """Runs, with the personal vectors of each: `vectors[run]` is `[silos, P]`.
@@ -101,7 +107,7 @@ class Result:
                     "settings": members[0].settings,
                     "metric": members[0].metric,
                     "mean": statistics.fmean(scores),
-                    "std": statistics.stdev(scores) if len(scores) > 1 else 0.0,
+                    "std": deviation(scores) if len(scores) > 1 else 0.0,
                     "seeds": len(scores),
                     "epsilon": max(s.epsilon for run in members for s in run.silos.values()),
                     "seconds": sum(run.seconds for run in members),
@@ -114,7 +120,7 @@ class Result:
     def best(self) -> dict[str, Any]:
         """Give the row of the summary with the best mean (choosing by it is tuning)."""
         sign = 1 if self.task.higher_is_better else -1
-        return max(self.summary, key=lambda row: sign * row["mean"])
+        return max(self.summary, key=lambda row: (not math.isnan(row["mean"]), sign * row["mean"]))
 
     def to_json(self) -> dict[str, Any]:
         """Give all but the vectors as plain data; an infinite epsilon (no privacy) becomes null."""

@@ -160,8 +160,12 @@ def test_noise_that_differs_between_methods_is_told_as_a_range(config, monkeypat
 
 def test_models_that_diverge_are_warned_of(config, monkeypatch, capsys):
     _, out, err = call(monkeypatch, capsys, "run", config, "--set", "train.lr=1e30", "--json")
-    assert any("models diverged" in note for note in json.loads(out)["notes"])
+    result = json.loads(out)
+    assert any("models diverged" in note for note in result["notes"])
     assert "warning: mr-mtl" in err
+    assert result["summary"][1]["mean"] is None  # what predicts nothing has no score, also not by chance
+    (path,) = Path("runs").iterdir()
+    assert "| nan |" in (path / "summary.md").read_text()
 
 
 def test_without_privacy_the_numbers_say_none(config, monkeypatch, capsys):

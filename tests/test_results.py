@@ -149,7 +149,7 @@ def test_the_table_of_silos_fits_a_terminal_with_any_number_of_methods(federatio
     made = [coterie.MRMTL(lam=lam) for lam in (0.01, 0.1, 1.0, 2.0, 3.0)]
     result = coterie.run(federation, [*made, coterie.Local(), coterie.FedAvg()], privacy, rounds=2)
     out = Console(width=80, record=True, file=io.StringIO())
-    out.print(silo_table(result, [4.0] * 3, federation.sizes))
+    out.print(silo_table(result, [[4.0]] * 3, federation.sizes))
     text = out.export_text()
     best = sorted({run.score: run for run in result.runs}.items())[:MOST_METHODS]
     for name in federation.names:
@@ -165,5 +165,5 @@ def test_a_method_that_diverged_is_not_among_the_best(federation):
     result = coterie.run(federation, [coterie.Local(), *made], privacy, rounds=2)
     result.runs[0] = replace(result.runs[0], score=float("nan"))
     out = Console(width=80, record=True, file=io.StringIO())
-    out.print(silo_table(result, [4.0] * 3, federation.sizes))
+    out.print(silo_table(result, [[4.0]] * 3, federation.sizes))
     assert "local" not in out.export_text()

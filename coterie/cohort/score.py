@@ -27,7 +27,8 @@ def score(
 ) -> Tensor:
     """Give the mean score of `vectors` `[runs, silos, P]` on each silo's examples: `[runs, silos]`.
 
-    If `bounded`, each example's score is taken into [0, 1], also one that is no number.
+    A model that is not finite has no score. If `bounded`, each example's score is taken into [0, 1], also
+    one that is no number.
     """
     runs, silos, size = vectors.shape
     sizes = np.array(examples.sizes)
@@ -45,4 +46,5 @@ def score(
             if bounded:
                 points = points.nan_to_num(nan=1.0).clamp(0, 1)
             total.index_add_(0, part.pair, (points * part.real).double().sum(1))
-    return total.reshape(runs, silos) / torch.tensor(sizes, device=vectors.device)
+    means = total.reshape(runs, silos) / torch.tensor(sizes, device=vectors.device)
+    return means if bounded else torch.where(torch.isfinite(vectors).all(-1), means, torch.nan)

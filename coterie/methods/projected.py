@@ -80,7 +80,8 @@ class PFA(Method):
         if self.rank > most:
             raise Problem(
                 f"rank: {fewest} public silo(s) span {most} direction(s) about their {self.centre}:"
-                f" rank {self.rank} is too much; lower it, or divide otherwise"
+                f" rank {self.rank} is too much; lower it, take centre = 'none', or more public silos by"
+                " divide = 'top' and a larger top"
             )
 
     def remarks(self, roster: Roster, present: Tensor | None) -> list[str]:

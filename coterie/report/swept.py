@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..privacy.accountant import shown_spent
-from ..result import SIMULATED, UNACCOUNTED, Result, RunRecord, label_of
+from ..result import SIMULATED, UNACCOUNTED, Result, RunRecord, deviation, label_of
 
 ENOUGH = 3  # values of a setting that make a line
 
@@ -61,7 +61,7 @@ def lines_over(runs: Sequence[RunRecord], key: str) -> list[Line]:
     made = []
     for label, points in groups.items():
         scores = [points[at] for at in sorted(points)]
-        spread = tuple(statistics.stdev(s) if len(s) > 1 else None for s in scores)
+        spread = tuple(deviation(s) if len(s) > 1 else None for s in scores)
         values = tuple(value for at in sorted(points) for value in at)
         made.append(Line(label, values, tuple(map(statistics.fmean, scores)), spread))
     return made

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.markup import escape
@@ -68,8 +68,8 @@ def summary_table(result: Result) -> Table:
     return table
 
 
-def silo_table(result: Result, budgets: Sequence[float], sizes: Sequence[int]) -> Table:
-    """Show one row for each silo: its budget, what it spent, its score under the best methods."""
+def silo_table(result: Result, budgets: Sequence[Sequence[float]], sizes: Sequence[int]) -> Table:
+    """Show one row for each silo: its budgets in all runs, what it spent, its score by the best methods."""
     firsts = {run.label: run for run in reversed(result.runs)}
     pick = max if result.task.higher_is_better else min
     means = {label_of(row["method"], row["settings"]): row["mean"] for row in result.summary}
@@ -79,7 +79,7 @@ def silo_table(result: Result, budgets: Sequence[float], sizes: Sequence[int]) -
     table = compact(f"Each silo: budget, spending, test {result.task.metric} (first seed)")
     table.add_column("silo", no_wrap=True)
     for name in ("size", "budget", "spent", "noise"):
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(name, justify="right")
     letters = dict(zip(labels, "abcdefghij", strict=False)) if any(len(one) > SHORT for one in labels) else {}
     for name in labels:
         table.add_column(escape(letters.get(name, name)), justify="right", no_wrap=True)
@@ -88,9 +88,9 @@ def silo_table(result: Result, budgets: Sequence[float], sizes: Sequence[int]) -
         scores = [firsts[label].silos[name].score for label in labels]
         top = pick((s for s in scores if not math.isnan(s)), default=None)
         marked = [f"[bold]{s:.3f}[/]" if s == top else f"{s:.3f}" for s in scores]
-        noise = _range([record.noise for record in records])
-        spent = shown(max(record.epsilon for record in records))
-        row = (escape(name), str(sizes[k]), number(budgets[k]), spent, noise)
+        noise = _range([record.noise for record in records], lambda value: f"{value:.2f}")
+        spent = _range([record.epsilon for record in records], shown)
+        row = (escape(name), str(sizes[k]), _range(budgets[k], number), spent, noise)
         table.add_row(*row, *marked)
     more = {"silos": len(result.names) - MOST_SILOS, "methods": len(firsts) - len(labels)}
     told = [f"{count} more {what}" for what, count in more.items() if count > 0]
@@ -103,9 +103,9 @@ def silo_table(result: Result, budgets: Sequence[float], sizes: Sequence[int]) -
     return table
 
 
-def _range(values: Sequence[float]) -> str:
+def _range(values: Sequence[float], show: Callable[[float], str]) -> str:
     """Show the smallest and the largest number, once if they look the same."""
-    low, high = f"{min(values):.2f}", f"{max(values):.2f}"
+    low, high = show(min(values)), show(max(values))
     return low if low == high else f"{low} to {high}"
 
 
@@ -128,7 +128,7 @@ def _plan_table(silos: tuple[SiloPlan, ...], labels: list[str]) -> Table:
     table.add_column("silo", no_wrap=True)
     released = ("share", "merges") if silos[0].merges is not None else ("rate", "steps")
     for name in ("size", *released, "noise", "budget", "epsilon", "delta", "up", "down"):
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(name, justify="right", no_wrap=name not in ("up", "down"))
     for silo in silos[:MOST_SILOS]:
         table.add_row(
             escape(silo.name),
