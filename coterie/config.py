@@ -24,7 +24,7 @@ from .errors import Problem, nearest
 from .method_tables import method_problems
 from .models import MODELS
 from .privacy.preferences import check_preference
-from .task import setting_problems
+from .task import find_factory, setting_problems
 
 MOST_SEEDS = 10_000
 PARTITION_NAMES = Literal["iid", "shards", "dirichlet", "rotated", "rotated-masked"]
@@ -294,8 +294,12 @@ def check(content: dict[str, Any], where: str = "config") -> Config:
 def _model_problems(table: Any) -> list[str]:
     """List what is wrong with the settings of a built-in model; others are asked when they are made."""
     name = table.get("name", "linear") if isinstance(table, dict) else ""
-    if not isinstance(name, str) or name not in MODELS:
+    if not isinstance(name, str) or not name or ":" in name:
         return []
+    try:
+        find_factory(name)
+    except Problem as problem:
+        return [str(problem)]
     return setting_problems(name, MODELS[name], [key for key in table if key not in Model.model_fields])
 
 

@@ -46,7 +46,10 @@ def _problems_of(table: Any) -> list[str]:
                 continue
             problem = check_setting(key, one, settings[key])
             if problem:
-                problems.append(f"{key}: expected {problem.removeprefix(key + ' must be ')}")
+                told = problem.removeprefix(key + " must be ")
+                if (name, key) == (MRMTL.name, "lam"):
+                    told = told.replace(", got", f" or '{AUTO}', got")
+                problems.append(f"{key}: expected {told}")
     return problems
 
 
