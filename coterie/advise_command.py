@@ -185,7 +185,7 @@ def advice_table(advice: Advice) -> Table:
     heads = ["size", "epsilon", "noise", "Local"]
     for end in (advice.low, advice.high):
         heads += [f"{method}\ntau\n{number(end.spread, 3)}" for method in ("MR-MTL", "FedAvg")]
-    for head in (*heads, "joining\npays if\ntau is"):
+    for head in (*heads, "gains\nif tau\nis"):
         table.add_column(head, justify="right", no_wrap=True)
     for k in range(min(len(advice.names), MOST_SILOS)):
         table.add_row(*_row(advice, k))
@@ -197,11 +197,11 @@ def advice_table(advice: Advice) -> Table:
 def _row(advice: Advice, k: int) -> list[str]:
     local = float(advice.low.local[k])
     cells = [escape(advice.names[k]), str(_size(advice, k)), number(advice.epsilon[k])]
-    cells += [number(advice.multipliers[k], 3), f"{math.sqrt(local):.4f}"]
+    cells += [number(advice.multipliers[k], 3), number(math.sqrt(local), 3)]
     for end in (advice.low, advice.high):
         errors = (float(end.mr_mtl[k]), float(end.fedavg[k]))
         least = min(local, *errors)
-        texts = [f"{math.sqrt(error):.4f}" for error in errors]
+        texts = [number(math.sqrt(error), 3) for error in errors]
         cells += [f"[bold]{t}[/]" if e == least else t for t, e in zip(texts, errors, strict=True)]
     return [*cells, _where(advice.ranges[k])]
 

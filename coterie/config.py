@@ -108,7 +108,7 @@ def _seeds(value: Any) -> list[int]:
     whole = isinstance(value, list) and all(type(v) is int and v >= 0 for v in value)
     if not whole or not value or len(set(value)) != len(value):
         raise _fail(
-            f"expected how many seeds, or a list of different whole numbers >= 0 (at most {MOST_SEEDS} seeds),"
+            f"expected how many seeds, or a list of different whole numbers >= 0 (at most {MOST_SEEDS}),"
             f" got {value!r}"
         )
     return list(value)

@@ -62,7 +62,11 @@ def test_defaults_are_enough():
         ("method", [], "method: expected at least one [[method]] table, got none"),
         ("method", [{}], "method[0].name: expected the name of a method"),
         ("method", [{"name": "mr_mtl"}], "method[0].name: unknown method 'mr_mtl'; did you mean 'mr-mtl'?"),
-        ("method", [{"name": "mr-mtl", "lam": -1}], "method[0].lam: expected a number >= 0 or 'auto', got -1"),
+        (
+            "method",
+            [{"name": "mr-mtl", "lam": -1}],
+            "method[0].lam: expected a number >= 0 or 'auto', got -1",
+        ),
         ("method", [{"name": "mr-mtl", "lam": []}], "method[0].lam: expected at least one value"),
         (
             "method",
