@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..task import Task
+from ..task import Layout, Task
 from .examples import Examples
 from .gradients import allocated, zeros_of
 from .sampling import WIDE, Batches
@@ -45,9 +45,17 @@ class Pace:
 
     def moved(self, vectors: Tensor, sums: Tensor) -> Tensor:
         """Take a step against the mean of the gradients and the pull, reading each vector once."""
-        if self.pull is not None:
-            vectors = torch.lerp(vectors, self.pull[0], self.lr * self.pull[1])
-        return torch.addcmul(vectors, sums.float(), -self.lr / self.expected)
+        return torch.addcmul(self._pulled(vectors), sums.float(), -self.lr / self.expected)
+
+    def moved_by_parts(self, vectors: Tensor, layout: Layout, sums: dict[str, Tensor]) -> Tensor:
+        """Take the same step from sums by parameter, writing over vectors; without sums, only the pull."""
+        vectors, rate = self._pulled(vectors), -self.lr / self.expected
+        for name, value in layout.unflatten(vectors).items() if sums else ():
+            value.addcmul_(sums[name].float(), rate.reshape(-1, *[1] * (value.dim() - 1)))
+        return vectors
+
+    def _pulled(self, vectors: Tensor) -> Tensor:
+        return vectors if self.pull is None else vectors.lerp(self.pull[0], self.lr * self.pull[1])
 
 
 @dataclass(frozen=True)
@@ -148,7 +156,7 @@ def walk(
         here = torch.from_numpy(part).to(vectors.device)
         own = vectors[here]
         sums = _sums(task, examples, own, silo[part], drawn, part, room.widest)
-        vectors[here] = pace.at(here).moved(own, sums)
+        vectors[here] = pace.at(here).moved_by_parts(own, task.layout, sums)
 
     with at_once(room.cores) as each:
         for step, drawn in enumerate(batches):
@@ -166,9 +174,9 @@ def _sums(
     drawn: Batches,
     part: np.ndarray,
     widest: int,
-) -> Tensor:
-    """Sum the gradients of the batches of a part, the longest batch first."""
-    total: Tensor | None = None
+) -> dict[str, Tensor]:
+    """Sum the gradients of the batches of a part, the longest batch first; nothing, if all are empty."""
+    total: dict[str, Tensor] = {}
     longest = int(drawn.length[part[0]])
     place = torch.from_numpy(silo).to(own.device)[:, None]
     width = longest if len(part) > 1 else widest
@@ -176,6 +184,5 @@ def _sums(
         taken, real = drawn.rectangle(part, first, min(first + width, longest))
         x, y = examples.gather(place, taken.to(own.device))
         found = summer(task)(task.layout.unflatten(own), x, y, real.to(own.device).float())
-        some = task.layout.flatten(found)
-        total = some if total is None else total.add_(some)
-    return torch.zeros_like(own) if total is None else total
+        total = {name: total[name] + value for name, value in found.items()} if total else found
+    return total
