@@ -207,11 +207,8 @@ def noise(
 
     found = noise_for(Target(epsilon, delta, rate, steps))
     facts = {"noise": found.noise, "epsilon": found.epsilon, "rate": rate, "steps": steps, "delta": delta}
-    typer.echo(
-        json.dumps(finite(facts))
-        if as_json
-        else f"{shown(found.noise, 4)} (epsilon {shown(found.epsilon, 4)})"
-    )
+    told = f"{shown(found.noise, 4)} (epsilon {shown(found.epsilon, 4)})"
+    typer.echo(json.dumps(finite(facts)) if as_json else told)
 
 
 @data_app.command("list")

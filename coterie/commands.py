@@ -37,7 +37,7 @@ from .privacy.published_dual import published_dual
 from .privacy.published_merges import published_for_merges
 from .report.folder import Folder, next_free
 from .report.tables import plan_tables, silo_table, summary_table
-from .result import SIMULATED, UNACCOUNTED, Result
+from .result import SIMULATED, UNACCOUNTED, Result, label_of
 from .stopping import after_the_round, undisturbed
 
 
@@ -101,8 +101,7 @@ def plan_config(config: Config, *, data_dir: str | None, as_json: bool) -> None:
     for experiment, plan in zip(made, plans, strict=True):
         for shown in plan_tables(experiment, plan):
             out.print(shown)
-        tell(out, f"{experiment.method.title}: {_whom(plan)}.")
-        for line in _reported(experiment, plan):
+        for line in (*_against_whom([experiment], [plan]), *_reported(experiment, plan)):
             tell(out, line)
     for note in notes_of(made):
         tell(out, f"note: {note}", "yellow")
@@ -111,9 +110,9 @@ def plan_config(config: Config, *, data_dir: str | None, as_json: bool) -> None:
     tell(out, f"{runs} run(s), about {expected} s of training on this machine. Nothing was trained.")
 
 
-def _whom(plan: Plan) -> str:
+def _whom(silos: Sequence[SiloPlan]) -> str:
     """Say against whom epsilon holds, of the silo that is most seen."""
-    most = max((silo for run in plan.silos for silo in run), key=lambda silo: (silo.steps, silo.bytes_up))
+    most = max(silos, key=lambda silo: (silo.steps, silo.bytes_up))
     against = adversaries_of(most)
     holds = [ADVERSARIES[name] for name, value in against.items() if value]
     bare = [ADVERSARIES[name] for name, value in against.items() if value is None]
@@ -124,13 +123,17 @@ def _whom(plan: Plan) -> str:
     return "; ".join(parts)
 
 
-def _by_whom(made: Sequence[Experiment], plans: Sequence[Plan]) -> dict[str, list[str]]:
-    """Give the methods of which epsilon holds against the same adversaries, by what is to be said of them."""
-    found: dict[str, list[str]] = {}
+def _against_whom(made: Sequence[Experiment], plans: Sequence[Plan]) -> list[str]:
+    """Say against whom epsilon holds, a line for all methods (or settings of one) that are alike in it."""
+    found: dict[str, dict[str, None]] = {}
     for experiment, plan in zip(made, plans, strict=True):
-        titles = found.setdefault(_whom(plan), [])
-        titles += [experiment.method.title] if experiment.method.title not in titles else []
-    return found
+        said = [_whom(silos) for silos in plan.silos]
+        how = {} if experiment.budgets == "own" else {"budgets": experiment.budgets}
+        alike = label_of(experiment.method.title, how)
+        for whom, (_, number) in zip(said, experiment.keys, strict=True):
+            label = alike if len(set(said)) == 1 else experiment.labels[number]
+            found.setdefault(whom, {})[label] = None
+    return [f"{', '.join(labels)}: {whom}." for whom, labels in found.items()]
 
 
 def _reported(experiment: Experiment, plan: Plan) -> list[str]:
@@ -138,10 +141,8 @@ def _reported(experiment: Experiment, plan: Plan) -> list[str]:
     silo = max(plan.silos[0], key=lambda one: one.steps)
     found = published_facts(silo, experiment.variants[experiment.keys[0][1]].shown, plan.counts.calls[0])
     told = ", ".join(f"{one['epsilon']:.3g} ({one['paper']})" for one in found)
-    said = (
-        f"{experiment.method.title}: papers would report of '{silo.name}' {told}; --json tells the formulas."
-    )
-    return [said] if told else []
+    whose = f"{experiment.method.title}: papers would report of '{silo.name}'"
+    return [f"{whose} {told}; --json tells the formulas."] if told else []
 
 
 def notes_of(made: Sequence[Experiment]) -> list[str]:
@@ -282,8 +283,8 @@ def run_config(
     shown.print(summary_table(result))
     budgets = zip(*([silo.budget for silo in run] for plan in plans for run in plan.silos), strict=True)
     shown.print(silo_table(result, list(budgets), made[0].federation.sizes))
-    for whom, titles in _by_whom(made, plans).items():
-        tell(shown, f"{', '.join(titles)}: {whom}.")
+    for line in _against_whom(made, plans):
+        tell(shown, line)
     if len(result.summary) > 1:
         tell(shown, UNACCOUNTED, "dim")
     tell(shown, SIMULATED, "dim")

@@ -158,6 +158,18 @@ def test_noise_that_differs_between_methods_is_told_as_a_range(config, monkeypat
     assert f"{min(noises):.2f} to {max(noises):.2f}" in out
 
 
+def test_run_says_of_which_rows_nothing_protects(config, monkeypatch, capsys):
+    """Of methods by their budgets, of a list of epsilons by its values; alike ones share a line."""
+    config.write_text(config.read_text() + '[[method]]\nname = "fedavg"\nbudgets = "none"\n')
+    few = ("--set", "train.seeds=1", "--set", "method.lam=1")
+    _, out, _ = call(monkeypatch, capsys, "run", config, *few)
+    assert "fedavg, mr-mtl: epsilon holds against the server" in out
+    assert "fedavg budgets=none: nothing protects against the server" in out
+    _, out, _ = call(monkeypatch, capsys, "plan", config, *few, "--set", "privacy.epsilon=[2,inf]")
+    assert "fedavg epsilon=2: epsilon holds against the server" in out
+    assert "fedavg epsilon=inf: nothing protects against the server" in out
+
+
 def test_models_that_diverge_are_warned_of(config, monkeypatch, capsys):
     _, out, err = call(monkeypatch, capsys, "run", config, "--set", "train.lr=1e30", "--json")
     result = json.loads(out)
