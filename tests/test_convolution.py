@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from torch import nn
 
 from coterie.cohort.convolution import Convolution, taps
-from coterie.cohort.sequence import _joined
 
 PAIR = st.tuples(st.integers(1, 4), st.integers(1, 4))
 
@@ -25,16 +24,15 @@ PAIR = st.tuples(st.integers(1, 4), st.integers(1, 4))
     padding=st.tuples(st.integers(0, 3), st.integers(0, 3)),
     size=st.tuples(st.integers(7, 11), st.integers(7, 11)),
     bias=st.booleans(),
-    rectified=st.booleans(),
 )
-def test_outputs_and_slopes_equal_those_of_torch(kernel, stride, dilation, padding, size, bias, rectified):
+def test_outputs_and_slopes_equal_those_of_torch(kernel, stride, dilation, padding, size, bias):
     generator = torch.Generator().manual_seed(0)
     module = nn.Conv2d(2, 3, kernel, stride=stride, dilation=dilation, padding=padding, bias=bias)
     rows, width = 2, 2
     x = torch.randn(rows * width, 2, *size, generator=generator).requires_grad_()
     weight = torch.randn(rows, *module.weight.shape, generator=generator).requires_grad_()
     shift = torch.randn(rows, 3, generator=generator).requires_grad_() if bias else None
-    found, _ = Convolution.apply(x, weight, shift, module, rectified)
+    found, _ = Convolution.apply(x, weight, shift, module)
     parts = [
         F.conv2d(
             one,
@@ -46,7 +44,7 @@ def test_outputs_and_slopes_equal_those_of_torch(kernel, stride, dilation, paddi
         )
         for row, one in enumerate(x.unflatten(0, (rows, width)))
     ]
-    expected = F.relu(torch.cat(parts)) if rectified else torch.cat(parts)
+    expected = torch.cat(parts)
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
     error = torch.randn(expected.shape, generator=generator)
     wanted = [x, weight, *([] if shift is None else [shift])]
@@ -72,19 +70,3 @@ def test_taps_meet_each_input_as_often_as_outputs_use_it(kernel, step, padding):
             for at in met:
                 found[at] += 1
         assert found == expected
-
-
-def test_a_relu_goes_with_the_convolution_before_it_and_no_other():
-    kinds = [
-        nn.ReLU(),
-        nn.Conv2d(1, 1, 1),
-        nn.ReLU(),
-        nn.ReLU(),
-        nn.Linear(1, 1),
-        nn.ReLU(),
-        nn.Conv2d(1, 1, 1),
-    ]
-    joined = _joined([(str(place), module) for place, module in enumerate(kinds)])
-    assert [(one.name, one.rectified) for one in joined] == [
-        ("0", False), ("1", True), ("3", False), ("4", False), ("5", False), ("6", False),
-    ]  # fmt: skip

@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from torch import nn
 
 from coterie.cohort import descend as descent
-from coterie.cohort import plain, trial
+from coterie.cohort import kernels, plain, steps, trial
+from coterie.cohort.cores import at_once
 from coterie.cohort.descend import Cohort, Settings, descend
 from coterie.cohort.examples import Examples
-from coterie.cohort.plain import Room, at_once, bytes_of_sums, room_for
+from coterie.cohort.plain import Room, bytes_of_sums, room_for
 from coterie.cohort.pooling import Pooling, is_tiled
 from coterie.cohort.sampling import Batches, Work
-from coterie.cohort.trial import summer
+from coterie.cohort.trial import stages, summer
 from coterie.methods import MRMTL, FedAvg
 from coterie.participation import Participation
 from coterie.streams import SeededStreams
@@ -82,10 +83,16 @@ def counted(monkeypatch):
         seen.append((tuple(part), int(drawn.length[part].sum())))
         return sums(task, examples, own, silo, drawn, part, widest)
 
+    def watched_kernels(*given):
+        drawn, pairs = given[4], given[7]
+        seen.append((tuple(pairs), int(drawn.length[pairs].sum())))
+        kernels.advance(*given)
+
     def refuse(*_):
         raise AssertionError("gradients of single examples are made")
 
     monkeypatch.setattr(plain, "_sums", watched)
+    monkeypatch.setattr(steps, "advance", watched_kernels)
     for module in (descent, trial):
         for name in ("clipped_sums", "rows_within", "_draw", "recorder"):
             if hasattr(module, name):
@@ -94,8 +101,10 @@ def counted(monkeypatch):
 
 
 @pytest.mark.parametrize("method", [FedAvg(), MRMTL(lam=0.1)])
-def test_whole_silos_train_without_gradients_of_examples(classes, counted, method):
-    made = protected(classes, method, task=task_for(classes, "cnn", channels=2), rounds=2)
+@pytest.mark.parametrize("model", ["mlp", "cnn"])
+def test_whole_silos_train_without_gradients_of_examples(classes, counted, method, model):
+    made = protected(classes, method, task=task_for(classes, model), rounds=2)
+    stages(made.task)  # its trial is no training
     counted.clear()
     vectors(made)
     assert len(counted) == 2 * max(work.steps for work in made.work)

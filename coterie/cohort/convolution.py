@@ -13,14 +13,14 @@ from torch import Tensor
 class Convolution(torch.autograd.Function):
     """A convolution with weights `[rows, out, in, height, width]`, each row's for its own examples.
 
-    It gives the outputs (without those below zero, if `rectified`) and the patches they were made of,
-    `[examples, places, height * width * in]`. Weights get the sum of their row's gradients, if they need
-    any. Channels lie last in memory, so that patches are copied in runs.
+    It gives the outputs and the patches they were made of, `[examples, places, height * width * in]`. Weights
+    get the sum of their row's gradients, if they need any. Channels lie last in memory, so that patches are
+    copied in runs.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, given: Tensor, weight: Tensor, bias: Tensor | None, module: Any, rectified: bool
+        ctx: Any, given: Tensor, weight: Tensor, bias: Tensor | None, module: Any
     ) -> tuple[Tensor, Tensor]:
         """Cut the input into patches and multiply."""
         rows, out, _, *kernel = weight.shape
@@ -37,10 +37,8 @@ class Convolution(torch.autograd.Function):
         made = torch.bmm(patches.reshape(rows, -1, flat.shape[-1]), flat.transpose(1, 2))
         if bias is not None:
             made += bias.unsqueeze(1)
-        if rectified:
-            made.clamp_min_(0)
         kept = patches if ctx.needs_input_grad[1] else None
-        ctx.save_for_backward(flat, kept, made if rectified else None)
+        ctx.save_for_backward(flat, kept)
         ctx.facts = module, given.shape, weight.shape, height, width
         ctx.mark_non_differentiable(patches)
         ctx.set_materialize_grads(False)
@@ -49,13 +47,11 @@ class Convolution(torch.autograd.Function):
     @staticmethod
     def backward(
         ctx: Any, error: Tensor, _: None
-    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None]:
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
         """Multiply, and add the patches up where they came from."""
-        flat, patches, made = ctx.saved_tensors
+        flat, patches = ctx.saved_tensors
         (rows, out, channels, *kernel) = ctx.facts[2]
         spread = error.permute(0, 2, 3, 1).reshape(rows, -1, out)
-        if made is not None:
-            spread = torch.ops.aten.threshold_backward(spread, made, 0)
         weight = bias = None
         if ctx.needs_input_grad[1]:
             product = torch.bmm(spread.transpose(1, 2), patches.reshape(rows, -1, flat.shape[-1]))
@@ -63,7 +59,7 @@ class Convolution(torch.autograd.Function):
         if ctx.needs_input_grad[2]:
             bias = spread.sum(1)
         given = _to_input(ctx.facts, torch.bmm(spread, flat)) if ctx.needs_input_grad[0] else None
-        return given, weight, bias, None, None
+        return given, weight, bias, None
 
 
 def _padded(given: Tensor, padding: tuple[int, int]) -> Tensor:

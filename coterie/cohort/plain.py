@@ -6,22 +6,20 @@ it makes stays near the processor. Parts are worked on at once, a core each.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..task import Layout, Task
+from .cores import at_once
 from .examples import Examples
 from .gradients import allocated, zeros_of
 from .sampling import WIDE, Batches
-from .trial import summer
+from .trial import stages, summer
 
 # Bytes of all tensors that a part makes; more, and they no longer stay near the processor.
 NEAR = 2**26
@@ -117,24 +115,6 @@ def bytes_of_sums(task: Task) -> tuple[int, int]:
     return max(1, narrow - example), example
 
 
-@contextlib.contextmanager
-def at_once(cores: int) -> Iterator[Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]]:
-    """Give a `map` that uses so many threads, in each of which torch keeps to one core.
-
-    Two threads that each go their own way lose less than one whose every operation waits for two cores.
-    """
-    before = torch.get_num_threads()
-    if cores == 1:
-        yield map
-        return
-    torch.set_num_threads(1)
-    try:
-        with ThreadPoolExecutor(cores) as pool:
-            yield pool.map
-    finally:
-        torch.set_num_threads(before)
-
-
 def walk(
     task: Task,
     examples: Examples,
@@ -149,6 +129,13 @@ def walk(
 
     Pair k takes `steps[k]` steps; `batches` has one entry for each step of the longest.
     """
+    known = stages(task)
+    if known is not None:
+        from .steps import can_step, walk_compiled
+
+        if can_step(known, examples):
+            own = examples, vectors, silo, steps, pace, batches
+            return walk_compiled(known, *own, room.cores, room.part)
     summer(task)
 
     def advance(given: tuple[Batches, np.ndarray]) -> None:

@@ -7,7 +7,6 @@ as one batch; linear layers and convolutions are products with each row's own we
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -27,18 +26,9 @@ APART = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, eq=False)
-class Layer:
-    """A layer of a sequence, by its name; `rectified`, if a ReLU comes with it."""
-
-    name: str
-    module: Any
-    rectified: bool = False
-
-
 def is_sequence(task: Task) -> bool:
     """Whether a module is a plain sequence of known layers, all its parameters trained and used once."""
-    layers = list(_layers("", task.module))
+    layers = list(layers_of("", task.module))
     modules = [id(module) for _, module in layers]
     parameters = [id(p) for _, module in layers for p in module.parameters()]
     return (
@@ -50,10 +40,11 @@ def is_sequence(task: Task) -> bool:
     )
 
 
-def _layers(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+def layers_of(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Give the layers of a sequence and of the sequences in it, by name; nothing else is looked into."""
     if type(module) is nn.Sequential and not (module._forward_hooks or module._forward_pre_hooks):
         for key, part in module._modules.items():  # named_children leaves repeated ones out
-            yield from _layers(f"{name}.{key}" if name else key, part)
+            yield from layers_of(f"{name}.{key}" if name else key, part)
     else:
         yield name, module
 
@@ -73,10 +64,10 @@ def _known(layer: nn.Module) -> bool:
 
 def sequential(task: Task) -> Recorder:
     """Give the recorder of a task whose module is a sequence."""
-    layers = [Layer(name, module) for name, module in _layers("", task.module)]
-    linear = [layer.name for layer in layers if type(layer.module) is nn.Linear]
-    channels_last = frozenset(f"{one.name}.weight" for one in layers if type(one.module) is nn.Conv2d)
-    biased = frozenset(one.name for one in layers if one.name in linear and one.module.bias is not None)
+    layers: list[tuple[str, Any]] = list(layers_of("", task.module))
+    linear = [name for name, module in layers if type(module) is nn.Linear]
+    channels_last = frozenset(f"{name}.weight" for name, module in layers if type(module) is nn.Conv2d)
+    biased = frozenset(name for name, module in layers if name in linear and module.bias is not None)
 
     def run(parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tape:
         lead = x.shape[:2]
@@ -100,7 +91,7 @@ def sequential(task: Task) -> Recorder:
 
 def sequential_sums(task: Task) -> Summer:
     """Give the summer of a task whose module is a sequence: gradients of weights are products over a row."""
-    layers = _joined(list(_layers("", task.module)))
+    layers: list[tuple[str, Any]] = list(layers_of("", task.module))
 
     def run(parameters: dict[str, Tensor], x: Tensor, y: Tensor, weight: Tensor) -> dict[str, Tensor]:
         with torch.enable_grad():
@@ -112,27 +103,15 @@ def sequential_sums(task: Task) -> Summer:
     return run
 
 
-def _joined(layers: list[tuple[str, nn.Module]]) -> list[Layer]:
-    """Make a convolution and the ReLU after it one layer: quicker, but nobody sees what came between."""
-    kinds = [type(module) for _, module in layers]
-    pairs = list(zip([None, *kinds[:-1]], kinds, [*kinds[1:], None], strict=True))
-    return [
-        Layer(name, module, rectified=(kind, after) == (nn.Conv2d, nn.ReLU))
-        for (name, module), (before, kind, after) in zip(layers, pairs, strict=True)
-        if (before, kind) != (nn.Conv2d, nn.ReLU)
-    ]
-
-
 def _forward(
-    layers: list[Layer], parameters: dict[str, Tensor], x: Tensor
+    layers: list[tuple[str, Any]], parameters: dict[str, Tensor], x: Tensor
 ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
     """Give what a sequence makes of x `[rows, width, ...]`, what layers with parameters took and gave."""
     lead = x.shape[:2]
     inputs: dict[str, Tensor] = {}
     outputs: dict[str, Tensor] = {}
     value = x.flatten(0, 1)
-    for layer in layers:
-        name, module = layer.name, layer.module
+    for name, module in layers:
         if type(module) is nn.Linear:
             weight, bias = parameters[f"{name}.weight"], parameters.get(f"{name}.bias")
             inputs[name] = value.unflatten(0, lead)
@@ -142,7 +121,7 @@ def _forward(
             value = value.flatten(0, 1)
         elif type(module) is nn.Conv2d:
             weight, bias = parameters[f"{name}.weight"], parameters.get(f"{name}.bias")
-            value, inputs[name] = Convolution.apply(value, weight, bias, module, layer.rectified)
+            value, inputs[name] = Convolution.apply(value, weight, bias, module)
             outputs[name] = value = _watched(value)
         elif is_tiled(module):
             value = Pooling.apply(value, module)

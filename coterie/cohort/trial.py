@@ -9,7 +9,7 @@ have a quicker tape (`sequence`).
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,9 @@ from torch.overrides import TorchFunctionMode
 from ..task import Task
 from .sequence import is_sequence, sequential, sequential_sums
 from .tape import CONVOLUTIONS, Recorder, Summer, summed, taped
+
+if TYPE_CHECKING:
+    from .stages import Stages
 
 
 @functools.lru_cache(maxsize=32)
@@ -53,6 +56,23 @@ def summer(task: Task) -> Summer:
             return False
 
     return sequential_sums(task) if is_sequence(task) and agree(sequential_sums(task)) else summed(task)
+
+
+@functools.lru_cache(maxsize=32)
+def stages(task: Task) -> Stages | None:
+    """Give the stages of a task for the compiled kernels, if they know its layers and agree with autograd."""
+    if task.device.type != "cpu" or not any(isinstance(part, nn.Conv2d) for part in task.module.modules()):
+        return None
+    from .stages import stages_of  # takes a while, and only convolutions need it
+    from .steps import sum_compiled
+
+    found = stages_of(task)
+    if found is None:
+        return None
+    parameters, x, y, _ = _made_up(task)
+    plain = _one_by_one(task, parameters, x, y, torch.ones(1, x.shape[1]))
+    sums = task.layout.unflatten(sum_compiled(found, task.layout.flatten(parameters), x, y))
+    return found if _close(sums, plain) else None
 
 
 def _one_by_one(
