@@ -99,7 +99,7 @@ UNKNOWN = {
         3,
     ),
     "another loss": (lambda: image(*END), "one-against-rest", 3),
-    "no convolution": (lambda: nn.Sequential(nn.Flatten(), nn.Linear(36, 3)), "cross-entropy", 3),
+    "a small model": (lambda: nn.Sequential(nn.Flatten(), nn.Linear(36, 3)), "cross-entropy", 3),
     "rectified examples": (lambda: nn.Sequential(nn.ReLU(), *image(*END)), "cross-entropy", 3),
     "rows of vectors": (lambda: image(nn.Linear(4, 4), *END), "cross-entropy", 3),
     "groups": (lambda: image(nn.Conv2d(2, 2, 1, groups=2), *END), "cross-entropy", 3),
@@ -197,9 +197,14 @@ def test_cores_change_nothing_and_memory_next_to_nothing(task):
         places = [generator.integers(0, cohort.examples.sizes[k % 4], n) for k, n in enumerate(length)]
         drawn.append(Batches(np.concatenate(places), np.cumsum(length) - length, length))
 
-    def run(cores, memory=2**20):
-        rest = cohort.examples, vectors, silo, np.full(8, 3), pace, drawn
-        return walk_compiled(stages(task), *rest, cores, memory)
+    def run(cores, memory=2**24):
+        before = torch.get_num_threads()
+        torch.set_num_threads(cores)
+        try:
+            rest = cohort.examples, vectors, silo, np.full(8, 3), pace, drawn
+            return walk_compiled(stages(task), *rest, memory)
+        finally:
+            torch.set_num_threads(before)
 
     once = run(1)
     for cores in (2, 3):
@@ -215,12 +220,12 @@ def test_blocks_stay_within_the_memory(task):
         assert 4 * known.laid_out(block)[1] <= block * known.bytes_of_an_example
 
 
-def test_the_built_in_cnn_is_trained_by_the_kernels(task, monkeypatch):
-    """Else it would be slow without anybody noticing."""
+def test_built_in_models_are_trained_by_the_kernels(monkeypatch):
+    """Else they would be slow without anybody noticing."""
     called = []
     monkeypatch.setattr(steps, "advance", lambda *given: called.append(1) or kernels.advance(*given))
-    for shape in ((28, 28), (3, 8, 8), (8, 8, 3)):
-        cohort, starts = silos_of(make_task("cnn", shape=shape, classes=3, options={"channels": 2}))
+    for model, shape in (("cnn", (28, 28)), ("cnn", (3, 8, 8)), ("cnn", (8, 8, 3)), ("mlp", (28, 28))):
+        cohort, starts = silos_of(make_task(model, shape=shape, classes=3))
         called.clear()
         descend(cohort, starts, STREAMS, 0, 0)
         assert called

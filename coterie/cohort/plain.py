@@ -134,8 +134,7 @@ def walk(
         from .steps import can_step, walk_compiled
 
         if can_step(known, examples):
-            own = examples, vectors, silo, steps, pace, batches
-            return walk_compiled(known, *own, room.cores, room.part)
+            return walk_compiled(known, examples, vectors, silo, steps, pace, batches, room.cores * room.part)
     summer(task)
 
     def advance(given: tuple[Batches, np.ndarray]) -> None:

@@ -84,10 +84,10 @@ class Stages:
 
 
 def stages_of(task: Task) -> Stages | None:
-    """Give the stages of a task, if the kernels know all its layers; convolutions are what they are for."""
-    layers = list(layers_of("", task.module)) if is_sequence(task) else []
-    if task.loss != "cross-entropy" or not any(type(module) is nn.Conv2d for _, module in layers):
+    """Give the stages of a task, if the kernels know its loss and all its layers."""
+    if task.loss != "cross-entropy" or not is_sequence(task):
         return None
+    layers = list(layers_of("", task.module))
     lengths = dict(zip(task.layout.names, task.layout.lengths, strict=True))
     starts = dict(zip(lengths, np.cumsum([0, *lengths.values()]).tolist(), strict=False))
     builder = _Builder(task.shape)

@@ -40,13 +40,13 @@ def walk_compiled(
     steps: np.ndarray,
     pace: Pace,
     batches: Iterable[Batches],
-    cores: int,
     memory: int,
 ) -> Tensor:
-    """Take the steps of all pairs, as `plain.walk` does; a core takes at most `memory` bytes, if it can."""
+    """Take the steps of all pairs, as `plain.walk` does, with about `memory` bytes for what is in between."""
+    cores = max(1, min(torch.get_num_threads(), len(silo)))
     packed = stages.packed(vectors)
     given, course = _given(examples), _course(stages, pace)
-    block = max(1, min(NEAR, memory) // stages.bytes_of_an_example)
+    block = max(1, min(NEAR, memory // cores) // stages.bytes_of_an_example)
     table, size = stages.laid_out(block)
     spare = [(np.zeros(size, np.float32), np.zeros(packed.shape[1], np.float32)) for _ in range(cores)]
     library = of_torch() or of_scipy()
@@ -91,7 +91,7 @@ def sum_compiled(stages: Stages, vectors: Tensor, x: Tensor, y: Tensor) -> Tenso
     everyone = Batches(np.tile(np.arange(count), pairs), count * numbers, np.full(pairs, count))
     examples = Examples(tuple(map(str, numbers)), (count,) * pairs, x, y, 1.0)
     moved = walk_compiled(
-        stages, examples, vectors, numbers, np.ones(pairs), Pace(ones, ones), [everyone], 1, NEAR
+        stages, examples, vectors, numbers, np.ones(pairs), Pace(ones, ones), [everyone], NEAR
     )
     return vectors - moved
 
