@@ -31,13 +31,13 @@ PAIR = st.tuples(st.integers(1, 3), st.integers(1, 3))
 ORDERS = {"channels first": (2, 9, 8), "channels last": (9, 8, 2), "no channels": (9, 8)}
 
 
-def sequence(order, convolution, between, pooling, bias):
+def sequence(order, convolution, between, pool, pooling, bias):
     """A network for 9 x 8 images with layers of every kind that the kernels know."""
     front = {"channels last": ChannelsFirst(), "no channels": nn.Unflatten(1, (1, 9))}.get(
         order, nn.Identity()
     )
     first = nn.Conv2d(1 if order == "no channels" else 2, 3, **convolution, bias=bias)
-    parts = [front, first, nn.ReLU(), *between, nn.AvgPool2d(**pooling), nn.Flatten()]
+    parts = [front, first, nn.ReLU(), *between, pool(**pooling), nn.Flatten()]
     with torch.no_grad():
         width = nn.Sequential(*parts)(torch.zeros(1, *ORDERS[order])).shape[1]
     return nn.Sequential(*parts, nn.Sequential(nn.Linear(width, 5, bias=bias), nn.ReLU()), nn.Linear(5, 4))
@@ -57,32 +57,45 @@ def random_case(task, pairs=2, examples=3):
     stride=PAIR,
     dilation=st.tuples(st.integers(1, 2), st.integers(1, 2)),
     padding=st.tuples(st.integers(0, 2), st.integers(0, 2)),
-    second=st.sampled_from(["nothing", "relu", "convolution", "pooling and relu"]),
+    second=st.sampled_from(["nothing", "relu", "convolution", "pooling and relu", "peaks and relu"]),
     tile=st.sampled_from([1, 2, 3, (1, 2), (3, 2)]),
+    pool=st.sampled_from([nn.AvgPool2d, nn.MaxPool2d]),
     ceil=st.booleans(),
     bias=st.booleans(),
 )
-def test_sums_equal_autograd(order, kernel, stride, dilation, padding, second, tile, ceil, bias):
+def test_sums_equal_autograd(order, kernel, stride, dilation, padding, second, pool, tile, ceil, bias):
     convolution = {"kernel_size": kernel, "stride": stride, "dilation": dilation, "padding": padding}
     between = {
         "nothing": [],
         "relu": [nn.ReLU()],
         "convolution": [nn.Conv2d(3, 2, 2, padding=1)],
         "pooling and relu": [nn.AvgPool2d(1), nn.ReLU(inplace=True), nn.Conv2d(3, 3, 1)],
+        "peaks and relu": [nn.MaxPool2d(2, ceil_mode=True), nn.ReLU(), nn.Conv2d(3, 3, 2, padding=1)],
     }[second]
     pooling = {"kernel_size": tile, "ceil_mode": ceil}
     try:
-        sequence(order, convolution, between, pooling, bias)
+        sequence(order, convolution, between, pool, pooling, bias)
     except RuntimeError:  # nothing is left of the image
         return
     task = Task(
-        lambda: sequence(order, convolution, between, pooling, bias), "cross-entropy", ORDERS[order], 4
+        lambda: sequence(order, convolution, between, pool, pooling, bias), "cross-entropy", ORDERS[order], 4
     )
     found = stages_of(task)
     assert found is not None
     case = random_case(task)
     expected = one_at_a_time(task, *case).sum(1)
     torch.testing.assert_close(sum_compiled(found, *case), expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_of_equal_peaks_the_first_one_counts(value):
+    """As in torch: an even image has nothing but ties."""
+    layers = nn.MaxPool2d(2), nn.Conv2d(2, 2, 1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(2, 3)
+    task = Task(lambda: image(*layers), "cross-entropy", (6, 6), 3)
+    vectors, x, y = random_case(task)
+    x.fill_(value)
+    expected = one_at_a_time(task, vectors, x, y).sum(1)
+    torch.testing.assert_close(sum_compiled(stages_of(task), vectors, x, y), expected, atol=1e-5, rtol=1e-4)
 
 
 def image(*layers):
@@ -92,7 +105,11 @@ def image(*layers):
 END = nn.Flatten(), nn.Linear(32, 3)
 UNKNOWN = {
     "another function": (lambda: image(nn.Tanh(), *END), "cross-entropy", 3),
-    "maximum": (lambda: image(nn.MaxPool2d(1), *END), "cross-entropy", 3),
+    "overlapping peaks": (
+        lambda: image(nn.MaxPool2d(2, stride=1, padding=1), nn.Flatten(), nn.Linear(50, 3)),
+        "cross-entropy",
+        3,
+    ),
     "overlapping tiles": (
         lambda: image(nn.AvgPool2d(1, stride=2), *END[:1], nn.Linear(8, 3)),
         "cross-entropy",

@@ -15,7 +15,7 @@ import numpy as np
 
 from .products import call_sgemm
 
-PRODUCT, POOL, TURN = 0, 1, 2
+PRODUCT, MEAN, PEAK, TURN = 0, 1, 2, 3
 # Without "nnan" and "ninf": what is no number must stay none, or a diverged model could look like a good one.
 QUICK = {"contract", "reassoc", "arcp", "nsz"}
 
@@ -134,40 +134,52 @@ def paste(stage, scratch, n):  # type: ignore[no-untyped-def]
 
 @compiled
 def pool(stage, scratch, n):  # type: ignore[no-untyped-def]
-    """Take means over tiles; the last ones may be cut off at the edge."""
+    """Take means or peaks over tiles; the last ones may be cut off at the edge."""
     given = values(stage, scratch, n)
     made = matrix(scratch, stage.work, n * stage.height * stage.width, stage.outputs)
-    made.fill(0)
+    made.fill(0 if stage.kind == MEAN else -np.inf)
     for example in range(n):
         for y in range(min(stage.high, stage.height * stage.tall)):
             tall = min(stage.tall, stage.high - y // stage.tall * stage.tall)
             for x in range(min(stage.broad, stage.width * stage.wide)):
                 wide = min(stage.wide, stage.broad - x // stage.wide * stage.wide)
                 place = (example * stage.height + y // stage.tall) * stage.width + x // stage.wide
-                share = np.float32(1 / (tall * wide))
-                for c in range(stage.channels):
-                    made[place, c] += share * given[example, y, x, c]
+                tile, here = made[place], given[example, y, x]
+                if stage.kind == MEAN:
+                    share = np.float32(1 / (tall * wide))
+                    for c in range(len(tile)):
+                        tile[c] += share * here[c]
+                else:
+                    for c in range(len(tile)):
+                        tile[c] = tile[c] if here[c] <= tile[c] else here[c]
 
 
 @compiled
-def unpool(stage, scratch, n):  # type: ignore[no-untyped-def]
-    """Give every place of a tile its share of the tile's error."""
+def unpool(stage, after, scratch, n):  # type: ignore[no-untyped-def]
+    """Give every place of a tile its share of the tile's error, or all of it to the first peak."""
+    given, top, total = values(stage, scratch, n), values(after, scratch, n), errors(stage, scratch, n)
     spread = matrix(scratch, stage.work, n * stage.height * stage.width, stage.outputs)
-    total = errors(stage, scratch, n)
+    total.fill(0)
     for example in range(n):
-        for y in range(stage.high):
-            tall = min(stage.tall, stage.high - y // stage.tall * stage.tall)
-            for x in range(stage.broad):
-                wide = min(stage.wide, stage.broad - x // stage.wide * stage.wide)
-                row, column = y // stage.tall, x // stage.wide
-                if row < stage.height and column < stage.width:
-                    place = (example * stage.height + row) * stage.width + column
+        for y in range(min(stage.high, stage.height * stage.tall)):
+            row, tall = y // stage.tall, min(stage.tall, stage.high - y // stage.tall * stage.tall)
+            for x in range(min(stage.broad, stage.width * stage.wide)):
+                column, wide = x // stage.wide, min(stage.wide, stage.broad - x // stage.wide * stage.wide)
+                tile = spread[(example * stage.height + row) * stage.width + column]
+                error = total[example, y, x]
+                if stage.kind == MEAN:
                     share = np.float32(1 / (tall * wide))
-                    for c in range(stage.channels):
-                        total[example, y, x, c] = share * spread[place, c]
+                    for c in range(len(tile)):
+                        error[c] = share * tile[c]
                 else:
-                    for c in range(stage.channels):
-                        total[example, y, x, c] = 0
+                    here, peak = (
+                        given[example, y, x],
+                        top[example, row + after.frame_y, column + after.frame_x],
+                    )
+                    for c in range(len(tile)):
+                        met = here[c] == peak[c]
+                        error[c] = tile[c] if met else np.float32(0)
+                        tile[c] = np.float32(0) if met else tile[c]
 
 
 @compiled
@@ -251,10 +263,10 @@ def forward(library, stages, orders, vector, scratch, n):  # type: ignore[no-unt
             made = matrix(scratch, stage.work, n * stage.height * stage.width, stage.outputs)
             weight = matrix(vector, stage.weight, stage.outputs, stage.patch)
             multiply(library, patches_of(stage, scratch, n), False, weight, True, made, 0)
-        elif stage.kind == POOL:
-            pool(stage, scratch, n)
-        else:
+        elif stage.kind == TURN:
             turn(stage, orders, scratch, n)
+        else:
+            pool(stage, scratch, n)
         settle(stage, stages[s + 1], vector, scratch, n)
 
 
@@ -280,10 +292,10 @@ def backward(library, stages, orders, vector, scratch, gradient, n):  # type: ig
                 else:
                     multiply(library, spread, False, weight, False, patches_of(stage, scratch, n), 0)
                     paste(stage, scratch, n)
-        elif s > 0 and stage.kind == POOL:
-            unpool(stage, scratch, n)
-        elif s > 0:
+        elif s > 0 and stage.kind == TURN:
             unturn(stage, orders, scratch, n)
+        elif s > 0:
+            unpool(stage, stages[s + 1], scratch, n)
 
 
 @compiled

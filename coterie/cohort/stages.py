@@ -14,7 +14,7 @@ from torch.nn.modules.utils import _pair
 
 from ..models import ChannelsFirst
 from ..task import Task
-from .kernels import POOL, PRODUCT, TURN
+from .kernels import MEAN, PEAK, PRODUCT, TURN
 from .pooling import is_tiled
 from .sequence import is_sequence, layers_of
 
@@ -124,7 +124,9 @@ class _Builder:
             self._arrange((1, 1, module.in_features), self.places)
             self._product((1, 1, module.out_features), module.in_features, weight, bias)
             self.places = torch.arange(module.out_features).reshape(1, -1)
-        elif (type(module) is nn.Conv2d or is_tiled(module)) and self.places.dim() == 4:
+        elif (
+            type(module) is nn.Conv2d or is_tiled(module) or _takes_peaks(module)
+        ) and self.places.dim() == 4:
             self._image(module, weight, bias)
         else:
             return False
@@ -144,7 +146,7 @@ class _Builder:
         return Stages(table, np.array(self.orders, dtype=np.int64), turned)
 
     def _image(self, module: Any, weight: int, bias: int) -> None:
-        """Add a convolution, or means over tiles."""
+        """Add a convolution, or means or peaks of tiles."""
         _, channels, high, broad = self.places.shape
         self._arrange((high, broad, channels), self.places.permute(0, 2, 3, 1))
         with torch.no_grad():
@@ -161,7 +163,7 @@ class _Builder:
                 "runs": 1 if dilation_x == 1 else wide,
             }
         else:
-            self._stage(POOL, (height, width, outputs))
+            self._stage(PEAK if type(module) is nn.MaxPool2d else MEAN, (height, width, outputs))
         self.rows[-1] |= {"tall": tall, "wide": wide, "down": down, "right": right}
         self.places = (
             torch.arange(math.prod(self.size)).reshape(1, height, width, outputs).permute(0, 3, 1, 2)
@@ -189,6 +191,17 @@ class _Builder:
         row = _input(self.size, frame) | {"kind": kind, "height": height, "width": width, "outputs": outputs}
         self.rows.append(row)
         self.size = made
+
+
+def _takes_peaks(module: nn.Module) -> bool:
+    """Whether a layer takes peaks of tiles that lie side by side."""
+    return (
+        type(module) is nn.MaxPool2d
+        and _pair(module.kernel_size) == _pair(module.stride)
+        and _pair(module.padding) == (0, 0)
+        and _pair(module.dilation) == (1, 1)
+        and not module.return_indices
+    )
 
 
 def _input(size: tuple[int, ...], frame: tuple[int, int] = (0, 0)) -> dict[str, int]:
