@@ -352,3 +352,17 @@ def test_walk_goes_by_the_kernels_or_not_with_the_same_result(task, monkeypatch)
     monkeypatch.setattr(plain, "stages", lambda _: None)
     expected = walk(task, cohort.examples, vectors.clone(), *rest)
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("place", [0, -1], ids=["first weight", "last bias"])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_what_a_broken_weight_spoils(task, monkeypatch, place, value):
+    """All that torch says it does: a rectified NaN is a NaN, not a zero."""
+    cohort, starts = silos_of(task)
+    starts[:, 1, place] = value
+    found = descend(cohort, starts, STREAMS, 0, 0)
+    monkeypatch.setattr(plain, "stages", lambda _: None)
+    expected = descend(cohort, starts, STREAMS, 0, 0)
+    assert torch.equal(torch.isnan(found), torch.isnan(expected))
+    assert torch.isnan(found[:, 1]).any(-1).all()
+    assert torch.isfinite(found[:, [0, 2, 3]]).all()
