@@ -92,7 +92,8 @@ def plan_config(config: Config, *, data_dir: str | None, as_json: bool) -> None:
         made[0].notes.append("[tuning]: this is the plan of single runs; a sweep needs more noise")
     with progress_bar(console) as bars:
         plans = make_plans(made, bars)
-    took = [seconds(experiment, plan) for experiment, plan in zip(made, plans, strict=True)]
+        bars.add_task("time of a step", total=None, score="")
+        took = [seconds(experiment, plan) for experiment, plan in zip(made, plans, strict=True)]
     if as_json:
         facts = [plan_facts(e, p, t) for e, p, t in zip(made, plans, took, strict=True)]
         print(json.dumps(finite({"plans": facts, "notes": notes_of(made)}), indent=2))
@@ -106,8 +107,7 @@ def plan_config(config: Config, *, data_dir: str | None, as_json: bool) -> None:
     for note in notes_of(made):
         tell(out, f"note: {note}", "yellow")
     runs = sum(len(e.keys) for e in made)
-    expected = max(1, round(sum(took)))
-    tell(out, f"{runs} run(s), about {expected} s of training on this machine. Nothing was trained.")
+    tell(out, f"{runs} run(s), about {sum(took):.0f} s of training on this machine. Nothing was trained.")
 
 
 def _whom(silos: Sequence[SiloPlan]) -> str:
