@@ -123,7 +123,7 @@ def plan(
     device: Device = None,
 ) -> None:
     """Show noise, steps, spending, bytes and time of every silo. Nothing is trained."""
-    from .commands import plan_config
+    from .plan_command import plan_config
 
     plan_config(_config(config, changes, device), data_dir=data_dir, as_json=as_json)
 

@@ -22,23 +22,17 @@ from .build import make_experiments
 from .checkpoint import key_of
 from .config import Config
 from .errors import Problem
-from .estimate import seconds
 from .experiment import Experiment
 from .federation import Federation
-from .jsonable import finite
 from .keeping import Keeper
 from .metering import Meter, certify, identities, make_meter, open_ledgers, run_plans
-from .plan import Plan, SiloPlan
-from .privacy.adversaries import ADVERSARIES, seen_by, table
-from .privacy.events import Event
+from .plan import Plan
 from .privacy.filters import Spent
-from .privacy.published import published_for
-from .privacy.published_dual import published_dual
-from .privacy.published_merges import published_for_merges
 from .report.folder import Folder, next_free
-from .report.tables import plan_tables, silo_table, summary_table
-from .result import SIMULATED, UNACCOUNTED, Result, label_of
+from .report.tables import silo_table, summary_table
+from .result import SIMULATED, UNACCOUNTED, Result
 from .stopping import after_the_round, undisturbed
+from .whom import against_whom
 
 
 def progress_bar(console: Console) -> Progress:
@@ -84,118 +78,9 @@ def tell(console: Console, text: str, style: str = "") -> None:
     console.print(text, style=style, soft_wrap=True, highlight=False, markup=False)
 
 
-def plan_config(config: Config, *, data_dir: str | None, as_json: bool) -> None:
-    """Show what a configuration would do."""
-    console = Console(stderr=True)
-    made = make_experiments(config, data_dir)
-    if config.tuning is not None:
-        made[0].notes.append("[tuning]: this is the plan of single runs; a sweep needs more noise")
-    with progress_bar(console) as bars:
-        plans = make_plans(made, bars)
-        bars.add_task("time of a step", total=None, score="")
-        took = [seconds(experiment, plan) for experiment, plan in zip(made, plans, strict=True)]
-    if as_json:
-        facts = [plan_facts(e, p, t) for e, p, t in zip(made, plans, took, strict=True)]
-        print(json.dumps(finite({"plans": facts, "notes": notes_of(made)}), indent=2))
-        return
-    out = Console()
-    for experiment, plan in zip(made, plans, strict=True):
-        for shown in plan_tables(experiment, plan):
-            out.print(shown)
-        for line in (*_against_whom([experiment], [plan]), *_reported(experiment, plan)):
-            tell(out, line)
-    for note in notes_of(made):
-        tell(out, f"note: {note}", "yellow")
-    runs = sum(len(e.keys) for e in made)
-    tell(out, f"{runs} run(s), about {sum(took):.0f} s of training on this machine. Nothing was trained.")
-
-
-def _whom(silos: Sequence[SiloPlan]) -> str:
-    """Say against whom epsilon holds, of the silo that is most seen."""
-    most = max(silos, key=lambda silo: (silo.steps, silo.bytes_up))
-    against = adversaries_of(most)
-    holds = [ADVERSARIES[name] for name, value in against.items() if value]
-    bare = [ADVERSARIES[name] for name, value in against.items() if value is None]
-    blind = [ADVERSARIES[name] for name, value in against.items() if value == 0]
-    parts = [f"epsilon holds against {', '.join(holds)}"] if holds else []
-    parts += [f"nothing protects against {', '.join(bare)}"] if bare else []
-    parts += [f"nothing is seen of a silo by {', '.join(blind)}"] if blind else []
-    return "; ".join(parts)
-
-
-def _against_whom(made: Sequence[Experiment], plans: Sequence[Plan]) -> list[str]:
-    """Say against whom epsilon holds, a line for all methods (or settings of one) that are alike in it."""
-    found: dict[str, dict[str, None]] = {}
-    for experiment, plan in zip(made, plans, strict=True):
-        said = [_whom(silos) for silos in plan.silos]
-        how = {} if experiment.budgets == "own" else {"budgets": experiment.budgets}
-        alike = label_of(experiment.method.title, how)
-        for whom, (_, number) in zip(said, experiment.keys, strict=True):
-            label = alike if len(set(said)) == 1 else experiment.labels[number]
-            found.setdefault(whom, {})[label] = None
-    return [f"{', '.join(labels)}: {whom}." for whom, labels in found.items()]
-
-
-def _reported(experiment: Experiment, plan: Plan) -> list[str]:
-    """Say what papers would report, of the silo with the most steps of the first run."""
-    silo = max(plan.silos[0], key=lambda one: one.steps)
-    found = published_facts(silo, experiment.variants[experiment.keys[0][1]].shown, plan.counts.calls[0])
-    told = ", ".join(f"{one['epsilon']:.3g} ({one['paper']})" for one in found)
-    whose = f"{experiment.method.title}: papers would report of '{silo.name}'"
-    return [f"{whose} {told}; --json tells the formulas."] if told else []
-
-
 def notes_of(made: Sequence[Experiment]) -> list[str]:
     """Collect the notes of experiments, each once."""
     return list(dict.fromkeys(note for experiment in made for note in experiment.notes))
-
-
-def plan_facts(experiment: Experiment, plan: Plan, took: float) -> dict[str, Any]:
-    """Give a plan as plain data."""
-    variants = []
-    known: dict[Any, dict[str, Any]] = {}
-    for run, (seed, number) in enumerate(experiment.keys):
-        variant, same = experiment.variants[number], (number, plan.silos[run])
-        known[same] = silos = known.get(same) or {
-            silo.name: {
-                "examples": silo.work.size,
-                "rate": silo.rate,
-                "steps": silo.steps,
-                "noise": silo.noise,
-                "budget": silo.budget,
-                "epsilon": silo.epsilon,
-                "delta": silo.delta,
-                "adversaries": adversaries_of(silo),
-                "published": published_facts(silo, variant.shown, plan.counts.calls[0]),
-                "bytes_up": silo.bytes_up,
-                "bytes_down": silo.bytes_down,
-            }
-            for silo in plan.silos[run]
-        }
-        variants.append({"settings": variant.shown, "seed": seed, "silos": silos})
-    return {"method": experiment.method.name, "seconds": took, "variants": variants}
-
-
-def adversaries_of(silo: SiloPlan) -> dict[str, float | None]:
-    """Give epsilon against each adversary."""
-    if silo.merges is not None:
-        return silo.merges.against(silo.delta)
-    return table(silo.epsilon, seen_by(silo.bytes_up > 0))
-
-
-def published_facts(silo: SiloPlan, settings: dict[str, Any], doors: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Give what the papers' formulas report for a silo's steps."""
-    if not silo.steps or not silo.noise:
-        return []
-    if silo.merges is not None:
-        merged = published_for_merges(silo.merges, silo.delta)
-        return [{"paper": one.paper, "formula": one.formula, "epsilon": one.epsilon} for one in merged]
-    found = published_for(silo.noise, silo.rate, silo.steps, silo.delta, quick=True)
-    event = Event("gaussian", silo.noise, silo.rate, silo.steps)
-    steps = 1 if silo.whole else silo.work.steps
-    used = [(door, silo.rounds, steps) for door in doors]
-    found += published_dual(settings, used, (event,), silo.delta)
-    return [{"paper": one.paper, "formula": one.formula, "epsilon": one.epsilon} for one in found]
 
 
 def federation_facts(federation: Federation) -> dict[str, Any]:
@@ -283,7 +168,7 @@ def run_config(
     shown.print(summary_table(result))
     budgets = zip(*([silo.budget for silo in run] for plan in plans for run in plan.silos), strict=True)
     shown.print(silo_table(result, list(budgets), made[0].federation.sizes))
-    for line in _against_whom(made, plans):
+    for line in against_whom(made, plans):
         tell(shown, line)
     if len(result.summary) > 1:
         tell(shown, UNACCOUNTED, "dim")

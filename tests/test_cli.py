@@ -150,6 +150,27 @@ def test_what_a_plan_remarks_is_a_note_for_both_commands(config, monkeypatch, ca
     assert "warning:" not in err
 
 
+def test_a_plan_shows_one_seed_and_says_that_others_draw_other_cohorts(config, monkeypatch, capsys):
+    """A table for each seed would bury what they share; numbers are never cut at 80 columns."""
+    whole = (
+        "--set",
+        'privacy.unit="silo"',
+        "--set",
+        "train.participation={poisson=0.5}",
+        "--set",
+        "train.seeds=3",
+    )
+    _, out, _ = call(monkeypatch, capsys, "plan", config, *whole, "--set", "train.rounds=40")
+    assert out.count("Plan: fedavg") == 1
+    assert out.count("this is seed 0; other seeds draw other cohorts: --json shows all") == out.count(
+        "Plan: "
+    )
+    assert "kB \n" in out
+    assert not [line for line in out.splitlines() if line.split() == ["kB", "kB"]]
+    _, out, _ = call(monkeypatch, capsys, "plan", config, "--set", "train.seeds=3")
+    assert "other seeds" not in out
+
+
 def test_noise_that_differs_between_methods_is_told_as_a_range(config, monkeypatch, capsys):
     config.write_text(config.read_text() + '[[method]]\nname = "ditto"\n')
     _, out, _ = call(monkeypatch, capsys, "run", config, "--out", "x")

@@ -35,7 +35,7 @@ def size(count: float) -> str:
     """
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000 or unit == "GB":
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+            return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
         count /= 1000
     return ""
 
@@ -110,17 +110,19 @@ def _range(values: Sequence[float], show: Callable[[float], str]) -> str:
 
 
 def plan_tables(experiment: Experiment, plan: Plan) -> list[Table]:
-    """Show what each silo will do and spend; variants that do the same share a table."""
+    """Show what each silo will do and spend, of the first seed; variants that do the same share a table."""
     alike: dict[tuple[SiloPlan, ...], list[str]] = {}
-    tables = {variant: set[tuple[SiloPlan, ...]]() for _, variant in experiment.keys}
-    for run, (_, variant) in enumerate(experiment.keys):
-        tables[variant].add(plan.silos[run])
-    for run, (seed, variant) in enumerate(experiment.keys):
-        labels = alike.setdefault(plan.silos[run], [])
-        label = experiment.labels[variant] + (f" (seed {seed})" if len(tables[variant]) > 1 else "")
-        if label not in labels:
-            labels.append(label)
-    return [_plan_table(silos, labels) for silos, labels in alike.items()]
+    seeds = list(dict.fromkeys(seed for seed, _ in experiment.keys))
+    of_seed = dict(zip(experiment.keys, plan.silos, strict=True))
+    differ = any(of_seed[key] != of_seed[seeds[0], key[1]] for key in experiment.keys)
+    for variant in dict.fromkeys(variant for _, variant in experiment.keys):
+        alike.setdefault(of_seed[seeds[0], variant], []).append(experiment.labels[variant])
+    tables = [_plan_table(silos, labels) for silos, labels in alike.items()]
+    if differ:
+        for table in tables:
+            told = f"this is seed {seeds[0]}; other seeds draw other cohorts: --json shows all"
+            table.caption = f"{table.caption}\n{told}" if table.caption else told
+    return tables
 
 
 def _plan_table(silos: tuple[SiloPlan, ...], labels: list[str]) -> Table:
@@ -128,7 +130,7 @@ def _plan_table(silos: tuple[SiloPlan, ...], labels: list[str]) -> Table:
     table.add_column("silo", no_wrap=True)
     released = ("share", "merges") if silos[0].merges is not None else ("rate", "steps")
     for name in ("size", *released, "noise", "budget", "epsilon", "delta", "up", "down"):
-        table.add_column(name, justify="right", no_wrap=name not in ("up", "down"))
+        table.add_column(name, justify="right", no_wrap=True)
     for silo in silos[:MOST_SILOS]:
         table.add_row(
             escape(silo.name),

@@ -1,0 +1,99 @@
+"""What `coterie plan` does: show what a configuration would do, spend and send; nothing is trained."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from rich.console import Console
+
+from .build import make_experiments
+from .commands import make_plans, notes_of, progress_bar, tell
+from .config import Config
+from .estimate import seconds
+from .experiment import Experiment
+from .jsonable import finite
+from .plan import Plan, SiloPlan
+from .privacy.events import Event
+from .privacy.published import published_for
+from .privacy.published_dual import published_dual
+from .privacy.published_merges import published_for_merges
+from .report.tables import plan_tables
+from .whom import adversaries_of, against_whom
+
+
+def plan_config(config: Config, *, data_dir: str | None, as_json: bool) -> None:
+    """Show what a configuration would do."""
+    console = Console(stderr=True)
+    made = make_experiments(config, data_dir)
+    if config.tuning is not None:
+        made[0].notes.append("[tuning]: this is the plan of single runs; a sweep needs more noise")
+    with progress_bar(console) as bars:
+        plans = make_plans(made, bars)
+        bar = bars.add_task("time of a step", total=None, score="")
+        took = [seconds(experiment, plan) for experiment, plan in zip(made, plans, strict=True)]
+        bars.remove_task(bar)
+    if as_json:
+        facts = [plan_facts(e, p, t) for e, p, t in zip(made, plans, took, strict=True)]
+        print(json.dumps(finite({"plans": facts, "notes": notes_of(made)}), indent=2))
+        return
+    out = Console()
+    for experiment, plan in zip(made, plans, strict=True):
+        for shown in plan_tables(experiment, plan):
+            out.print(shown)
+        for line in (*against_whom([experiment], [plan]), *_reported(experiment, plan)):
+            tell(out, line)
+    for note in notes_of(made):
+        tell(out, f"note: {note}", "yellow")
+    runs, much = sum(len(e.keys) for e in made), max(1, round(sum(took)))
+    tell(out, f"{runs} run(s), about {much} s of training on this machine. Nothing was trained.")
+
+
+def _reported(experiment: Experiment, plan: Plan) -> list[str]:
+    """Say what papers would report, of the silo with the most steps of the first run."""
+    silo = max(plan.silos[0], key=lambda one: one.steps)
+    found = published_facts(silo, experiment.variants[experiment.keys[0][1]].shown, plan.counts.calls[0])
+    told = ", ".join(f"{one['epsilon']:.3g} ({one['paper']})" for one in found)
+    whose = f"{experiment.method.title}: papers would report of '{silo.name}'"
+    return [f"{whose} {told}; --json tells the formulas."] if told else []
+
+
+def plan_facts(experiment: Experiment, plan: Plan, took: float) -> dict[str, Any]:
+    """Give a plan as plain data."""
+    variants = []
+    known: dict[Any, dict[str, Any]] = {}
+    for run, (seed, number) in enumerate(experiment.keys):
+        variant, same = experiment.variants[number], (number, plan.silos[run])
+        known[same] = silos = known.get(same) or {
+            silo.name: {
+                "examples": silo.work.size,
+                "rate": silo.rate,
+                "steps": silo.steps,
+                "noise": silo.noise,
+                "budget": silo.budget,
+                "epsilon": silo.epsilon,
+                "delta": silo.delta,
+                "adversaries": adversaries_of(silo),
+                "published": published_facts(silo, variant.shown, plan.counts.calls[0]),
+                "bytes_up": silo.bytes_up,
+                "bytes_down": silo.bytes_down,
+            }
+            for silo in plan.silos[run]
+        }
+        variants.append({"settings": variant.shown, "seed": seed, "silos": silos})
+    return {"method": experiment.method.name, "seconds": took, "variants": variants}
+
+
+def published_facts(silo: SiloPlan, settings: dict[str, Any], doors: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Give what the papers' formulas report for a silo's steps."""
+    if not silo.steps or not silo.noise:
+        return []
+    if silo.merges is not None:
+        merged = published_for_merges(silo.merges, silo.delta)
+        return [{"paper": one.paper, "formula": one.formula, "epsilon": one.epsilon} for one in merged]
+    found = published_for(silo.noise, silo.rate, silo.steps, silo.delta, quick=True)
+    event = Event("gaussian", silo.noise, silo.rate, silo.steps)
+    steps = 1 if silo.whole else silo.work.steps
+    used = [(door, silo.rounds, steps) for door in doors]
+    found += published_dual(settings, used, (event,), silo.delta)
+    return [{"paper": one.paper, "formula": one.formula, "epsilon": one.epsilon} for one in found]
