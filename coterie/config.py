@@ -20,7 +20,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from .config_file import apply_change, find_beside, read_budget_files
-from .errors import Problem, nearest
+from .errors import Problem, nearest, reason
 from .method_tables import method_problems
 from .models import MODELS
 from .privacy.preferences import check_preference
@@ -255,7 +255,7 @@ def read(path: str | Path, changes: Sequence[str] = ()) -> Config:
     except FileNotFoundError as error:
         raise Problem(f"the config file '{path}' does not exist") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise Problem(f"cannot read the config file '{path}': {error}") from error
+        raise Problem(f"cannot read the config file '{path}': {reason(error)}") from error
     except tomllib.TOMLDecodeError as error:
         raise Problem(f"'{path}' is not valid TOML: {error}") from error
     for change in changes:

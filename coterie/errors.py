@@ -25,3 +25,18 @@ def nearest(word: str, known: Iterable[str]) -> str:
     if close:
         return f"did you mean '{close[0]}'?"
     return "known: " + ", ".join(sorted(known))
+
+
+def reason(error: Exception) -> str:
+    """Say why something could not be read, without the number of the error and the path again.
+
+    >>> reason(FileNotFoundError(2, "No such file or directory", "x"))
+    'no such file or directory'
+    >>> reason(UnicodeDecodeError("utf-8", b"x", 0, 1, "invalid start byte"))
+    'it is not text'
+    """
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not text"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror[0].lower() + error.strerror[1:]
+    return str(error)

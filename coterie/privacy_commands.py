@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from .errors import Problem
+from .errors import Problem, reason
 from .jsonable import finite
 from .privacy.accountant import ROUNDING, Bounds, bounds, epsilon_of, shown
 from .privacy.adversaries import ADVERSARIES
@@ -205,7 +205,7 @@ def verify_statement(file: Path, folder: Path | None, as_json: bool) -> None:
     try:
         text = file.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise Problem(f"statement '{file}' cannot be read: {error}") from error
+        raise Problem(f"statement '{file}' cannot be read: {reason(error)}") from error
     content = verify(text)
     if folder is not None:
         _find_in_ledger(content, folder)

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .errors import Problem
+from .errors import Problem, reason
 
 Matrix = tuple[tuple[float, ...], ...]
 
@@ -85,7 +85,7 @@ def read_relations(path: str | Path) -> Relations:
         with Path(path).open(newline="", encoding="utf-8-sig") as file:
             lines = [[cell.strip() for cell in line] for line in csv.reader(file) if line]
     except (OSError, ValueError, csv.Error) as error:
-        raise Problem(f"relations: cannot read '{path}': {error}") from error
+        raise Problem(f"relations: cannot read '{path}': {reason(error)}") from error
     if len(lines) < 2:
         raise Problem(f"relations: '{path}' has no rows: expected a header and a line a silo")
     header, *rows = lines

@@ -98,3 +98,22 @@ def test_every_method_that_cannot_run_is_told(tmp_path, monkeypatch, capsys):
     told = " ".join(err.split())
     assert "2 of 3 methods cannot run: ifca" in told
     assert "mocha" in told
+
+
+def test_files_that_cannot_be_read_are_told_without_numbers_of_errors(config, monkeypatch, capsys, tmp_path):
+    folder = tmp_path / "folder.csv"
+    folder.mkdir()
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
+    related = tmp_path / "related.toml"
+    related.write_text(config.read_text() + f'[[method]]\nname = "related"\nrelations = "{folder}"\n')
+    for arguments, said in (
+        (("run", folder), f"cannot read the config file '{folder}': is a directory"),
+        (("run", tmp_path / "binary.toml"), "binary.toml': it is not text"),
+        (("statement", "verify", "nowhere"), "statement 'nowhere' cannot be read: no such file or directory"),
+        (("run", related), "is a directory"),
+    ):
+        code, _, err = call(monkeypatch, capsys, *map(str, arguments))
+        assert code == 2
+        assert said in err.replace("\n", "")
+        assert "Errno" not in err
+        assert "codec" not in err

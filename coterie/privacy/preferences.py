@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import Problem, nearest
+from ..errors import Problem, nearest, reason
 from ..streams import seed_for
 
 # Above this a budget protects nothing and calibration refuses it.
@@ -128,7 +128,7 @@ def read_budgets(path: str | Path, key: str = "epsilon") -> dict[str, float]:
     except FileNotFoundError as error:
         raise Problem(f"the budget file '{path}' does not exist") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise Problem(f"cannot read the budget file '{path}': {error}") from error
+        raise Problem(f"cannot read the budget file '{path}': {reason(error)}") from error
     problems: list[str] = []
     try:
         rows = readers[path.suffix.lower()](text, problems)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..errors import Problem
+from ..errors import Problem, reason
 from .table import Table, join
 
 
@@ -27,7 +27,7 @@ def read(folder: Path) -> Table:
             y.append(np.loadtxt(here / f"y_{part}.txt", dtype=np.int64, ndmin=1))
             subject.append(np.loadtxt(here / f"subject_{part}.txt", dtype=np.int64, ndmin=1))
         except (OSError, ValueError) as error:
-            raise Problem(f"data: cannot read the UCI HAR folder '{folder}': {error}") from error
+            raise Problem(f"data: cannot read the UCI HAR folder '{folder}': {reason(error)}") from error
         lengths = {len(x[-1]), len(y[-1]), len(subject[-1])}
         if len(lengths) != 1:
             raise Problem(f"data: the files of '{here}' differ in length: {sorted(lengths)}")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..errors import Problem
+from ..errors import Problem, reason
 from .table import Table, join
 
 TYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
@@ -62,7 +62,7 @@ def read_array(path: Path) -> np.ndarray:
         with opener(path, "rb") as file:
             content = file.read()
     except (OSError, EOFError, zlib.error) as error:
-        raise Problem(f"data: cannot read '{path}': {error}") from error
+        raise Problem(f"data: cannot read '{path}': {reason(error)}") from error
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in TYPES:
         raise Problem(f"data: '{path}' is not an IDX file")
     axes = content[3]
