@@ -62,7 +62,8 @@ def multiply(library, a, turn_a, b, turn_b, out, more):  # type: ignore[no-untyp
     turned = np.array([84 if turn_b else 78, 84 if turn_a else 78], np.uint8)  # T or N
     rows, columns = out.shape
     depth = a.shape[0] if turn_a else a.shape[1]
-    sizes = np.array([columns, rows, depth, b.shape[1], a.shape[1], columns], np.int32)
+    # eight bytes each, of which libraries with short numbers read the first four
+    sizes = np.array([columns, rows, depth, b.shape[1], a.shape[1], columns], np.int64)
     scales = np.array([1, more], np.float32)
     call_sgemm(library, turned, sizes, scales, b, a, out)  # type: ignore[call-arg]
 
