@@ -95,41 +95,29 @@ def patches_of(stage, scratch, n):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def cut(stage, scratch, n):  # type: ignore[no-untyped-def]
-    """Copy the patches of a convolution out of its input."""
-    given, to, at = values(stage, scratch, n).reshape(-1), patches_of(stage, scratch, n).reshape(-1), 0
+def cut(stage, scratch, n, back):  # type: ignore[no-untyped-def]
+    """Copy the patches of a convolution out of its input, or add their errors up where they came from."""
+    patches, at = patches_of(stage, scratch, n).reshape(-1), 0
+    image = errors(stage, scratch, n).reshape(-1) if back else values(stage, scratch, n).reshape(-1)
     height, width, tall, run = stage.height, stage.width, stage.tall, stage.run
     line = stage.broad * stage.channels
     page, down, right = stage.high * line, stage.down * line, stage.right * stage.channels
     dilation_y, dilation_x, runs = stage.dilation_y * line, stage.dilation_x * stage.channels, stage.runs
+    if back:
+        image.fill(0)
     for example in range(n):
         for y in range(height):
             for x in range(width):
                 for i in range(tall):
                     for j in range(runs):
                         here = example * page + y * down + x * right + i * dilation_y + j * dilation_x
-                        for k in range(run):
-                            to[np.uintp(at + k)] = given[np.uintp(here + k)]
-                        at += run
-
-
-@compiled
-def paste(stage, scratch, n):  # type: ignore[no-untyped-def]
-    """Add the errors of patches up where the patches came from."""
-    total, pieces, at = errors(stage, scratch, n).reshape(-1), patches_of(stage, scratch, n).reshape(-1), 0
-    height, width, tall, run = stage.height, stage.width, stage.tall, stage.run
-    line = stage.broad * stage.channels
-    page, down, right = stage.high * line, stage.down * line, stage.right * stage.channels
-    dilation_y, dilation_x, runs = stage.dilation_y * line, stage.dilation_x * stage.channels, stage.runs
-    total.fill(0)
-    for example in range(n):
-        for y in range(height):
-            for x in range(width):
-                for i in range(tall):
-                    for j in range(runs):
-                        here = example * page + y * down + x * right + i * dilation_y + j * dilation_x
-                        for k in range(run):
-                            total[np.uintp(here + k)] += pieces[np.uintp(at + k)]
+                        # indices without a sign: numba does not ask whether they count from the end
+                        if back:
+                            for k in range(run):
+                                image[np.uintp(here + k)] += patches[np.uintp(at + k)]
+                        else:
+                            for k in range(run):
+                                patches[np.uintp(at + k)] = image[np.uintp(here + k)]
                         at += run
 
 
@@ -260,7 +248,7 @@ def forward(library, stages, orders, vector, scratch, n):  # type: ignore[no-unt
         stage = stages[s]
         if stage.kind == PRODUCT:
             if stage.patches != stage.value:
-                cut(stage, scratch, n)
+                cut(stage, scratch, n, False)
             made = matrix(scratch, stage.work, n * stage.height * stage.width, stage.outputs)
             weight = matrix(vector, stage.weight, stage.outputs, stage.patch)
             multiply(library, patches_of(stage, scratch, n), False, weight, True, made, 0)
@@ -292,7 +280,7 @@ def backward(library, stages, orders, vector, scratch, gradient, n):  # type: ig
                     multiply(library, spread, False, weight, False, error, 0)
                 else:
                     multiply(library, spread, False, weight, False, patches_of(stage, scratch, n), 0)
-                    paste(stage, scratch, n)
+                    cut(stage, scratch, n, True)
         elif s > 0 and stage.kind == TURN:
             unturn(stage, orders, scratch, n)
         elif s > 0:
