@@ -5,14 +5,13 @@ Its vectors carry labels (see `labels`), so a method that is not sound in a unit
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from .cohort.cores import one_thread
 from .counting import CountingOracle, CountingRoster, RandomStart, refuse
 from .errors import Refused
 from .labels import Labelling, Sealed, check_known, is_raw, label, tree_is_raw
@@ -133,17 +132,6 @@ def _checked(method: Method, facts: Facts, unit: str, present: Tensor | None) ->
     return first
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute with one thread: vectors here are few, and threads would wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def one_pass(method: Method, facts: Facts, present: Tensor | None, run: int, unit: str = "example") -> Counts:
     """Count one run of a method that was found sound: bytes differ where others take part."""
     return Pass(for_run(method, run), facts, unit, present, run).count()
@@ -168,7 +156,7 @@ class Pass:
             present = present.unsqueeze(1)
         up, down = Tally(silos, present), Tally(silos, present)
         first = None if present is None else present[:, 0].to(self.facts.device)
-        with one_thread(), Labelling():
+        with one_thread(), Labelling():  # vectors are few, threads would wait for each other
             counts = _count(self, first, up, down)
         runs = [(tuple(u), tuple(d)) for u, d in zip(up.bytes.tolist(), down.bytes.tolist(), strict=True)]
         return replace(counts, bytes_up=runs[0][0], bytes_down=runs[0][1], more=tuple(runs[1:]))

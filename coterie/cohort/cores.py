@@ -11,18 +11,24 @@ import torch
 
 
 @contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Have torch use one thread."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
 def at_once(cores: int) -> Iterator[Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]]:
     """Give a `map` that uses so many threads, in each of which torch keeps to one core.
 
     Two threads that each go their own way lose less than one whose every operation waits for two cores.
     """
-    before = torch.get_num_threads()
     if cores == 1:
         yield map
         return
-    torch.set_num_threads(1)
-    try:
-        with ThreadPoolExecutor(cores, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            yield pool.map
-    finally:
-        torch.set_num_threads(before)
+    with one_thread(), ThreadPoolExecutor(cores, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        yield pool.map

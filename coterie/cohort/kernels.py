@@ -2,7 +2,7 @@
 
 A stage makes values `[examples, height, width, channels]` of those of the stage before. Its input lies in a
 frame of zeros as wide as its padding. `stages` says what the numbers of a stage mean and lays the memory out.
-Nothing is checked here.
+Nothing is checked here. All that is compiled is in this file, so that what was kept on disk ages with it.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from typing import Any, NamedTuple
 
 import numba
 import numpy as np
-
-from .products import call_sgemm
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
 
 PRODUCT, MEAN, PEAK, TURN = 0, 1, 2, 3
+ANY = ir.IntType(8).as_pointer()
 # Without "nnan" and "ninf": what is no number must stay none, or a diverged model could look like a good one.
 QUICK = {"contract", "reassoc", "arcp", "nsz"}
 
@@ -53,6 +55,29 @@ def compiled(function: Any) -> Any:
         return numba.njit(cache=True, **settings)(function)
     except RuntimeError:  # no folder that can be written
         return numba.njit(**settings)(function)
+
+
+@intrinsic
+def call_sgemm(typingctx, address, turned, sizes, scales, a, b, c):  # type: ignore[no-untyped-def]
+    """Call the Fortran function at an address: all it takes are places in memory.
+
+    `turned` holds two letters, `sizes` m, n, k and the lengths of the rows of a, b, c, `scales` two numbers.
+    """
+
+    def generate(context, builder, signature, given):  # type: ignore[no-untyped-def]
+        def place(argument: int, number: int = 0) -> Any:
+            array = context.make_array(signature.args[argument])(context, builder, given[argument])
+            return builder.bitcast(builder.gep(array.data, [ir.Constant(ir.IntType(64), number)]), ANY)
+
+        function = builder.inttoptr(given[0], ir.FunctionType(ir.VoidType(), [ANY] * 13).as_pointer())
+        letters, (m, n, k, *lengths) = (place(1, 0), place(1, 1)), (place(2, number) for number in range(6))
+        first, second, out = (
+            (place(matrix), length) for matrix, length in zip((4, 5, 6), lengths, strict=True)
+        )
+        builder.call(function, [*letters, m, n, k, place(3, 0), *first, *second, place(3, 1), *out])
+        return context.get_dummy_value()
+
+    return types.void(address, turned, sizes, scales, a, b, c), generate
 
 
 @compiled
@@ -140,7 +165,7 @@ def pool(stage, scratch, n):  # type: ignore[no-untyped-def]
                         tile[c] += share * here[c]
                 else:
                     for c in range(len(tile)):
-                        tile[c] = tile[c] if here[c] <= tile[c] else here[c]
+                        tile[c] = here[c] if here[c] > tile[c] or here[c] != here[c] else tile[c]
 
 
 @compiled
@@ -166,7 +191,7 @@ def unpool(stage, after, scratch, n):  # type: ignore[no-untyped-def]
                         top[example, row + after.frame_y, column + after.frame_x],
                     )
                     for c in range(len(tile)):
-                        met = here[c] == peak[c]
+                        met = here[c] == peak[c] or (here[c] != here[c] and peak[c] != peak[c])
                         error[c] = tile[c] if met else np.float32(0)
                         tile[c] = np.float32(0) if met else tile[c]
 

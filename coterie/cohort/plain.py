@@ -133,7 +133,7 @@ def walk(
     if known is not None:
         from .steps import can_step, walk_compiled
 
-        if can_step(known, examples):
+        if can_step(known, examples, vectors, pace):
             return walk_compiled(known, examples, vectors, silo, steps, pace, batches, room.cores * room.part)
     summer(task)
 

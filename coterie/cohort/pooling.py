@@ -7,15 +7,20 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.modules.utils import _pair
+
+
+def pair_of(setting: int | tuple[int, ...]) -> tuple[int, int]:
+    """Give a setting of both axes, which torch also takes as one number, or as a tuple of one."""
+    both = (setting, setting) if isinstance(setting, int) else (*setting, *setting)
+    return both[0], both[1]
 
 
 def is_tiled(module: nn.Module) -> bool:
     """Whether a layer takes means over tiles that lie side by side."""
     return (
         type(module) is nn.AvgPool2d
-        and _pair(module.kernel_size) == _pair(module.stride)
-        and _pair(module.padding) == (0, 0)
+        and pair_of(module.kernel_size) == pair_of(module.stride)
+        and pair_of(module.padding) == (0, 0)
         and module.divisor_override is None
     )
 
@@ -29,7 +34,7 @@ class Pooling(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, given: Tensor, module: nn.AvgPool2d) -> Tensor:
         """Take the means."""
-        ctx.facts = _pair(module.kernel_size), given.shape
+        ctx.facts = pair_of(module.kernel_size), given.shape
         return F.avg_pool2d(given, module.kernel_size, ceil_mode=module.ceil_mode)
 
     @staticmethod

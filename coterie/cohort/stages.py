@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.utils import _pair
 
 from ..models import ChannelsFirst
 from ..task import Task
 from .kernels import MEAN, PEAK, PRODUCT, TURN
-from .pooling import is_tiled
+from .pooling import is_tiled, pair_of
 from .sequence import is_sequence, layers_of
 
 # The input of a stage is `high` x `broad` x `channels`, of which a frame of `frame_y`, `frame_x` is zeros;
@@ -33,7 +32,7 @@ LINE = 16  # numbers that lie together in the processor's memory
 
 @dataclass(frozen=True, eq=False)
 class Stages:
-    """A sequence for the kernels: its stages, and a last row that only holds the outputs.
+    """A sequence of so many `features` and `parameters`: its stages, then a row that only holds the outputs.
 
     `orders` begins with the order in which the numbers of an example are taken. Convolutions have their
     channels last, so `turned` gives the parameters whose axes are moved: places in the vector, and shape.
@@ -42,6 +41,8 @@ class Stages:
     table: np.ndarray
     orders: np.ndarray
     turned: tuple[tuple[int, int, torch.Size], ...]
+    features: int
+    parameters: int
 
     def packed(self, vectors: Tensor) -> Tensor:
         """Copy vectors `[pairs, P]`, with the channels of convolutions last."""
@@ -98,7 +99,7 @@ def stages_of(task: Task) -> Stages | None:
         if type(module) is nn.Conv2d:
             first = starts[f"{name}.weight"]
             turned.append((first, first + lengths[f"{name}.weight"], module.weight.shape))
-    return builder.finished(tuple(turned))
+    return builder.finished(tuple(turned), task.layout.size)
 
 
 class _Builder:
@@ -108,8 +109,9 @@ class _Builder:
     """
 
     def __init__(self, shape: tuple[int, ...]) -> None:
-        self.size: tuple[int, ...] = (1, 1, math.prod(shape))
-        self.places = torch.arange(math.prod(shape)).reshape(1, *shape)
+        self.features = math.prod(shape)
+        self.size: tuple[int, ...] = (1, 1, self.features)
+        self.places = torch.arange(self.features).reshape(1, *shape)
         self.rows: list[dict[str, int]] = []
         self.orders: list[int] = []
 
@@ -132,18 +134,18 @@ class _Builder:
             return False
         return True
 
-    def finished(self, turned: tuple[tuple[int, int, torch.Size], ...]) -> Stages | None:
+    def finished(self, turned: tuple[tuple[int, int, torch.Size], ...], size: int) -> Stages | None:
         """Give the stages, with a row for the outputs."""
         if self.places.dim() != 2 or not self.rows:
             return None
-        size = (1, 1, self.places.shape[1])
-        self._arrange(size, self.places)
-        self.rows.append(_input(size))
+        outputs = (1, 1, self.places.shape[1])
+        self._arrange(outputs, self.places)
+        self.rows.append(_input(outputs))
         table = np.zeros(len(self.rows), dtype=STAGE)
         for stage, row in zip(table, self.rows, strict=True):
             for name, value in row.items():
                 stage[name] = value
-        return Stages(table, np.array(self.orders, dtype=np.int64), turned)
+        return Stages(table, np.array(self.orders, dtype=np.int64), turned, self.features, size)
 
     def _image(self, module: Any, weight: int, bias: int) -> None:
         """Add a convolution, or means or peaks of tiles."""
@@ -151,7 +153,7 @@ class _Builder:
         self._arrange((high, broad, channels), self.places.permute(0, 2, 3, 1))
         with torch.no_grad():
             _, outputs, height, width = module(torch.zeros(1, channels, high, broad)).shape
-        (tall, wide), (down, right) = _pair(module.kernel_size), _pair(module.stride)
+        (tall, wide), (down, right) = pair_of(module.kernel_size), pair_of(module.stride)
         if type(module) is nn.Conv2d:
             frame: Any = module.padding
             self._product((height, width, outputs), tall * wide * channels, weight, bias, frame)
@@ -180,7 +182,7 @@ class _Builder:
         order = wanted.flatten().tolist()
         if not self.rows:
             self.orders = order
-        elif order != list(range(len(order))):
+        elif size != self.size or order != list(range(len(order))):
             self._stage(TURN, size)
             self.rows[-1]["order"] = len(self.orders)
             self.orders += order
@@ -197,9 +199,9 @@ def _takes_peaks(module: nn.Module) -> bool:
     """Whether a layer takes peaks of tiles that lie side by side."""
     return (
         type(module) is nn.MaxPool2d
-        and _pair(module.kernel_size) == _pair(module.stride)
-        and _pair(module.padding) == (0, 0)
-        and _pair(module.dilation) == (1, 1)
+        and pair_of(module.kernel_size) == pair_of(module.stride)
+        and pair_of(module.padding) == (0, 0)
+        and pair_of(module.dilation) == (1, 1)
         and not module.return_indices
     )
 

@@ -11,7 +11,7 @@ import torch
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-from .cores import at_once
+from .cores import at_once, one_thread
 from .examples import Examples
 from .kernels import Course, Drawn, Given, advance
 from .products import of_scipy, of_torch
@@ -25,11 +25,19 @@ if TYPE_CHECKING:
 NEAR = 2**22
 
 
-def can_step(stages: Stages, examples: Examples) -> bool:
-    """Whether the kernels can take examples. (They would write anywhere for a class that is not there.)"""
-    classes = int(stages.table["channels"][-1])
-    known = examples.x.dtype in (torch.uint8, torch.float32) and examples.y.dtype == torch.int64
-    return known and bool(((examples.y >= 0) & (examples.y < classes)).all())
+def can_step(stages: Stages, examples: Examples, vectors: Tensor, pace: Pace) -> bool:
+    """Whether the kernels can take this: they check nothing, and would read and write anywhere."""
+    classes, whole = int(stages.table["channels"][-1]), (len(vectors), stages.parameters)
+    given, width = ([vectors], 1) if pace.pull is None else ([vectors, pace.pull[0]], pace.pull[1].shape[1])
+    return (
+        examples.x.dtype in (torch.uint8, torch.float32)
+        and examples.y.dtype == torch.int64
+        and examples.x.shape[2:].numel() == stages.features
+        and examples.x.shape[:2] == examples.y.shape
+        and all(one.dtype == torch.float32 and one.shape == whole for one in given)
+        and width in (1, stages.parameters)
+        and bool(((examples.y >= 0) & (examples.y < classes)).all())
+    )
 
 
 def walk_compiled(
@@ -43,11 +51,11 @@ def walk_compiled(
     memory: int,
 ) -> Tensor:
     """Take the steps of all pairs, as `plain.walk` does, with about `memory` bytes for what is in between."""
-    cores = max(1, min(torch.get_num_threads(), len(silo)))
     packed = stages.packed(vectors)
     given, course = _given(examples), _course(stages, pace)
-    block = max(1, min(NEAR, memory // cores) // stages.bytes_of_an_example)
+    block = max(1, min(NEAR, memory) // stages.bytes_of_an_example)  # whoever works: the same sums
     table, size = stages.laid_out(block)
+    cores = max(1, min(torch.get_num_threads(), len(silo), memory // (4 * size)))
     spare = [(np.zeros(size, np.float32), np.zeros(packed.shape[1], np.float32)) for _ in range(cores)]
     library = of_torch() or of_scipy()
 
@@ -56,7 +64,7 @@ def walk_compiled(
         advance(library, table, stages.orders, given, what, course, packed.numpy(), pairs, *own, block)
         spare.append(own)
 
-    with threadpool_limits(1, "blas"), at_once(cores) as each:
+    with threadpool_limits(1, "blas"), one_thread(), at_once(cores) as each:
         for step, drawn in enumerate(batches):
             pairs = np.flatnonzero(steps > step)
             parts = shares(pairs[np.argsort(-drawn.length[pairs], kind="stable")], cores)
@@ -66,7 +74,7 @@ def walk_compiled(
 
 
 def _given(examples: Examples) -> Given:
-    x, none = examples.x.flatten(2).contiguous().numpy(), np.zeros((0, 0, 0))
+    x, none = examples.x.detach().flatten(2).contiguous().numpy(), np.zeros((0, 0, 0))
     pixels, numbers = (x, none) if x.dtype == np.uint8 else (none, x)
     classes, scale = examples.y.contiguous().numpy(), np.float32(examples.scale)
     return Given(pixels.astype(np.uint8, copy=False), numbers.astype(np.float32, copy=False), classes, scale)
@@ -81,7 +89,7 @@ def _course(stages: Stages, pace: Pace) -> Course:
     return Course(rate.numpy(), share.numpy(), target.numpy())
 
 
-def sum_compiled(stages: Stages, vectors: Tensor, x: Tensor, y: Tensor) -> Tensor:
+def sum_compiled(stages: Stages, vectors: Tensor, x: Tensor, y: Tensor, memory: int = NEAR) -> Tensor:
     """Sum the gradients of examples `[pairs, examples, ...]`: what a step of 1 takes away."""
     from .plain import Pace
 
@@ -91,7 +99,7 @@ def sum_compiled(stages: Stages, vectors: Tensor, x: Tensor, y: Tensor) -> Tenso
     everyone = Batches(np.tile(np.arange(count), pairs), count * numbers, np.full(pairs, count))
     examples = Examples(tuple(map(str, numbers)), (count,) * pairs, x, y, 1.0)
     moved = walk_compiled(
-        stages, examples, vectors, numbers, np.ones(pairs), Pace(ones, ones), [everyone], NEAR
+        stages, examples, vectors, numbers, np.ones(pairs), Pace(ones, ones), [everyone], memory
     )
     return vectors - moved
 
