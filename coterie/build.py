@@ -122,7 +122,7 @@ def make_experiments(config: Config, data_dir: str | Path | None = None) -> list
         batch=train.batch,
         lr=train.lr,
         seeds=tuple(train.seeds),
-        participation=_participation(train.participation),
+        participation=_participation(train.participation, len(federation)),
         memory=train.memory,
         device=train.device,
         dropping=dropping_of(config),
@@ -140,7 +140,14 @@ def dropping_of(config: Config) -> Dropping | None:
     return Dropping(train.drop, train.recover, train.uneven)
 
 
-def _participation(value: Any) -> Participation | None:
+def _participation(value: Any, silos: int) -> Participation | None:
+    if isinstance(value, dict) and "cohort" in value:
+        count = value["cohort"]
+        if count > silos:
+            raise Problem(
+                f"train.participation: a cohort of {count} is larger than the federation, which has {silos}"
+            )
+        value = count / silos
     if value is None or value == 1:
         return None
     return Participation(value["poisson"], "poisson") if isinstance(value, dict) else Participation(value)

@@ -32,7 +32,7 @@ from .report.folder import Folder, next_free
 from .report.tables import silo_table, summary_table
 from .result import SIMULATED, UNACCOUNTED, Result
 from .stopping import after_the_round, undisturbed
-from .whom import against_whom
+from .whom import against_whom, too_little
 
 
 def progress_bar(console: Console) -> Progress:
@@ -166,10 +166,13 @@ def run_config(
         print((folder.path / "result.json").read_text(), end="")
         return
     shown.print(summary_table(result))
-    budgets = zip(*([silo.budget for silo in run] for plan in plans for run in plan.silos), strict=True)
+    budgets = zip(*([silo.limit for silo in run] for plan in plans for run in plan.silos), strict=True)
     shown.print(silo_table(result, list(budgets), made[0].federation.sizes))
     for line in against_whom(made, plans):
         tell(shown, line)
+    for experiment, plan in zip(made, plans, strict=True):
+        for line in too_little(experiment, plan):
+            tell(shown, line, "yellow")
     if len(result.summary) > 1:
         tell(shown, UNACCOUNTED, "dim")
     tell(shown, SIMULATED, "dim")

@@ -132,12 +132,16 @@ def _range(value: Any) -> Any:
 
 
 def _participation(value: Any) -> Any:
-    """Accept a share of silos a round, or {poisson = share}."""
-    share = value.get("poisson") if isinstance(value, Mapping) and set(value) == {"poisson"} else value
-    number = isinstance(share, int | float) and not isinstance(share, bool) and 0 < share <= 1
-    if value is None or number:
+    """Accept a share of silos a round, {poisson = share} or {cohort = count}."""
+    how, share = next(iter(value.items())) if isinstance(value, Mapping) and len(value) == 1 else ("", value)
+    number = isinstance(share, int | float) and not isinstance(share, bool)
+    if how == "cohort" and isinstance(share, int) and number and share >= 1:
         return value
-    raise _fail(f"expected a share in (0, 1] or {{ poisson = share }}, got {value!r}")
+    if value is None or (how in ("", "poisson") and number and 0 < share <= 1):
+        return value
+    raise _fail(
+        f"expected a share in (0, 1], {{ poisson = share }} or {{ cohort = number of silos }}, got {value!r}"
+    )
 
 
 def _ranges(value: Any) -> Any:

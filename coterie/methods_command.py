@@ -113,7 +113,7 @@ def amount(count: int) -> str:
     if each and not bytes_left:
         parts.append(f"{each} {'number' if each == 1 else 'numbers'} a layer")
     elif not models and rest in [NUMBER * sum(LAYERS[:some]) for some in range(1, len(LAYERS))]:
-        parts.append("the first layers")
+        parts.append("some of the layers")
     elif rest:
         parts.append(f"{rest} bytes")
     return " and ".join(parts) or "nothing"

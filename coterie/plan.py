@@ -56,6 +56,12 @@ class SiloPlan:
     whole: bool = False
 
     @property
+    def limit(self) -> float | None:
+        """The budget, if there was one: that of a noise that was given is what it came to."""
+        given = math.isfinite(self.budget) and self.budget == self.epsilon
+        return None if given else self.budget
+
+    @property
     def rate(self) -> float:
         """The rate of what is released: of examples in a step, or of silos in a merge."""
         if self.merges is None:

@@ -14,12 +14,8 @@ from .estimate import seconds
 from .experiment import Experiment
 from .jsonable import finite
 from .plan import Plan, SiloPlan
-from .privacy.events import Event
-from .privacy.published import published_for
-from .privacy.published_dual import published_dual
-from .privacy.published_merges import published_for_merges
 from .report.tables import plan_tables
-from .whom import adversaries_of, against_whom
+from .whom import adversaries_of, against_whom, published_facts, reported, too_little
 
 
 def plan_config(config: Config, *, data_dir: str | None, as_json: bool) -> None:
@@ -30,7 +26,7 @@ def plan_config(config: Config, *, data_dir: str | None, as_json: bool) -> None:
         made[0].notes.append("[tuning]: this is the plan of single runs; a sweep needs more noise")
     with progress_bar(console) as bars:
         plans = make_plans(made, bars)
-        bar = bars.add_task("time of a step", total=None, score="")
+        bar = bars.add_task("time of a step (compiled when first used)", total=None, score="")
         took = [seconds(experiment, plan) for experiment, plan in zip(made, plans, strict=True)]
         bars.remove_task(bar)
     if as_json:
@@ -41,21 +37,14 @@ def plan_config(config: Config, *, data_dir: str | None, as_json: bool) -> None:
     for experiment, plan in zip(made, plans, strict=True):
         for shown in plan_tables(experiment, plan):
             out.print(shown)
-        for line in (*against_whom([experiment], [plan]), *_reported(experiment, plan)):
+        for line in (*against_whom([experiment], [plan]), *reported(experiment, plan)):
             tell(out, line)
+        for line in too_little(experiment, plan):
+            tell(out, line, "yellow")
     for note in notes_of(made):
         tell(out, f"note: {note}", "yellow")
     runs, much = sum(len(e.keys) for e in made), max(1, round(sum(took)))
     tell(out, f"{runs} run(s), about {much} s of training on this machine. Nothing was trained.")
-
-
-def _reported(experiment: Experiment, plan: Plan) -> list[str]:
-    """Say what papers would report, of the silo with the most steps of the first run."""
-    silo = max(plan.silos[0], key=lambda one: one.steps)
-    found = published_facts(silo, experiment.variants[experiment.keys[0][1]].shown, plan.counts.calls[0])
-    told = ", ".join(f"{one['epsilon']:.3g} ({one['paper']})" for one in found)
-    whose = f"{experiment.method.title}: papers would report of '{silo.name}'"
-    return [f"{whose} {told}; --json tells the formulas."] if told else []
 
 
 def plan_facts(experiment: Experiment, plan: Plan, took: float) -> dict[str, Any]:
@@ -65,35 +54,25 @@ def plan_facts(experiment: Experiment, plan: Plan, took: float) -> dict[str, Any
     for run, (seed, number) in enumerate(experiment.keys):
         variant, same = experiment.variants[number], (number, plan.silos[run])
         known[same] = silos = known.get(same) or {
-            silo.name: {
-                "examples": silo.work.size,
-                "rate": silo.rate,
-                "steps": silo.steps,
-                "noise": silo.noise,
-                "budget": silo.budget,
-                "epsilon": silo.epsilon,
-                "delta": silo.delta,
-                "adversaries": adversaries_of(silo),
-                "published": published_facts(silo, variant.shown, plan.counts.calls[0]),
-                "bytes_up": silo.bytes_up,
-                "bytes_down": silo.bytes_down,
-            }
-            for silo in plan.silos[run]
+            silo.name: _silo_facts(silo, variant.shown, plan.counts.calls[0]) for silo in plan.silos[run]
         }
         variants.append({"settings": variant.shown, "seed": seed, "silos": silos})
     return {"method": experiment.method.name, "seconds": took, "variants": variants}
 
 
-def published_facts(silo: SiloPlan, settings: dict[str, Any], doors: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Give what the papers' formulas report for a silo's steps."""
-    if not silo.steps or not silo.noise:
-        return []
-    if silo.merges is not None:
-        merged = published_for_merges(silo.merges, silo.delta)
-        return [{"paper": one.paper, "formula": one.formula, "epsilon": one.epsilon} for one in merged]
-    found = published_for(silo.noise, silo.rate, silo.steps, silo.delta, quick=True)
-    event = Event("gaussian", silo.noise, silo.rate, silo.steps)
-    steps = 1 if silo.whole else silo.work.steps
-    used = [(door, silo.rounds, steps) for door in doors]
-    found += published_dual(settings, used, (event,), silo.delta)
-    return [{"paper": one.paper, "formula": one.formula, "epsilon": one.epsilon} for one in found]
+def _silo_facts(silo: SiloPlan, settings: dict[str, Any], doors: tuple[str, ...]) -> dict[str, Any]:
+    published, warnings = published_facts(silo, settings, doors)
+    return {
+        "examples": silo.work.size,
+        "rate": silo.rate,
+        "steps": silo.steps,
+        "noise": silo.noise,
+        "budget": silo.limit,
+        "epsilon": silo.epsilon,
+        "delta": silo.delta,
+        "adversaries": adversaries_of(silo),
+        "published": published,
+        "warnings": warnings,
+        "bytes_up": silo.bytes_up,
+        "bytes_down": silo.bytes_down,
+    }

@@ -1,12 +1,18 @@
-"""Against whom epsilon holds: what a plan says of each adversary, in a line or as numbers."""
+"""What a plan says of privacy: against whom epsilon holds, and what papers would report beside it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from .experiment import Experiment
 from .plan import Plan, SiloPlan
+from .privacy.accountant import quick_lower
 from .privacy.adversaries import ADVERSARIES, seen_by, table
+from .privacy.events import Event
+from .privacy.published import published_for, warning
+from .privacy.published_dual import published_dual
+from .privacy.published_merges import merge_warnings, published_for_merges
 from .result import label_of
 
 
@@ -41,3 +47,47 @@ def against_whom(made: Sequence[Experiment], plans: Sequence[Plan]) -> list[str]
             label = alike if len(set(said)) == 1 else experiment.labels[number]
             found.setdefault(whom, {})[label] = None
     return [f"{', '.join(labels)}: {whom}." for whom, labels in found.items()]
+
+
+def published_facts(
+    silo: SiloPlan, settings: dict[str, Any], doors: tuple[str, ...]
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Give what papers report for a silo's steps, and warnings where that is less than is true."""
+    if not silo.steps or not silo.noise:
+        return [], []
+    if silo.merges is not None:
+        found, warnings = (
+            published_for_merges(silo.merges, silo.delta),
+            merge_warnings(silo.merges, silo.delta),
+        )
+    else:
+        event = Event("gaussian", silo.noise, silo.rate, silo.steps)
+        used = [(door, silo.rounds, 1 if silo.whole else silo.work.steps) for door in doors]
+        found = published_for(silo.noise, silo.rate, silo.steps, silo.delta, quick=True)
+        found += published_dual(settings, used, (event,), silo.delta)
+        lower = quick_lower((event,), silo.delta)
+        warnings = [line for line in (warning(one, lower) for one in found) if line]
+    told = [{"paper": one.paper, "formula": one.formula, "epsilon": one.epsilon} for one in found]
+    return told, warnings
+
+
+def reported(experiment: Experiment, plan: Plan) -> list[str]:
+    """Say what papers would report, of the silo with the most steps of the first run."""
+    silo, (found, _) = _of_the_first_run(experiment, plan)
+    told = ", ".join(f"{one['epsilon']:.3g} ({one['paper']})" for one in found)
+    whose = f"{experiment.method.title}: papers would report of '{silo.name}'"
+    return [f"{whose} {told}; --json tells the formulas."] if told else []
+
+
+def too_little(experiment: Experiment, plan: Plan) -> list[str]:
+    """Warn where that is less than is true."""
+    silo, (_, warnings) = _of_the_first_run(experiment, plan)
+    return [f"warning: {experiment.method.title}, '{silo.name}': {line}" for line in warnings]
+
+
+def _of_the_first_run(
+    experiment: Experiment, plan: Plan
+) -> tuple[SiloPlan, tuple[list[dict[str, Any]], list[str]]]:
+    silo = max(plan.silos[0], key=lambda one: one.steps)
+    settings = experiment.variants[experiment.keys[0][1]].shown
+    return silo, published_facts(silo, settings, plan.counts.calls[0])

@@ -94,7 +94,7 @@ def test_plan_trains_nothing_and_shows_all(config, monkeypatch, capsys):
     silo = plan["variants"][0]["silos"]["silo-0"]
     assert set(silo) == {
         "examples", "rate", "steps", "noise", "budget", "epsilon", "delta", "bytes_up", "bytes_down",
-        "adversaries", "published",
+        "adversaries", "published", "warnings",
     }  # fmt: skip
     assert set(silo["adversaries"].values()) == {silo["epsilon"]}
     assert len(silo["published"]) == 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -117,3 +118,16 @@ def test_files_that_cannot_be_read_are_told_without_numbers_of_errors(config, mo
         assert said in err.replace("\n", "")
         assert "Errno" not in err
         assert "codec" not in err
+
+
+def test_cohorts_are_shares_or_numbers_of_silos(config, monkeypatch, capsys):
+    plans = []
+    for how in ("{cohort=2}", str(2 / 3)):
+        whole = ("--set", 'privacy.unit="silo"', "--set", f"train.participation={how}")
+        _, out, _ = call(monkeypatch, capsys, "plan", config, *whole, "--json")
+        found = json.loads(out)["plans"]
+        plans.append([variant["silos"] for plan in found for variant in plan["variants"]])
+    assert plans[0] == plans[1]
+    code, _, err = call(monkeypatch, capsys, "plan", config, "--set", "train.participation={cohort=99}")
+    assert code == 2
+    assert "train.participation: a cohort of 99 is larger than the federation, which has" in err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -169,3 +170,43 @@ name = "heads"
     silo = next(iter(json.loads(out)["plans"][0]["variants"][0]["silos"].values()))
     assert silo["noise"] == pytest.approx(2 * 2.42)
     assert [one["paper"] for one in silo["published"]] == ["Wu, Chen, Wang 2020"]
+    assert silo["budget"] is None
+    assert silo["warnings"] == []  # everybody sends, every time: their sensitivity is too large here
+
+
+def test_what_papers_report_too_little_of_is_told_where_it_is_read(tmp_path, monkeypatch, capsys):
+    """In plans, in their data, after a run; and nobody reads a budget where a noise was given."""
+    config = tmp_path / "few.toml"
+    config.write_text("""
+[data]
+source = "digits"
+silos = 20
+[model]
+name = "mlp"
+[train]
+rounds = 20
+steps = 1
+participation = { cohort = 2 }
+[privacy]
+unit = "silo"
+noise_by = "silos"
+noise = 0.65
+sensitivity = "paper"
+delta = 1e-2
+[[method]]
+name = "heads"
+""")
+    monkeypatch.chdir(tmp_path)
+    _, out, _ = call(monkeypatch, capsys, "plan", config)
+    assert "their formula reports too little here" in out
+    assert " none " in out
+    _, out, _ = call(monkeypatch, capsys, "plan", config, "--json")
+    silos = json.loads(out)["plans"][0]["variants"][0]["silos"].values()
+    assert all(silo["budget"] is None for silo in silos)
+    assert all(bool(silo["warnings"]) == (silo["steps"] > 0) for silo in silos)
+    _, out, _ = call(monkeypatch, capsys, "run", config, "--out", "x")
+    assert out.count("their formula reports too little here") == 1
+    assert " none " in out
+    pages = [path.read_text() for path in Path("x/statements").rglob("*.html")]
+    assert pages
+    assert not [page for page in pages if "of a budget of" in page]

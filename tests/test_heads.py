@@ -73,8 +73,12 @@ def test_a_head_is_named_or_a_share(head, expected):
 def test_a_head_that_cannot_be(classes):
     with refused("there is no layer 'fc'"):
         of(classes, "fc").plan()
-    with refused("the layers are 1, 3"):
+    with refused("there is no layer 'fc'; the layers are 1, 3"):
         of(classes, "fc").plan()
+    with refused("(did you mean 'head'?); the layers are body, body.1, head, head.0, head.2"):
+        Heads(head="hed").parameters_of(("body.1.weight", "head.0.weight", "head.2.bias"))
+    with refused("""--set 'method.head="3"')"""):
+        Heads(head=3).parameters_of(("1.weight", "3.weight"))
     with refused("there is no layer '9'"):
         of(classes, "9").plan()
     for number in (9, 1, 1.0, 0):  # numbers are shares: layers of these names are given as text

@@ -20,7 +20,7 @@ from tests.helpers import call, every_method
 
 MODEL = NUMBER * sum(LAYERS)
 SENDS = {
-    "heads": "the first layers",
+    "heads": "some of the layers",
     "related": "the model",
     "tune": "nothing",
     "joint": "the model",

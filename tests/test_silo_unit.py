@@ -247,6 +247,8 @@ def test_statements_are_recomputed(federation, noise_by, how):
     assert "a silo replaced by a null one" in page(found)
     assert ("the server adds noise to the sum" in page(found)) == (noise_by == "server")
     assert "divided by a fixed number" in page(found)
+    assert ("all silos, every time" in page(found)) == (how is None)
+    assert ("draws at rate" in page(found)) == (how is not None and found["doors"][0]["rate"] < 1)
 
 
 def test_without_privacy_and_without_uploads(federation):

@@ -61,6 +61,32 @@ def test_the_table_has_a_column_for_each_value():
     assert lines[-1].startswith("Scores are those of a simulation")
 
 
+def noisy(method, noise, epsilon, **settings):
+    silos = {
+        "north": SiloRecord(0.5, epsilon, 1e-3, noise),
+        "south": SiloRecord(0.5, epsilon / 2, 1e-3, noise),
+    }
+    made = {**settings, "noise": noise} if noise else settings
+    return RunRecord(method, made, 0, "mse", 0.5, silos, 1.0, 8, 8, [(5, 0.5)])
+
+
+def test_a_table_over_something_else_tells_epsilons_too():
+    """Of noises that are given nobody could read what they come to."""
+    over = [noisy("fedavg", noise, epsilon) for noise, epsilon in ((0.5, 40.0), (1, 9.0), (2, 3.0))]
+    text = markdown(result(*over, noisy("heads", 1, 8.0), noisy("local", 0, 5.0)))
+    _, spent = text.split("Epsilon at most, by noise.\n\n")
+    assert spent.splitlines()[:5] == [
+        "| method | 0.5 | 1 | 2 |",
+        "| --- | --- | --- | --- |",
+        "| fedavg | 40.000 | 9.000 | 3.000 |",
+        "| heads |  | 8.000 |  |",
+        "| local | 5.000 | 5.000 | 5.000 |",
+    ]
+    same = [run("mr-mtl", 0.5, lam=lam) for lam in (1, 2, 3)]
+    assert "\nEpsilon at most 1.000.\n" in markdown(result(*same))
+    assert "Epsilon at most" not in markdown(result(*SWEPT))
+
+
 def test_without_a_line_the_table_has_a_row_for_each_method():
     text = markdown(result(run("local", 0.7, 0), run("local", 0.5, 1), higher=True))
     assert "| local | 0.6000 | 0.1414 | 1.000 |" in text

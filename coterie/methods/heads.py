@@ -70,7 +70,8 @@ class Heads(Method):
         if not isinstance(self.head, str) and not 0 < share < 1:
             raise Problem(
                 f"head: a share of the layers lies between 0 and 1 (1 is the whole network), got {head}; a"
-                f' layer is given by its name, as "{layers[-1]}"'
+                f' layer is given by its name in quotation marks, as "{layers[-1]}" (on a command line'
+                f" --set 'method.head=\"{layers[-1]}\"')"
             )
         if 0 < share < 1:
             parts = layers if len(layers) > 1 else list(names)  # of one layer, its parameters
@@ -78,10 +79,10 @@ class Heads(Method):
             return {name for name in names if name in kept or _layer(name) in kept}
         found = {name for name in names if name == head or name.startswith(f"{head}.")}
         if not found:
-            raise Problem(
-                f"head: there is no layer '{head}' ({nearest(head, layers)}); the layers are"
-                f" {', '.join(layers)}"
-            )
+            parts = list(dict.fromkeys(part for layer in layers for part in _parts(layer)))
+            meant = nearest(head, parts)
+            hint = f" ({meant})" if meant.startswith("did") else ""
+            raise Problem(f"head: there is no layer '{head}'{hint}; the layers are {', '.join(parts)}")
         return found
 
     def broadcast(self, shared: Tensor) -> Tensor:
@@ -102,6 +103,12 @@ class Heads(Method):
     def personal(self, sent: Tensor, own: State) -> Tensor:
         """Predict with the shared layers and the silo's head."""
         return join(sent, own)
+
+
+def _parts(layer: str) -> list[str]:
+    """Give the modules that a layer is in, the outermost first, and the layer."""
+    words = layer.split(".")
+    return [".".join(words[: end + 1]) for end in range(len(words))]
 
 
 def _layer(name: str) -> str:

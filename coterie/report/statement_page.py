@@ -84,9 +84,11 @@ def _simulated(content: dict[str, Any]) -> list[str]:
 def _headline(said: dict[str, Any]) -> list[str]:
     if said["epsilon"] is None:
         return ["<p class='number'>no privacy</p>", "<p>No noise that protects was added.</p>"]
+    # of a noise that was given the budget is what it came to
+    budget = f"of a budget of {said['budget']:g}. " if said["budget"] != said["epsilon"] else ""
     return [
         f"<p class='number'>epsilon ≤ {shown(said['epsilon'])} at delta {said['delta']:g}</p>",
-        f"<p>of a budget of {said['budget']:g}. No less than {_floor(said['lower'])} is true."
+        f"<p>{budget}No less than {_floor(said['lower'])} is true."
         f" The unit is one {escape(said['unit'])}; adjacency is {escape(said['adjacency'])}"
         f" ({'an' if said['unit'] == 'example' else 'a'} {escape(said['unit'])} replaced by a null one). For"
         " one replaced by any other the bound is"
@@ -148,9 +150,12 @@ def _merge(door: dict[str, Any], merges: dict[str, Any]) -> str:
     rest = f"divided by a fixed number ({fixed}), however many come"
     if merges["mixed"]:
         rest = "mixed by a public matrix"
+    drawn = "all silos, every time"
+    if door["rate"] < 1:
+        drawn = f"{door['sampler']} draws at rate {door['rate']:.4g}"
     return (
-        f"{door['calls']} uploads at most, {clip}, each added to those of the round's silos"
-        f" ({door['sampler']} draws at rate {door['rate']:.4g}); {who}; sums are {rest}"
+        f"{door['calls']} uploads at most, {clip}, each added to those of the round's silos ({drawn}); {who};"
+        f" sums are {rest}"
     )
 
 

@@ -90,7 +90,31 @@ def markdown(result: Result) -> str:
     rows = [[line.label, *(_cell(line, value) for value in values)] for line in lines]
     heads = ["method", *(f"{value:g}" for value in values)]
     told = f"{title}, by {key}" + (": mean ± deviation over seeds" if seeds > 1 else "")
-    return _table(told, heads, rows) + _caveats(result)
+    spent = "" if key == "epsilon" else "\n" + _spent(result.runs, key, values)
+    return _table(told, heads, rows) + spent + _caveats(result)
+
+
+def _spent(runs: Sequence[RunRecord], key: str, values: Sequence[float]) -> str:
+    """Say the largest epsilon of each method and value, where the values are not epsilons themselves."""
+    found: dict[str, dict[float | None, float]] = {}
+    for run in runs:
+        most = max(silo.epsilon for silo in run.silos.values())
+        row, value = found.setdefault(label_without(run, key), {}), place_of(run, key)
+        row[value] = max(row.get(value, 0.0), most)
+    told = {shown_spent(most) for row in found.values() for most in row.values()}
+    if len(told) == 1:
+        return f"Epsilon at most {told.pop()}.\n"
+    rows = [
+        [
+            label,
+            *(
+                shown_spent(row[at]) if (at := None if None in row else value) in row else ""
+                for value in values
+            ),
+        ]
+        for label, row in found.items()
+    ]
+    return _table(f"Epsilon at most, by {key}", ["method", *(f"{value:g}" for value in values)], rows)
 
 
 def _caveats(result: Result) -> str:

@@ -68,7 +68,7 @@ def summary_table(result: Result) -> Table:
     return table
 
 
-def silo_table(result: Result, budgets: Sequence[Sequence[float]], sizes: Sequence[int]) -> Table:
+def silo_table(result: Result, budgets: Sequence[Sequence[float | None]], sizes: Sequence[int]) -> Table:
     """Show one row for each silo: its budgets in all runs, what it spent, its score by the best methods."""
     firsts = {run.label: run for run in reversed(result.runs)}
     pick = max if result.task.higher_is_better else min
@@ -90,7 +90,8 @@ def silo_table(result: Result, budgets: Sequence[Sequence[float]], sizes: Sequen
         marked = [f"[bold]{s:.3f}[/]" if s == top else f"{s:.3f}" for s in scores]
         noise = _range([record.noise for record in records], lambda value: f"{value:.2f}")
         spent = _range([record.epsilon for record in records], shown)
-        row = (escape(name), str(sizes[k]), _range(budgets[k], number), spent, noise)
+        given = [budget for budget in budgets[k] if budget is not None]
+        row = (escape(name), str(sizes[k]), _range(given, number) if given else "none", spent, noise)
         table.add_row(*row, *marked)
     more = {"silos": len(result.names) - MOST_SILOS, "methods": len(firsts) - len(labels)}
     told = [f"{count} more {what}" for what, count in more.items() if count > 0]
@@ -138,7 +139,7 @@ def _plan_table(silos: tuple[SiloPlan, ...], labels: list[str]) -> Table:
             f"{silo.rate:.3g}",
             str(silo.steps),
             f"{silo.noise:.3f}",
-            number(silo.budget),
+            "none" if silo.limit is None else number(silo.limit),
             shown(silo.epsilon),
             f"{silo.delta:g}",
             size(silo.bytes_up),
