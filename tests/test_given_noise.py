@@ -145,26 +145,30 @@ rounds = 0
         assert words in said
 
 
-def test_a_plan_tells_what_papers_report(tmp_path, monkeypatch, capsys):
-    config = tmp_path / "heads.toml"
-    config.write_text("""
+HEADS = """
 [data]
 source = "digits"
-silos = 4
+silos = {silos}
 [model]
 name = "mlp"
 [train]
-rounds = 2
+rounds = {rounds}
 steps = 1
+participation = {{ cohort = {cohort} }}
 [privacy]
 unit = "silo"
 noise_by = "silos"
-noise = 2.42
+noise = {noise}
 sensitivity = "paper"
 delta = 1e-2
 [[method]]
 name = "heads"
-""")
+"""
+
+
+def test_a_plan_tells_what_papers_report(tmp_path, monkeypatch, capsys):
+    config = tmp_path / "heads.toml"
+    config.write_text(HEADS.format(silos=4, rounds=2, cohort=4, noise=2.42))
     code, out, said = call(monkeypatch, capsys, "plan", config, "--json")
     assert code == 0, said
     silo = next(iter(json.loads(out)["plans"][0]["variants"][0]["silos"].values()))
@@ -177,25 +181,7 @@ name = "heads"
 def test_what_papers_report_too_little_of_is_told_where_it_is_read(tmp_path, monkeypatch, capsys):
     """In plans, in their data, after a run; and nobody reads a budget where a noise was given."""
     config = tmp_path / "few.toml"
-    config.write_text("""
-[data]
-source = "digits"
-silos = 20
-[model]
-name = "mlp"
-[train]
-rounds = 20
-steps = 1
-participation = { cohort = 2 }
-[privacy]
-unit = "silo"
-noise_by = "silos"
-noise = 0.65
-sensitivity = "paper"
-delta = 1e-2
-[[method]]
-name = "heads"
-""")
+    config.write_text(HEADS.format(silos=20, rounds=20, cohort=2, noise=0.65))
     monkeypatch.chdir(tmp_path)
     _, out, _ = call(monkeypatch, capsys, "plan", config)
     assert "their formula reports too little here" in out

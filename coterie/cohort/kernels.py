@@ -94,17 +94,10 @@ def multiply(library, a, turn_a, b, turn_b, out, more):  # type: ignore[no-untyp
 
 
 @compiled
-def values(stage, scratch, n):  # type: ignore[no-untyped-def]
-    """Give the input of a stage, in its frame."""
+def framed(stage, scratch, start, n):  # type: ignore[no-untyped-def]
+    """Give the part of the memory from `start` on as what a stage takes, in its frame."""
     size = stage.high * stage.broad * stage.channels
-    return scratch[stage.value : stage.value + n * size].reshape((n, stage.high, stage.broad, stage.channels))
-
-
-@compiled
-def errors(stage, scratch, n):  # type: ignore[no-untyped-def]
-    """Give the errors of a stage's input, in its frame."""
-    size = stage.high * stage.broad * stage.channels
-    return scratch[stage.error : stage.error + n * size].reshape((n, stage.high, stage.broad, stage.channels))
+    return scratch[start : start + n * size].reshape((n, stage.high, stage.broad, stage.channels))
 
 
 @compiled
@@ -123,7 +116,7 @@ def patches_of(stage, scratch, n):  # type: ignore[no-untyped-def]
 def cut(stage, scratch, n, back):  # type: ignore[no-untyped-def]
     """Copy the patches of a convolution out of its input, or add their errors up where they came from."""
     patches, at = patches_of(stage, scratch, n).reshape(-1), 0
-    image = errors(stage, scratch, n).reshape(-1) if back else values(stage, scratch, n).reshape(-1)
+    image = framed(stage, scratch, stage.error if back else stage.value, n).reshape(-1)
     height, width, tall, run = stage.height, stage.width, stage.tall, stage.run
     line = stage.broad * stage.channels
     page, down, right = stage.high * line, stage.down * line, stage.right * stage.channels
@@ -149,7 +142,7 @@ def cut(stage, scratch, n, back):  # type: ignore[no-untyped-def]
 @compiled
 def pool(stage, scratch, n):  # type: ignore[no-untyped-def]
     """Take means or peaks over tiles; the last ones may be cut off at the edge."""
-    given = values(stage, scratch, n)
+    given = framed(stage, scratch, stage.value, n)
     made = matrix(scratch, stage.work, n * stage.height * stage.width, stage.outputs)
     made.fill(0 if stage.kind == MEAN else -np.inf)
     for example in range(n):
@@ -171,7 +164,11 @@ def pool(stage, scratch, n):  # type: ignore[no-untyped-def]
 @compiled
 def unpool(stage, after, scratch, n):  # type: ignore[no-untyped-def]
     """Give every place of a tile its share of the tile's error, or all of it to the first peak."""
-    given, top, total = values(stage, scratch, n), values(after, scratch, n), errors(stage, scratch, n)
+    given, top, total = (
+        framed(stage, scratch, stage.value, n),
+        framed(after, scratch, after.value, n),
+        framed(stage, scratch, stage.error, n),
+    )
     spread = matrix(scratch, stage.work, n * stage.height * stage.width, stage.outputs)
     total.fill(0)
     for example in range(n):
@@ -197,23 +194,16 @@ def unpool(stage, after, scratch, n):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def turn(stage, orders, scratch, n):  # type: ignore[no-untyped-def]
-    """Put the numbers of every example into another order."""
-    given = values(stage, scratch, n).reshape((n, -1))
-    made = matrix(scratch, stage.work, n, given.shape[1])
+def turn(stage, orders, scratch, n, back):  # type: ignore[no-untyped-def]
+    """Put the numbers of every example into another order, or their errors back into the old one."""
+    old = framed(stage, scratch, stage.error if back else stage.value, n).reshape((n, -1))
+    new = matrix(scratch, stage.work, n, old.shape[1])
     for example in range(n):
-        for k in range(given.shape[1]):
-            made[example, k] = given[example, orders[stage.order + k]]
-
-
-@compiled
-def unturn(stage, orders, scratch, n):  # type: ignore[no-untyped-def]
-    """Put the errors of every example back into the old order."""
-    total = errors(stage, scratch, n).reshape((n, -1))
-    spread = matrix(scratch, stage.work, n, total.shape[1])
-    for example in range(n):
-        for k in range(total.shape[1]):
-            total[example, orders[stage.order + k]] = spread[example, k]
+        for k in range(old.shape[1]):
+            if back:
+                old[example, orders[stage.order + k]] = new[example, k]
+            else:
+                new[example, k] = old[example, orders[stage.order + k]]
 
 
 @compiled
@@ -278,7 +268,7 @@ def forward(library, stages, orders, vector, scratch, n):  # type: ignore[no-unt
             weight = matrix(vector, stage.weight, stage.outputs, stage.patch)
             multiply(library, patches_of(stage, scratch, n), False, weight, True, made, 0)
         elif stage.kind == TURN:
-            turn(stage, orders, scratch, n)
+            turn(stage, orders, scratch, n, False)
         else:
             pool(stage, scratch, n)
         settle(stage, stages[s + 1], vector, scratch, n)
@@ -307,7 +297,7 @@ def backward(library, stages, orders, vector, scratch, gradient, n):  # type: ig
                     multiply(library, spread, False, weight, False, patches_of(stage, scratch, n), 0)
                     cut(stage, scratch, n, True)
         elif s > 0 and stage.kind == TURN:
-            unturn(stage, orders, scratch, n)
+            turn(stage, orders, scratch, n, True)
         elif s > 0:
             unpool(stage, stages[s + 1], scratch, n)
 
@@ -333,7 +323,7 @@ def cross_entropy(stage, given, silo, taken, scratch, n):  # type: ignore[no-unt
 @compiled
 def load(stage, orders, given, silo, taken, scratch, n):  # type: ignore[no-untyped-def]
     """Write examples into the frame of the first stage; bytes become numbers here."""
-    framed = values(stage, scratch, n)
+    first = framed(stage, scratch, stage.value, n)
     for example in range(n):
         row, k = taken[example], 0
         for i in range(stage.frame_y, stage.high - stage.frame_y):
@@ -343,7 +333,7 @@ def load(stage, orders, given, silo, taken, scratch, n):  # type: ignore[no-unty
                         value = np.float32(given.pixels[silo, row, orders[k]])
                     else:
                         value = given.numbers[silo, row, orders[k]]
-                    framed[example, i, j, c] = value * given.scale
+                    first[example, i, j, c] = value * given.scale
                     k += 1
 
 
