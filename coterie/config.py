@@ -131,6 +131,12 @@ def _range(value: Any) -> Any:
     raise _fail(f"expected [lowest, highest], got {value!r}")
 
 
+ONE_ADJACENCY = (
+    "there is no choice: budgets are for zero-out (one that is replaced by a null one); every statement tells"
+    " the bound for replace-one beside it"
+)
+
+
 def _participation(value: Any) -> Any:
     """Accept a share of silos a round, {poisson = share} or {cohort = count}."""
     how, share = next(iter(value.items())) if isinstance(value, Mapping) and len(value) == 1 else ("", value)
@@ -338,6 +344,8 @@ def _sentence(error: dict[str, Any]) -> str:
             "tuning": Tuning,
         }
         table = tables.get(parts[0], Config) if len(parts) > 1 else Config
+        if key == "privacy.adjacency":
+            return f"{key}: {ONE_ADJACENCY}"
         return f"{key}: unknown key; {nearest(parts[-1], table.model_fields)}"
     if kind == "missing":
         return f"{key}: missing; it must be given"

@@ -92,6 +92,11 @@ def test_defaults_are_enough():
             "method[0].after.share: expected a share of rounds",
         ),
         ("train.participation", 1.5, "train.participation: expected a share in (0, 1]"),
+        (
+            "privacy.adjacency",
+            "replace-one",
+            "privacy.adjacency: there is no choice: budgets are for zero-out",
+        ),
         ("train.participation", {"poisson": 2}, "train.participation: expected a share in (0, 1]"),
         ("train.participation", {"cohort": 0}, "{ cohort = number of silos }, got {'cohort': 0}"),
         ("train.participation", {"cohort": 0.5}, "{ cohort = number of silos }, got {'cohort': 0.5}"),
