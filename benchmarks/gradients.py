@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from coterie.cohort.descend import Cohort, Settings, descend
 from coterie.cohort.examples import Examples
-from coterie.cohort.sampling import Work
+from coterie.doors import Work
 from coterie.streams import SeededStreams
 from coterie.task import make_task
 

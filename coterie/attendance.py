@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .cohort.sampling import Work
+from .doors import Work
 from .dropping import live, steps_taken
 from .errors import Problem
 from .participation import schedule

@@ -19,7 +19,6 @@ from .methods import AUTO, METHODS, MRMTL, MRMTLAuto, Then, Tune
 from .participation import Participation
 from .partition import Partition
 from .privacy.budget import NOT_GIVEN, Privacy
-from .relations import read_relations
 from .result import Result
 from .task import Task, make_task
 from .training import Training
@@ -85,8 +84,8 @@ def methods_of(table: dict[str, Any]) -> list[Method]:
             each_run[key] = tuple(map(float, value))
         elif value is not None:
             axes[key] = _listed(value)
-            if field.metadata.get("relations"):
-                axes[key] = [read_relations(path) for path in axes[key]]
+            if "read" in field.metadata:
+                axes[key] = [field.metadata["read"](value) for value in axes[key]]
     picks = [dict(zip(axes, picked, strict=True)) for picked in itertools.product(*axes.values())]
     made = [kind(**picked, **each_run) for picked in picks]
     if "after" not in table:

@@ -18,7 +18,7 @@ from typing import Any
 
 from .errors import Problem
 from .messages import pack, unpack
-from .simulate import State
+from .state import State
 from .tree import leaves
 
 SCHEMA = "coterie-checkpoint/1"

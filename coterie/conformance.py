@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .cohort.oracle import CohortOracle
 from .dry_run import dry_run
 from .errors import Refused
 from .experiment import Experiment
 from .federation import Federation, from_table
 from .merging import MergingRoster
 from .method import Method, settings_of
-from .oracle import CohortOracle
 from .privacy.budget import Privacy
 from .reference import Terms, run_reference
 from .simulate import SeededStart, personal_vectors, simulate, steps_of

@@ -10,10 +10,9 @@ from torch import Tensor
 
 from .errors import Refused
 from .labels import Sealed, check_known, is_raw, label, seal
-from .merging import AS_SENT
 from .method import PerRun
 from .oracle import DUAL_AT_HOME, FISHER, Oracle, dual_door
-from .roster import Roster, Steps
+from .roster import AS_SENT, Roster, Steps
 
 
 def refuse(condition: bool, why: str) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
-from .cohort.sampling import Work
 from .errors import Refused
 
 DESCEND = "descend"
@@ -13,6 +13,35 @@ DUAL_WHOLE = "solve_dual whole"
 DUAL_UNPROVEN = "solve_dual unproven"  # with a paper's noise, which certifies nothing
 SAMPLED = (DESCEND, DUAL)  # doors that release a sum a step, of a Poisson sample each
 WHOLE = 2.0  # stands for the rate of whole uploads: 1, but not that of a sample
+
+
+@dataclass(frozen=True)
+class Work:
+    """One silo's local work in one call of a door: `steps` Poisson batches at `rate`.
+
+    The sampler and the privacy event are both made from this record, so they agree.
+    `size` is the declared number of examples; sums are divided by `expected`, never by
+    the batch that happened to be drawn.
+    """
+
+    size: int
+    batch: int
+    steps: int
+
+    @property
+    def rate(self) -> float:
+        """Chance of each example to be in a batch."""
+        return min(1.0, self.batch / self.size)
+
+    @property
+    def expected(self) -> float:
+        """Expected size of a batch."""
+        return float(min(self.batch, self.size))
+
+
+def epochs_of_work(size: int, batch: int, epochs: float) -> Work:
+    """Give the work of so many expected passes over the silo's examples."""
+    return Work(size, min(batch, size), max(1, round(epochs * size / min(batch, size))))
 
 
 def all_sums(calls: Iterable[tuple[str, int, int]], work: Work) -> tuple[float, int]:

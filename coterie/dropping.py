@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ._seeds import seed_for
 from .errors import Problem
 from .privacy.budget import PerSilo, spread
-from .streams import seed_for
 
 
 @dataclass(frozen=True)

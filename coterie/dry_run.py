@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .cohort.cores import one_thread
+from ._threads import one_thread
 from .counting import CountingOracle, CountingRoster, RandomStart, refuse
 from .errors import Refused
 from .labels import Labelling, Sealed, check_known, is_raw, label, tree_is_raw
@@ -20,7 +20,6 @@ from .method import Method, for_run
 from .roster import Roster
 from .tree import Tree, leaves, map_leaves
 
-UNITS = ("example", "silo")
 # Layers longer than this, or than twice the silos, are shortened where only values and labels matter.
 LONG = 64
 # So many first rounds are also run with other values: doors that values change are refused in training too.

@@ -21,8 +21,8 @@ from .cohort.examples import stack
 from .cohort.gradients import rows_within
 from .cohort.imitation import imitating
 from .cohort.linear import check_linear
-from .cohort.sampling import Work
 from .cohort.score import score
+from .doors import Work
 from .errors import Problem
 from .federation import Federation
 from .keeping import Keeper
@@ -34,7 +34,8 @@ from .result import Result, RunRecord, SiloRecord, label_of
 from .roster import Roster
 from .silo_metering import secret_draw
 from .silo_plan import Terms, clip_remarks, make_silo_plan, terms_of
-from .simulate import State, personal_vectors, simulate
+from .simulate import personal_vectors, simulate
+from .state import State
 from .streams import SeededStreams
 from .task import Task
 from .training import Training, check_device

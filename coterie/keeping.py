@@ -20,7 +20,7 @@ from .metering import Meter, run_plans
 from .plan import Plan
 from .privacy.filters import Spent
 from .privacy.runplan import RunPlan
-from .simulate import State
+from .state import State
 from .stopping import after_the_round
 
 SECONDS = 30.0

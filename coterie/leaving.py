@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from .cohort.sampling import Work
+from .doors import Work
 from .errors import Problem
 from .privacy.accountant import epsilon
 from .privacy.calibration import Target, calibrate

@@ -18,17 +18,14 @@ import torch
 from torch import Tensor
 
 from .errors import Refused
-from .roster import Roster
+from .roster import AS_SENT, BITS, SUMS_AT_HOME, Merge, Roster
 from .tree import Tree, leaves
 
 # Uploads are float32; this share of the clip pays for the rounding of their norms.
 ROUNDING = 1e-5
-SUMS_AT_HOME = "noise_by = 'silos' goes with the mean over all: take noise_by = 'server' here"
-AS_SENT = "under the unit 'silo' uploads are merged as they were sent: what is made of them first mixes silos"
 COUNT = "\0count"
-# What the count of uploads within an adaptive clip takes of one over the squared multiplier, how fast the
-# clip follows, and where it ends.
-BITS, PACE, SHORTEST, LONGEST = 0.02, 0.2, 1e-6, 1e6
+# How fast an adaptive clip follows the uploads' lengths, and where it ends.
+PACE, SHORTEST, LONGEST = 0.2, 1e-6, 1e6
 AT_ONCE = 2**20  # numbers: what is clipped at a time stays near the processor
 SERVER = "\0server"  # no silo has this name
 
@@ -39,40 +36,6 @@ class MergeStreams(Protocol):
     def merging(self, run: int, silo: str, round_: int) -> np.random.Generator:
         """Give the generator of the noise of one merge, or of one silo's upload to it, at its beginning."""
         ...
-
-
-@dataclass(frozen=True, eq=False)
-class Merge:
-    """How uploads are merged: multiplier of the noise and clip, both `[runs]`, and the size of a cohort.
-
-    Where silos' budgets differ each has its `share` `[runs, silos]` of the clip, at most 1. The noise is
-    added once by the server, or to every upload in its silo (`where`). An infinite clip goes with noise 0: no
-    privacy. With a `quantile` the clip follows that of the uploads' lengths (see `adaptive_clip`), and the
-    noise pays for that too.
-    """
-
-    noise: Tensor
-    clip: Tensor
-    cohort: float
-    where: str = "server"
-    quantile: float | None = None
-    share: Tensor | None = None
-
-    def __post_init__(self) -> None:
-        if bool((torch.isinf(self.clip) & (self.noise != 0)).any()):
-            raise ValueError("noise needs a finite clip")
-        if self.share is not None and not bool(((self.share > 0) & (self.share <= 1)).all()):
-            raise ValueError("a share of the clip lies above 0 and is at most 1")
-
-    def limits(self, uploads: Tensor) -> Tensor:
-        """Give how long the uploads may be: `[runs, silos]`."""
-        whole = self.clip.to(uploads.device).double().unsqueeze(1).expand(uploads.shape[:2])
-        return whole if self.share is None else whole * self.share.to(whole)
-
-    @property
-    def scale(self) -> float:
-        """What noise on uploads must be multiplied by, to pay for the count of a quantile too."""
-        return 1.0 if self.quantile is None else (1 - BITS) ** -0.5
 
 
 @dataclass(frozen=True, eq=False)

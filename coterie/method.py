@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from .errors import Problem
-from .relations import Relations, read_relations
 from .roster import Roster
 from .tree import Tree
 
@@ -184,8 +183,9 @@ def settings_of(method: Method | type[Method]) -> dict[str, dataclasses.Field[An
 def check_setting(name: str, value: Any, field: dataclasses.Field[Any]) -> str | None:
     """Say what is wrong with a setting, if anything is."""
     facts = field.metadata
-    if facts.get("relations"):
-        return None if value is None or isinstance(value, Relations) else _relations_problem(name, value)
+    if "check" in facts:
+        problem: str | None = facts["check"](name, value)
+        return problem
     if facts.get("choices"):
         allowed = ", ".join(facts["choices"])
         return None if value in facts["choices"] else f"{name} must be one of {allowed}, got {value!r}"
@@ -203,14 +203,6 @@ def check_setting(name: str, value: Any, field: dataclasses.Field[Any]) -> str |
     wanted += "" if above == -math.inf else f" > {above:g}"
     wanted += "" if maximum == math.inf else f" and <= {maximum:g}"
     return f"{name} must be {wanted}, got {value!r}"
-
-
-def _relations_problem(name: str, value: Any) -> str | None:
-    try:
-        read_relations(value)
-    except (Problem, TypeError) as problem:
-        return f"{name} must be a file of relations: {str(problem).removeprefix('relations: ')}"
-    return None
 
 
 def described(method: Method) -> str:

@@ -17,13 +17,14 @@ from torch import Tensor
 
 from .commands import tell
 from .doors import DUAL_WHOLE, SAMPLED
-from .dry_run import UNITS, Counts, dry_run
+from .dry_run import Counts, dry_run
 from .errors import Problem, Refused, nearest
 from .jsonable import finite
 from .messages import bytes_of
 from .method import Method, Start, settings_of
 from .methods import METHODS
 from .oracle import Oracle
+from .privacy.budget import UNITS
 from .report.tables import compact
 from .roster import Roster
 from .tree import Tree

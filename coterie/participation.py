@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ._seeds import seed_for
 from .errors import Problem
-from .streams import seed_for
 
 LEAST = 1e-9  # share
 

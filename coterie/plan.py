@@ -11,12 +11,10 @@ import torch
 from torch import Tensor
 
 from .attendance import Attendance
-from .cohort.sampling import Work
-from .doors import DUAL_UNPROVEN, DUAL_WHOLE, all_sums
+from .doors import DUAL_UNPROVEN, DUAL_WHOLE, Work, all_sums
 from .dry_run import Counts, Facts, dry_run, one_pass
 from .errors import Problem, Refused
 from .leaving import until_spent
-from .merging import Merge
 from .method import Method
 from .oracle import CERTIFIES_NOTHING
 from .privacy.accountant import epsilon, epsilon_of
@@ -24,9 +22,8 @@ from .privacy.calibration import Calibrated, Target, calibrate
 from .privacy.events import Event
 from .privacy.published import pfa_noise
 from .privacy.whole_silo import Merges
-from .roster import Roster
+from .roster import Merge, Roster
 
-UNITS = ("example", "silo")
 LEAST_ROOT = 1e-90  # of the rho of private choices: less would need more noise than events may have
 
 

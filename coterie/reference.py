@@ -16,14 +16,14 @@ from torch import Tensor
 
 from .cohort.sampling import coins
 from .federation import Federation, Silo
-from .merging import BITS, COUNT, LONGEST, PACE, SERVER, SHORTEST, Merge, row_keys
+from .merging import COUNT, LONGEST, PACE, SERVER, SHORTEST, row_keys
 from .messages import addressed, pack, unpack
 from .method import Method, PerRun, for_run, per_run
 from .oracle import Oracle
 from .plan import Plan
 from .reference_duals import SlowDuals
 from .reference_duals import Terms as Terms
-from .roster import Roster, Steps
+from .roster import BITS, Merge, Roster, Steps
 from .simulate import SeededStart
 from .streams import SeededStreams
 from .task import Task

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .cohort.sampling import Work, coins
+from .cohort.sampling import coins
+from .doors import Work
 from .federation import Silo
 from .streams import Pair
 from .task import Task

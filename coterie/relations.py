@@ -7,6 +7,7 @@ import hashlib
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -105,3 +106,14 @@ def read_relations(path: str | Path) -> Relations:
         raise Problem(f"{problem} (in '{path}')") from None
     except ValueError as error:
         raise Problem(f"relations: '{path}': expected numbers: {error}") from error
+
+
+def relations_problem(name: str, value: Any) -> str | None:
+    """Say what is wrong with relations given as a setting, if anything is."""
+    if value is None or isinstance(value, Relations):
+        return None
+    try:
+        read_relations(value)
+    except (Problem, TypeError) as problem:
+        return f"{name} must be a file of relations: {str(problem).removeprefix('relations: ')}"
+    return None

@@ -12,6 +12,11 @@ if TYPE_CHECKING:
 
     from .tree import Tree
 
+SUMS_AT_HOME = "noise_by = 'silos' goes with the mean over all: take noise_by = 'server' here"
+AS_SENT = "under the unit 'silo' uploads are merged as they were sent: what is made of them first mixes silos"
+# The share of one over the squared multiplier that the count of uploads within an adaptive clip takes.
+BITS = 0.02
+
 
 @dataclass(frozen=True, eq=False)
 class Steps:
@@ -100,3 +105,37 @@ class Roster:
 
 def _share(weights: Tensor, total: Tensor) -> Tensor:
     return weights / torch.where(total == 0, torch.ones_like(total), total)
+
+
+@dataclass(frozen=True, eq=False)
+class Merge:
+    """How uploads are merged: multiplier of the noise and clip, both `[runs]`, and the size of a cohort.
+
+    Where silos' budgets differ each has its `share` `[runs, silos]` of the clip, at most 1. The noise is
+    added once by the server, or to every upload in its silo (`where`). An infinite clip goes with noise 0: no
+    privacy. With a `quantile` the clip follows that of the uploads' lengths (see `adaptive_clip`), and the
+    noise pays for that too.
+    """
+
+    noise: Tensor
+    clip: Tensor
+    cohort: float
+    where: str = "server"
+    quantile: float | None = None
+    share: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if bool((torch.isinf(self.clip) & (self.noise != 0)).any()):
+            raise ValueError("noise needs a finite clip")
+        if self.share is not None and not bool(((self.share > 0) & (self.share <= 1)).all()):
+            raise ValueError("a share of the clip lies above 0 and is at most 1")
+
+    def limits(self, uploads: Tensor) -> Tensor:
+        """Give how long the uploads may be: `[runs, silos]`."""
+        whole = self.clip.to(uploads.device).double().unsqueeze(1).expand(uploads.shape[:2])
+        return whole if self.share is None else whole * self.share.to(whole)
+
+    @property
+    def scale(self) -> float:
+        """What noise on uploads must be multiplied by, to pay for the count of a quantile too."""
+        return 1.0 if self.quantile is None else (1 - BITS) ** -0.5

@@ -14,10 +14,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .cohort.sampling import Work
+from .doors import Work
 from .dry_run import Counts, dry_run
 from .errors import Problem, Refused
-from .merging import SUMS_AT_HOME, Merge
 from .method import Method
 from .participation import Participation
 from .plan import Plan, SiloPlan
@@ -25,7 +24,7 @@ from .privacy.accountant import epsilon_of
 from .privacy.calibration import Target, calibrate
 from .privacy.published import heads_sensitivity
 from .privacy.whole_silo import Merges
-from .roster import Roster
+from .roster import SUMS_AT_HOME, Merge, Roster
 
 
 class Terms(NamedTuple):

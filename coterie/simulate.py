@@ -8,26 +8,19 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from ._seeds import seed_for
 from .cohort.descend import Cohort
+from .cohort.oracle import CohortOracle
 from .merging import MergingRoster
 from .method import Method
-from .oracle import CohortOracle
 from .plan import Plan
 from .roster import Roster, Steps
-from .streams import Streams, seed_for
+from .state import State
+from .streams import Streams
 from .task import Task
-from .tree import Tree, map_leaves
+from .tree import map_leaves
 
 APART = 0.001
-
-
-@dataclass(frozen=True, eq=False)
-class State:
-    """Where a training stands after `round` rounds."""
-
-    round: int
-    shared: Tree
-    own: Tree
 
 
 @dataclass(frozen=True)

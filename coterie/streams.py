@@ -81,8 +81,3 @@ class SeededStreams:
     def for_run(self, run: int) -> SeededStreams:
         """Give the streams of one run alone."""
         return SeededStreams((self.keys[run],))
-
-
-def seed_for(seed: int, purpose: str) -> int:
-    """Derive a seed for one purpose that is not a silo's."""
-    return int.from_bytes(hashlib.blake2b(f"{seed}/{purpose}".encode(), digest_size=7).digest())

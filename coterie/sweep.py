@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ._seeds import seed_for
 from .checkpoint import digest_of
 from .cohort.examples import stack
 from .cohort.score import score
@@ -29,8 +30,7 @@ from .privacy.events import Event
 from .privacy.runplan import RunPlan
 from .privacy.trials import Trials, draw_trials
 from .privacy.tuning import noise_for_tuning, server_epsilon
-from .simulate import State
-from .streams import seed_for
+from .state import State
 
 SHARE_FOR_SCORE = 0.1  # of epsilon, for the noise of a score alone
 TRIALS_SEEN, CHOSEN_SEEN = ("server", "silos"), ("shared", "personal")

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import Progress
 from torch import Tensor
 
+from ._seeds import seed_for
 from .build import make_experiments
 from .checkpoint import key_of
 from .commands import meters_for, notes_of, progress_bar, run_config, tell, train_one
@@ -30,7 +31,6 @@ from .report.folder import Folder, next_free, published_facts, statement_for, wr
 from .report.tables import summary_table
 from .result import UNACCOUNTED, Result, file_names, label_of
 from .stopping import undisturbed
-from .streams import seed_for
 from .sweep import (
     Sweep,
     best_of,

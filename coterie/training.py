@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .cohort.sampling import Work, epochs_of_work
+from .doors import Work, epochs_of_work
 from .dropping import Dropping
 from .errors import Problem
 from .participation import Participation

@@ -11,7 +11,7 @@ from .cohort.descend import Cohort
 from .cohort.gap import duality_gap
 from .method import Method
 from .result import Result
-from .simulate import State
+from .state import State
 
 MOST_GAPS = 1000
 

@@ -26,7 +26,7 @@ from coterie.methods import (
     PFAPlus,
     RandomProjection,
     Then,
-)  # fmt: skip
+)
 from coterie.privacy.budget import Privacy
 from coterie.reference import Terms, run_reference
 from coterie.simulate import personal_vectors, simulate

@@ -10,7 +10,7 @@ from torch import nn
 
 from coterie.cohort.descend import Cohort, Settings
 from coterie.cohort.examples import Examples
-from coterie.cohort.sampling import Work
+from coterie.doors import Work
 from coterie.streams import SeededStreams
 
 

@@ -12,7 +12,7 @@ from scipy import stats
 from coterie import merging
 from coterie.experiment import Experiment
 from coterie.keeping import Keeper
-from coterie.merging import BITS, Merge, MergingRoster
+from coterie.merging import BITS, MergingRoster
 from coterie.methods import MRMTL, FedAvg, FineTune, Heads, Related
 from coterie.participation import Participation
 from coterie.privacy.accountant import epsilon_of
@@ -21,7 +21,7 @@ from coterie.privacy.events import Event
 from coterie.privacy.statement import text_of, verify
 from coterie.report.folder import statement_of
 from coterie.report.statement_page import page
-from coterie.roster import Roster
+from coterie.roster import Merge, Roster
 from coterie.simulate import simulate
 from coterie.streams import SeededStreams
 from coterie.training import Training

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from coterie.attendance import draw_schedule
-from coterie.cohort.sampling import Work
 from coterie.config import Tuning, check
+from coterie.doors import Work
 from coterie.dropping import Dropping, live, steps_taken
 from coterie.keeping import Keeper
 from coterie.metering import make_meter, run_plans

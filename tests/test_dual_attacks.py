@@ -16,7 +16,7 @@ from coterie.federation import Federation, Silo
 from coterie.methods import Dual, FedAvg
 from coterie.participation import Participation
 from coterie.privacy.budget import Privacy
-from coterie.simulate import State
+from coterie.state import State
 from tests.helpers import refused
 
 BUDGET = Privacy(0.5, 1e-5, 1.0)

@@ -17,7 +17,8 @@ from coterie.cohort.duals import Asked, best_move, clipped_moves, solve_apart
 from coterie.cohort.examples import Examples
 from coterie.cohort.in_turn import solve_in_turn
 from coterie.cohort.linear import linear_shape, points_of
-from coterie.cohort.sampling import Work, coins
+from coterie.cohort.sampling import coins
+from coterie.doors import Work
 from coterie.reference_duals import slow_move
 from coterie.streams import SeededStreams
 from coterie.task import make_task

@@ -149,7 +149,8 @@ def test_a_silo_that_leaves_keeps_its_model_and_the_others_go_on(federation):
 @pytest.mark.parametrize("at", [1, 2])
 def test_going_on_from_any_round_gives_the_same_to_the_bit(federation, method, at):
     from coterie.messages import pack, unpack
-    from coterie.simulate import State, simulate
+    from coterie.simulate import simulate
+    from coterie.state import State
 
     made = experiment(federation, method, seeds=(0, 3))
     plan = made.plan()

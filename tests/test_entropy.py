@@ -9,8 +9,8 @@ import torch
 
 from coterie.entropy import RENEWED, EntropyStreams
 from coterie.errors import Problem
-from coterie.merging import SERVER, Merge, MergingRoster
-from coterie.roster import Roster
+from coterie.merging import SERVER, MergingRoster
+from coterie.roster import Merge, Roster
 
 
 def test_rounds_outside_of_a_reservation_are_not_answered():

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+from coterie._seeds import seed_for
 from coterie.conformance import check_method
 from coterie.experiment import Experiment
 from coterie.keeping import Keeper
@@ -14,7 +15,7 @@ from coterie.methods import FedAvg, Heads
 from coterie.participation import Participation
 from coterie.privacy.budget import Privacy
 from coterie.simulate import personal_vectors, simulate
-from coterie.streams import SeededStreams, seed_for
+from coterie.streams import SeededStreams
 from coterie.training import Training
 from tests.helpers import experiment, refused, task_for, vectors
 from tests.measured import reference_of

@@ -12,9 +12,10 @@ from torch import nn
 from coterie.cohort import kernels, plain, steps
 from coterie.cohort.descend import Cohort, descend
 from coterie.cohort.examples import Examples
-from coterie.cohort.plain import Pace, walk
+from coterie.cohort.plain import walk
 from coterie.cohort.sampling import Batches
 from coterie.cohort.stages import stages_of
+from coterie.cohort.step import Pace
 from coterie.cohort.steps import sum_compiled
 from coterie.cohort.trial import stages, summer
 from coterie.models import ChannelsFirst

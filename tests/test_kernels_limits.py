@@ -18,9 +18,9 @@ from coterie.cohort import kernels, plain, steps
 from coterie.cohort.descend import Cohort, descend
 from coterie.cohort.examples import Examples
 from coterie.cohort.kernels import multiply
-from coterie.cohort.plain import Pace
 from coterie.cohort.products import of_scipy, of_torch
 from coterie.cohort.sampling import Batches
+from coterie.cohort.step import Pace
 from coterie.cohort.steps import can_step, shares, sum_compiled, walk_compiled
 from coterie.cohort.trial import stages
 from coterie.task import Task, make_task

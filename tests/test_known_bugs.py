@@ -223,7 +223,7 @@ def test_sums_divided_by_a_batch_that_follows_from_the_private_size(monkeypatch)
         return start + (whole(cohort, start, *rest) - start) * (expected / torch.floor(held * rates))[:, None]
 
     assert 0.99 < reach() < 1.001
-    monkeypatch.setattr("coterie.oracle.cohort_descend", by_private_size)
+    monkeypatch.setattr("coterie.cohort.oracle.cohort_descend", by_private_size)
     assert reach() > 1.5
 
 

@@ -229,7 +229,7 @@ def test_broadcast_must_not_be_raw():
 
 def test_a_call_outside_the_plan_is_refused(federation):
     """At run time the oracle allows what the dry run counted, in that order, and no more."""
-    from coterie.oracle import CohortOracle
+    from coterie.cohort.oracle import CohortOracle
     from coterie.streams import SeededStreams
     from tests.helpers import experiment
 

@@ -16,7 +16,8 @@ from torch import nn
 
 from coterie.cohort.descend import Cohort, Settings, descend
 from coterie.cohort.examples import Examples
-from coterie.cohort.sampling import Work, coins, epochs_of_work
+from coterie.cohort.sampling import coins
+from coterie.doors import Work, epochs_of_work
 from coterie.streams import SeededStreams
 from coterie.task import Task
 

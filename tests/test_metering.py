@@ -22,7 +22,7 @@ from coterie.metering import EntropyStreams, identities, run_plans, secret_of
 from coterie.methods import MRMTL, FedAvg, Local
 from coterie.privacy.audit import check_ledger
 from coterie.privacy.filters import Spent
-from coterie.simulate import State
+from coterie.state import State
 from tests.books import meter_of
 from tests.helpers import experiment
 

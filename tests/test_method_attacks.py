@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from coterie.cohort.sampling import Work
 from coterie.cohort.select import mistakes
 from coterie.cohort.trial import recorder, summer
+from coterie.doors import Work
 from coterie.leaving import until_spent
 from coterie.messages import only
 from coterie.methods import IFCA, MRMTL, Ditto, FedAvg, FineTune, Mocha, Then

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from coterie.build import make_methods
+from coterie.cohort.oracle import CohortOracle
 from coterie.cohort.select import mistakes
 from coterie.config import check
 from coterie.errors import Problem
@@ -16,7 +17,6 @@ from coterie.methods import IFCA, MRMTL, Ditto, FedAvg, FineTune, Local, Mocha, 
 from coterie.methods.clustered import _refilled
 from coterie.methods.covariance import pulls
 from coterie.methods.covariance import related as relations
-from coterie.oracle import CohortOracle
 from coterie.plan import choice_noise
 from coterie.privacy.accountant import epsilon_of
 from coterie.privacy.events import Event

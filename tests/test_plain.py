@@ -11,15 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from coterie._threads import at_once
 from coterie.cohort import descend as descent
 from coterie.cohort import kernels, plain, steps, trial
-from coterie.cohort.cores import at_once
 from coterie.cohort.descend import Cohort, Settings, descend
 from coterie.cohort.examples import Examples
 from coterie.cohort.plain import Room, bytes_of_sums, room_for
 from coterie.cohort.pooling import Pooling, is_tiled
-from coterie.cohort.sampling import Batches, Work
+from coterie.cohort.sampling import Batches
 from coterie.cohort.trial import stages, summer
+from coterie.doors import Work
 from coterie.methods import MRMTL, FedAvg
 from coterie.participation import Participation
 from coterie.streams import SeededStreams

@@ -12,12 +12,12 @@ from scipy import stats
 from coterie import merging
 from coterie.conformance import check_method
 from coterie.experiment import Experiment
-from coterie.merging import Merge, MergingRoster, clipped_sum
+from coterie.merging import MergingRoster, clipped_sum
 from coterie.methods import MRMTL, PPSGD, FedAvg, Joint, Local, Related
 from coterie.participation import Participation
 from coterie.privacy.budget import Privacy
 from coterie.relations import Relations, alike, read_relations
-from coterie.roster import Roster
+from coterie.roster import Merge, Roster
 from coterie.simulate import simulate
 from coterie.streams import SeededStreams
 from coterie.training import Training

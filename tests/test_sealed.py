@@ -14,7 +14,7 @@ from coterie.errors import Refused
 from coterie.labels import Labelling, label, seal
 from coterie.methods import Dual
 from coterie.roster import Roster
-from coterie.simulate import State
+from coterie.state import State
 
 ROSTER = Roster(tuple("abc"), torch.ones(3, dtype=torch.float64), torch.ones(1, 3))
 

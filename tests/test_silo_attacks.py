@@ -11,7 +11,7 @@ import torch
 
 from coterie.errors import Problem, Refused
 from coterie.experiment import Experiment
-from coterie.merging import Merge, MergingRoster
+from coterie.merging import MergingRoster
 from coterie.methods import MRMTL, FedAvg, Related, Then
 from coterie.participation import Participation
 from coterie.privacy.budget import Privacy
@@ -21,7 +21,7 @@ from coterie.privacy.whole_silo import Merges
 from coterie.relations import Relations
 from coterie.report.folder import statement_of
 from coterie.report.statement_page import page
-from coterie.roster import Roster
+from coterie.roster import Merge, Roster
 from coterie.streams import SeededStreams
 from coterie.training import Training
 from tests.helpers import task_for, vectors

@@ -13,7 +13,7 @@ import torch
 from scipy import stats
 
 from coterie.keeping import Keeper
-from coterie.merging import Merge, MergingRoster
+from coterie.merging import MergingRoster
 from coterie.metering import make_meter
 from coterie.methods import MRMTL, FedAvg, Related
 from coterie.participation import Participation
@@ -21,7 +21,7 @@ from coterie.privacy.audit import check_ledger
 from coterie.privacy.statement import text_of, verify
 from coterie.privacy.whole_silo import Merges
 from coterie.report.folder import statement_of
-from coterie.roster import Roster
+from coterie.roster import Merge, Roster
 from coterie.streams import SeededStreams
 from tests.helpers import call, refused, vectors
 from tests.measured import reference_of

@@ -15,7 +15,7 @@ from scipy import stats
 from coterie import merging
 from coterie.errors import Problem, Refused
 from coterie.experiment import Experiment
-from coterie.merging import Merge, MergingRoster, clipped_sum
+from coterie.merging import MergingRoster, clipped_sum
 from coterie.methods import IFCA, MRMTL, PFA, Ditto, FedAvg, FedProx, Local, MRMTLAuto
 from coterie.participation import Participation
 from coterie.privacy.accountant import epsilon, epsilon_of
@@ -25,7 +25,7 @@ from coterie.privacy.statement import text_of, verify
 from coterie.privacy.whole_silo import Merges
 from coterie.report.folder import statement_of
 from coterie.report.statement_page import page
-from coterie.roster import Roster
+from coterie.roster import Merge, Roster
 from coterie.streams import SeededStreams
 from coterie.training import Training
 from tests.helpers import refused, task_for, vectors

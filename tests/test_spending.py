@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from coterie.build import methods_of
-from coterie.cohort.sampling import Work
+from coterie.doors import Work
 from coterie.leaving import affordable, until_spent
 from coterie.metering import run_plans
 from coterie.methods import IFCA, MRMTL, PFA, FedAvg, FineTune, MRMTLAuto, WeiAvg

@@ -11,10 +11,7 @@ from coterie.metering import EntropyStreams, make_meter, open_ledgers
 from coterie.privacy.filters import charge
 from coterie.privacy.statement import text_of, verify
 from coterie.privacy_commands import verify_statement
-from coterie.sweep import (
-    noised_scores,
-    tuned_plan,
-)
+from coterie.sweep import noised_scores, tuned_plan
 from coterie.sweep_command import _statement
 from tests.helpers import call
 from tests.test_sweep import file as file

@@ -161,7 +161,7 @@ def test_squared_gradients_of_a_cnn():
 
 
 def test_two_targets_are_refused(classes):
-    from coterie.oracle import CohortOracle
+    from coterie.cohort.oracle import CohortOracle
     from coterie.streams import SeededStreams
 
     made = made_of(classes, Local())

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import writers
-from coterie.cohort.sampling import epochs_of_work
+from coterie.doors import epochs_of_work
 from coterie.models import cnn
 from coterie.participation import Participation, schedule
 

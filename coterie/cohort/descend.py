@@ -10,14 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..doors import Work
 from ..streams import Pair, Streams
 from ..task import Task
 from .allocator import keep_freed_memory
 from .examples import Examples
 from .gradients import clipped_sums, rows_within
 from .imitation import Teacher, imitating
-from .plain import Pace, room_for, walk
-from .sampling import Batches, Hand, Rows, Work, deal, end_to_end, lay_out, toss, width_for
+from .plain import room_for, walk
+from .sampling import Batches, Hand, Rows, deal, end_to_end, lay_out, toss, width_for
+from .step import Pace
 
 # How many numbers a pair must draw for a thread to pay.
 WORTH_A_THREAD = 20_000

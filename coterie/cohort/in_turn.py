@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..doors import Work
 from ..streams import Streams
 from ..task import Task
 from .descend import Cohort
@@ -20,7 +21,6 @@ from .duals import LEAST_CURVATURE, Asked, Pairs, answer, best_move, pairs_of
 from .examples import Examples
 from .gradients import ROUNDING
 from .linear import Points, linear_shape, points_of
-from .sampling import Work
 
 SENSITIVITY = 2.0  # times the clip: one example may change all of an upload
 BLOCK = 16  # turns after which the scores of all are brought up to date

@@ -17,42 +17,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..doors import Work
+
 WIDTH = 4
 WIDE = 8
-
-
-@dataclass(frozen=True)
-class Work:
-    """One silo's local work in one call of a door: `steps` Poisson batches at `rate`.
-
-    The sampler and the privacy event are both made from this record, so they agree.
-    `size` is the declared number of examples; sums are divided by `expected`, never by
-    the batch that happened to be drawn.
-    """
-
-    size: int
-    batch: int
-    steps: int
-
-    @property
-    def rate(self) -> float:
-        """Chance of each example to be in a batch."""
-        return min(1.0, self.batch / self.size)
-
-    @property
-    def expected(self) -> float:
-        """Expected size of a batch."""
-        return float(min(self.batch, self.size))
 
 
 def width_for(work: Sequence[Work]) -> int:
     """Choose the width of rows: short for small batches, which would be mostly padding."""
     return WIDTH if sum(w.expected for w in work) < 2 * WIDE * len(work) else WIDE
-
-
-def epochs_of_work(size: int, batch: int, epochs: float) -> Work:
-    """Give the work of so many expected passes over the silo's examples."""
-    return Work(size, min(batch, size), max(1, round(epochs * size / min(batch, size))))
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ import torch
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-from .cores import at_once, one_thread
+from .._threads import at_once, one_thread
 from .examples import Examples
 from .kernels import Course, Drawn, Given, advance
 from .products import of_scipy, of_torch
@@ -19,7 +19,7 @@ from .sampling import Batches
 from .stages import Stages
 
 if TYPE_CHECKING:
-    from .plain import Pace
+    from .step import Pace
 
 # Bytes of what a block of examples makes; more, and they no longer stay near the processor.
 NEAR = 2**22
@@ -91,7 +91,7 @@ def _course(stages: Stages, pace: Pace) -> Course:
 
 def sum_compiled(stages: Stages, vectors: Tensor, x: Tensor, y: Tensor, memory: int = NEAR) -> Tensor:
     """Sum the gradients of examples `[pairs, examples, ...]`: what a step of 1 takes away."""
-    from .plain import Pace
+    from .step import Pace
 
     pairs, count = y.shape
     ones = torch.ones(pairs, 1)

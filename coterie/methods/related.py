@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..method import Method, PerRun, Start, per_run, setting
-from ..relations import Relations, alike
+from ..relations import Relations, alike, read_relations, relations_problem
 from ..roster import Roster
 
 if TYPE_CHECKING:
@@ -30,7 +30,13 @@ class Related(Method):
     paper: ClassVar[str] = "Hu et al. 2023"
     lam: PerRun = setting(1.0, minimum=0, help="pull toward related silos")
     relations: Relations | None = field(
-        default=None, metadata={"relations": True, "fixed": True, "help": "CSV file: silo,group, or a matrix"}
+        default=None,
+        metadata={
+            "check": relations_problem,
+            "read": read_relations,
+            "fixed": True,
+            "help": "CSV file: silo,group, or a matrix",
+        },
     )
 
     def init(self, task: Start, silos: int) -> tuple[State, Tensor]:

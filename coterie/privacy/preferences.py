@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from .._seeds import seed_for
 from ..errors import Problem, nearest, reason
-from ..streams import seed_for
 
 # Above this a budget protects nothing and calibration refuses it.
 MOST_EPSILON = 1000.0

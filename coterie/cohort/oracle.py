@@ -1,0 +1,123 @@
+"""The doors of a cohort in training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from ..errors import Refused
+from ..method import PerRun, per_run
+from ..oracle import CERTIFIES_NOTHING, DUAL_AT_HOME, FISHER, Oracle, dual_door
+from ..streams import Streams
+from .descend import Cohort
+from .descend import descend as cohort_descend
+from .duals import Asked, solve_apart
+from .fisher import fisher as cohort_fisher
+from .in_turn import solve_in_turn
+from .select import select as cohort_select
+
+
+@dataclass
+class CohortOracle(Oracle):
+    """The doors of a cohort in training; a call that the plan does not have is refused.
+
+    `at_home` under the unit 'silo', where silos train without noise and only merges are protected. `steps`
+    says how many steps each silo takes in the round, `[runs, silos]`; None: those of its work.
+    """
+
+    cohort: Cohort
+    streams: Streams
+    round: int
+    planned: tuple[str, ...]
+    rounds: int = 1
+    present: Tensor | None = None
+    at_home: bool = False
+    steps: Tensor | None = None
+    made: list[str] = field(default_factory=list)
+
+    def descend(
+        self,
+        start: Tensor,
+        *,
+        toward: Tensor | None = None,
+        strength: PerRun | Tensor = 0.0,
+        home: bool = False,
+        imitate: Tensor | None = None,
+    ) -> Tensor:
+        """Train by (DP-)SGD."""
+        if home and not self.at_home:
+            raise Refused("training without noise at home is not sound under the unit 'example'")
+        self._count("home" if home else "descend")
+        shape = (self.cohort.runs, len(self.cohort.work), start.shape[-1])
+        if toward is not None and imitate is not None:
+            raise Refused("'descend' takes a target to be pulled toward or one to imitate, not both")
+        pull = None if toward is None and imitate is None else per_run(strength).to(start.device)
+        return cohort_descend(
+            self.cohort,
+            start.expand(shape),
+            self.streams,
+            self.round,
+            len(self.made) - 1,
+            toward,
+            pull,
+            self.present,
+            imitate,
+            self.steps,
+        )
+
+    def fisher(self, vectors: Tensor) -> Tensor:
+        """Add up squared gradients."""
+        if not self.at_home:
+            raise Refused(FISHER)
+        self._count("fisher")
+        shape = (self.cohort.runs, len(self.cohort.work), vectors.shape[-1])
+        return cohort_fisher(self.cohort, vectors.expand(shape), self.present)
+
+    def select(self, candidates: Tensor, share: float) -> Tensor:
+        """Choose by noisy numbers of errors."""
+        if self.at_home:
+            raise Refused("what a silo chooses is raw under the unit 'silo', where it has no sound release")
+        self._count(f"select {share:g}")
+        return cohort_select(
+            self.cohort, candidates, self.streams, self.round, len(self.made) - 1, self.present
+        )
+
+    def solve_dual(
+        self,
+        start: Tensor,
+        duals: Tensor,
+        *,
+        stiffness: Tensor,
+        xi: PerRun = 1.0,
+        whole: bool = False,
+        unproven: tuple[Tensor, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Move duals."""
+        if self.at_home:
+            raise Refused(DUAL_AT_HOME)
+        if unproven is not None and not bool(self.cohort.settings.clip.isinf().all()):
+            raise Refused(CERTIFIES_NOTHING)
+        self._count(dual_door(whole, unproven))
+        shape = (self.cohort.runs, len(self.cohort.work))
+        shares = per_run(xi).to(start.device).reshape(-1, 1).expand(shape)
+        asked = Asked(
+            start.expand(*shape, start.shape[-1]),
+            duals,
+            stiffness.squeeze(-1).expand(shape),
+            shares,
+            self.present,
+            self.steps,
+            None if unproven is None else (unproven[0].expand(*shape, 1), unproven[1].expand(*shape, 1)),
+        )
+        solve = solve_in_turn if whole or unproven is not None else solve_apart
+        return solve(self.cohort, asked, self.streams, self.round, len(self.made) - 1)
+
+    def _count(self, door: str) -> None:
+        self.made.append(door)
+        if tuple(self.made) != self.planned[: len(self.made)]:
+            raise Refused(
+                f"round {self.round}: the method asked for '{door}' as call {len(self.made)}, which the plan"
+                f" does not have ({', '.join(self.planned) or 'no call'}): which doors are called may depend"
+                " on public facts and the round only"
+            )
