@@ -12,8 +12,8 @@ from typing import Any
 
 from coterie.privacy.accountant import interval
 from coterie.privacy.calibration import Target, calibrate
-from coterie.privacy.distribution import distribution
 from coterie.privacy.events import Event
+from coterie.privacy.pld.mechanisms import distribution
 
 DELTA, TURNS, SILOS, PAIRS = 1e-5, 5, 1000, 300
 SETTINGS = [(5.0, 0.3, 600), (1.0, 0.01, 10_000), (0.6, 0.01, 500), (2.0, 0.05, 100), (1.1, 1e-4, 1_000_000)]

@@ -8,15 +8,15 @@ from dataclasses import replace
 
 import numpy as np
 
+from coterie.data.federation import Federation, from_table, load
+from coterie.data.sources.table import Table
+from coterie.engines.simulation import simulate
 from coterie.errors import Problem
-from coterie.experiment import Experiment
-from coterie.federation import Federation, from_table, load
+from coterie.experiment.experiment import Experiment
 from coterie.methods import Dual
+from coterie.planning.training import Training
 from coterie.privacy.budget import Privacy
-from coterie.simulate import simulate
-from coterie.sources.table import Table
-from coterie.task import make_task
-from coterie.training import Training
+from coterie.tasks.task import make_task
 
 TURNS, ROUNDS, TIMES, GOAL, ALL = 3, 400, 10, 11.0, 20_000
 

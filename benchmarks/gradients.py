@@ -8,11 +8,11 @@ import time
 import torch
 import torch.nn.functional as F
 
-from coterie.cohort.descend import Cohort, Settings, descend
+from coterie.cohort.dp_sgd import Cohort, Settings, descend
 from coterie.cohort.examples import Examples
-from coterie.doors import Work
-from coterie.streams import SeededStreams
-from coterie.task import make_task
+from coterie.protocol.doors import Work
+from coterie.protocol.streams import SeededStreams
+from coterie.tasks.task import make_task
 
 SILOS, SIZE, STEPS, REPEATS = 10, 640, 10, 9
 

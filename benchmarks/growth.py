@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from coterie.experiment import Experiment
-from coterie.federation import from_table
+from coterie.data.federation import from_table
+from coterie.data.sources.table import Table
+from coterie.experiment.experiment import Experiment
 from coterie.methods import MRMTL
+from coterie.planning.training import Training
 from coterie.privacy.budget import Privacy
-from coterie.sources.table import Table
-from coterie.task import make_task
-from coterie.training import Training
+from coterie.tasks.task import make_task
 
 COUNTS = (5, 10, 20, 40, 80)
 REPEATS = 5

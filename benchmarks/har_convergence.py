@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from coterie.build import make_experiments
-from coterie.config import read
-from coterie.result import RunRecord
+from coterie.experiment.config.schema import read
+from coterie.experiment.from_config import make_experiments
+from coterie.experiment.result import RunRecord
 
 PANELS = {
     "all alike": [],

@@ -12,14 +12,14 @@ import tempfile
 import time
 from pathlib import Path
 
-from coterie.experiment import Experiment
-from coterie.keeping import Keeper
-from coterie.metering import make_meter, open_ledgers
+from coterie.experiment.experiment import Experiment
+from coterie.guard.meter import make_meter, open_ledgers
+from coterie.guard.session import Keeper
 from coterie.methods import MRMTL
-from coterie.plan import Plan
+from coterie.planning.plan import Plan
+from coterie.planning.training import Training
 from coterie.privacy.budget import Privacy
-from coterie.task import make_task
-from coterie.training import Training
+from coterie.tasks.task import make_task
 
 from .school import federation
 

@@ -9,11 +9,11 @@ LIMITS = (64, 256, 1024)
 CODE = """
 import sys, torch
 from pathlib import Path
-from coterie.cohort.descend import Cohort, Settings, descend
+from coterie.cohort.dp_sgd import Cohort, Settings, descend
 from coterie.cohort.examples import Examples
 from coterie.cohort.sampling import Work
-from coterie.streams import SeededStreams
-from coterie.task import make_task
+from coterie.protocol.streams import SeededStreams
+from coterie.tasks.task import make_task
 
 def status(key):
     lines = Path("/proc/self/status").read_text().splitlines()

@@ -6,16 +6,16 @@ import time
 
 import numpy as np
 
-from coterie.experiment import Experiment
-from coterie.federation import from_table
+from coterie.data.federation import from_table
+from coterie.data.partition import Partition
+from coterie.data.sources.table import Table
+from coterie.experiment.experiment import Experiment
 from coterie.methods import PFA
-from coterie.participation import Participation
-from coterie.partition import Partition
-from coterie.plan import Plan
+from coterie.planning.plan import Plan
+from coterie.planning.schedule import Participation
+from coterie.planning.training import Training
 from coterie.privacy.budget import Privacy
-from coterie.sources.table import Table
-from coterie.task import make_task
-from coterie.training import Training
+from coterie.tasks.task import make_task
 
 SILOS, SIZE, RUNS, STEPS = 30, 1200, 5, 100
 

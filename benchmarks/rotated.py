@@ -11,8 +11,8 @@ import sys
 import torch
 from sklearn.metrics import adjusted_rand_score
 
-from coterie.build import make_experiments
-from coterie.config import read
+from coterie.experiment.config.schema import read
+from coterie.experiment.from_config import make_experiments
 
 
 def main() -> None:

@@ -9,15 +9,15 @@ import time
 
 import numpy as np
 
+from coterie.data.federation import from_table, load
+from coterie.data.sources.table import Table
 from coterie.errors import Problem
-from coterie.experiment import Experiment
-from coterie.federation import from_table, load
+from coterie.experiment.experiment import Experiment
 from coterie.methods import MRMTL
+from coterie.planning.training import Training
 from coterie.privacy.accountant import epsilon, upper_of
 from coterie.privacy.budget import Privacy
-from coterie.sources.table import Table
-from coterie.task import make_task
-from coterie.training import Training
+from coterie.tasks.task import make_task
 
 
 def federation():
@@ -71,7 +71,7 @@ def report() -> list[str]:
 
 
 def _dry(made: Experiment) -> float:
-    from coterie.dry_run import dry_run
+    from coterie.planning.dry_run import dry_run
 
     began = time.perf_counter()
     dry_run(made.running, made.roster, tuple(made.task.layout.lengths), 200)

@@ -12,17 +12,17 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from coterie.data.federation import Federation, from_table, load
+from coterie.data.sources.table import Table
+from coterie.engines.simulation import simulate
 from coterie.errors import Problem
-from coterie.experiment import Experiment
-from coterie.federation import Federation, from_table, load
-from coterie.method import Method
+from coterie.experiment.experiment import Experiment
 from coterie.methods import MRMTL, FedAvg
-from coterie.participation import Participation
+from coterie.planning.schedule import Participation
+from coterie.planning.training import Training
 from coterie.privacy.budget import Privacy
-from coterie.simulate import simulate
-from coterie.sources.table import Table
-from coterie.task import make_task
-from coterie.training import Training
+from coterie.protocol.method import Method
+from coterie.tasks.task import make_task
 
 SILOS, SHARE, BATCH, CHANNELS, CLIP, RATE = 200, 0.5, 32, 50, 1.0, 0.1
 ROUNDS, GOAL = 6, 4.0

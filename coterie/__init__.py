@@ -9,44 +9,44 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .build import run as run
+    from .api import run as run
+    from .data.federation import Federation as Federation
+    from .data.federation import load as load
+    from .data.partition import Partition as Partition
     from .errors import Problem as Problem
     from .errors import Refused as Refused
-    from .federation import Federation as Federation
-    from .federation import load as load
-    from .metering import open_ledgers as open_ledgers
-    from .method import Method as Method
+    from .experiment.result import Result as Result
+    from .experiment.result import load_model as load_model
+    from .guard.meter import open_ledgers as open_ledgers
     from .methods import MRMTL as MRMTL
     from .methods import FedAvg as FedAvg
     from .methods import FedProx as FedProx
     from .methods import Local as Local
-    from .partition import Partition as Partition
+    from .planning.training import Training as Training
     from .privacy.budget import Privacy as Privacy
-    from .result import Result as Result
-    from .result import load_model as load_model
-    from .task import Task as Task
-    from .task import make_task as make_task
-    from .training import Training as Training
+    from .protocol.method import Method as Method
+    from .tasks.task import Task as Task
+    from .tasks.task import make_task as make_task
 
 _HOME = {
-    "run": "build",
+    "run": "api",
     "Problem": "errors",
     "Refused": "errors",
-    "Training": "training",
-    "Federation": "federation",
-    "load": "federation",
-    "open_ledgers": "metering",
-    "Method": "method",
+    "Training": "planning.training",
+    "Federation": "data.federation",
+    "load": "data.federation",
+    "open_ledgers": "guard.meter",
+    "Method": "protocol.method",
     "MRMTL": "methods",
     "FedAvg": "methods",
     "FedProx": "methods",
     "Local": "methods",
-    "Partition": "partition",
+    "Partition": "data.partition",
     "Privacy": "privacy.budget",
-    "Result": "result",
-    "load_model": "result",
-    "Task": "task",
-    "make_task": "task",
+    "Result": "experiment.result",
+    "load_model": "experiment.result",
+    "Task": "tasks.task",
+    "make_task": "tasks.task",
 }
 __all__ = sorted(_HOME)
 __version__ = "0.1.0"

@@ -5,9 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+
+WAITING = 3  # threads that wait for disks; the interpreter takes turns, so more threads are slower
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 @contextlib.contextmanager
@@ -32,3 +36,9 @@ def at_once(cores: int) -> Iterator[Callable[[Callable[[Any], Any], Iterable[Any
         return
     with one_thread(), ThreadPoolExecutor(cores, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         yield pool.map
+
+
+def in_threads(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+    """Return the function of every item, a few computed at a time: for work that waits for disks."""
+    with ThreadPoolExecutor(WAITING) as pool:
+        return list(pool.map(function, items))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from coterie.metering import make_meter, open_ledgers
+from coterie.guard.meter import make_meter, open_ledgers
 from coterie.privacy.accountant import epsilon_of
 from coterie.privacy.events import Event
-from coterie.privacy.ledger import Identity, open_ledger
-from coterie.privacy.runplan import RunPlan
+from coterie.privacy.ledger.claim import RunPlan
+from coterie.privacy.ledger.ledger import Identity, open_ledger
 
 WHO = Identity("school", "north", 100)
 DELTA = 1e-5

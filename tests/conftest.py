@@ -8,8 +8,8 @@ import pytest
 import torch
 from hypothesis import Phase, settings
 
-from coterie.federation import Federation, from_table
-from coterie.sources.table import Table
+from coterie.data.federation import Federation, from_table
+from coterie.data.sources.table import Table
 
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"  # of commands that tests start: two busy pools on two cores crawl

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coterie.theory import convergence as heads
-from coterie.theory import convergence_pfa as pfa
-from coterie.theory import convergence_pmtl as pmtl
+from coterie.theory.convergence import decay as decays
+from coterie.theory.convergence import heads, pfa, pmtl
 from tests.convergent import (
     Problem,
     Quadratic,
@@ -128,15 +127,15 @@ def heads_cases(name: str, rounds: int = 60) -> list[Case]:
         squares, gaps = run.squares.mean(0), run.values[-1] - lowest
         if interval == 1:
             made += [
-                Case("5.1 ours", name, squares, heads.gradient_bound(decay, gap, rounds)),
-                Case("5.3 ours", name, gaps, heads.gap_bound(decay, gap, convexity, rounds)),
+                Case("5.1 ours", name, squares, decays.gradient_bound(decay, gap, rounds)),
+                Case("5.3 ours", name, gaps, decays.gap_bound(decay, gap, convexity, rounds)),
             ]
         if constants.disagreement == 0:
             printed = heads.heads_published_decay(constants, run.largest, interval)
             label = f"printed, H = {interval}"
             made += [
-                Case(f"5.1 {label}", name, squares, heads.gradient_bound(printed, gap, rounds)),
-                Case(f"5.3 {label}", name, gaps, heads.gap_bound(printed, gap, convexity, rounds)),
+                Case(f"5.1 {label}", name, squares, decays.gradient_bound(printed, gap, rounds)),
+                Case(f"5.3 {label}", name, gaps, decays.gap_bound(printed, gap, convexity, rounds)),
             ]
     step = 1 / (2 * constants.diversity * constants.smoothness)
     slow = run_heads(problem, *start, step=step, rounds=rounds, deviation=DEVIATION, seed=1)
@@ -147,9 +146,9 @@ def heads_cases(name: str, rounds: int = 60) -> list[Case]:
     many = run_heads(problem, *start, step=step, rounds=rounds, deviation=DEVIATION, interval=4, seed=2)
     decay = heads.heads_decay(constants, interval=4, gradient=many.largest)
     made += [
-        Case("5.1 ours, H = 4", name, many.squares.mean(0), heads.gradient_bound(decay, gap, rounds)),
+        Case("5.1 ours, H = 4", name, many.squares.mean(0), decays.gradient_bound(decay, gap, rounds)),
         Case(
-            "5.3 ours, H = 4", name, many.values[-1] - lowest, heads.gap_bound(decay, gap, convexity, rounds)
+            "5.3 ours, H = 4", name, many.values[-1] - lowest, decays.gap_bound(decay, gap, convexity, rounds)
         ),
     ]
     return made
@@ -264,7 +263,7 @@ def projected_case(alike: bool, step: float, local_steps: int = 1, rounds: int =
             cohort(), problem.smoothness, step, local_steps=local_steps, gradient=run.largest
         )
     label = f"quadratic, silos {'alike' if alike else 'differ'}, eta = {step:g}, tau = {local_steps}"
-    bound = heads.gradient_bound(decay, values[0] - values[1], rounds)
+    bound = decays.gradient_bound(decay, values[0] - values[1], rounds)
     return Case("3 ours", label, run.projected.mean(0), bound)
 
 

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from coterie.models import cnn, linear, mlp
-from coterie.task import Task
+from coterie.tasks.models import cnn, linear, mlp
+from coterie.tasks.task import Task
 
 
 class Layers(nn.Module):

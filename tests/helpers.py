@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from coterie import cli
+from coterie.cli import main as cli
+from coterie.data.federation import Federation
+from coterie.data.sources.table import Table
+from coterie.engines.reference import Terms, run_reference
+from coterie.engines.simulation import personal_vectors, simulate
 from coterie.errors import Problem
-from coterie.experiment import Experiment
-from coterie.federation import Federation
-from coterie.method import Method, described
+from coterie.experiment.experiment import Experiment
 from coterie.methods import (
     IFCA,
     METHODS,
@@ -27,13 +29,12 @@ from coterie.methods import (
     RandomProjection,
     Then,
 )
+from coterie.planning.training import Training
 from coterie.privacy.budget import Privacy
-from coterie.reference import Terms, run_reference
-from coterie.simulate import personal_vectors, simulate
-from coterie.sources.table import Table
-from coterie.streams import SeededStreams
-from coterie.task import Task, make_task
-from coterie.training import Training
+from coterie.protocol.method import Method
+from coterie.protocol.settings import described
+from coterie.protocol.streams import SeededStreams
+from coterie.tasks.task import Task, make_task
 
 ROWS = 200
 LABELS = np.random.default_rng(0).permutation(np.arange(ROWS) % 10)

@@ -18,16 +18,16 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from coterie.checkpoint import load
-from coterie.federation import from_table
-from coterie.keeping import Keeper
-from coterie.messages import pack
-from coterie.metering import make_meter
+from coterie.data.federation import from_table
+from coterie.data.sources.table import Table
+from coterie.guard.checkpoint import load
+from coterie.guard.meter import make_meter
+from coterie.guard.session import Keeper
 from coterie.methods import MRMTL
 from coterie.privacy.accountant import epsilon_of
 from coterie.privacy.events import Event
-from coterie.privacy.ledger import read_ledger
-from coterie.sources.table import Table
+from coterie.privacy.ledger.ledger import read_ledger
+from coterie.protocol.messages import pack
 from tests.helpers import experiment
 
 ROUNDS = 12

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from scipy import stats
 
-from coterie.experiment import Experiment
-from coterie.federation import Federation, Silo
-from coterie.metering import run_plans
+from coterie.data.federation import Federation, Silo
+from coterie.engines.reference import Terms, run_reference
+from coterie.experiment.experiment import Experiment
+from coterie.guard.claims import run_plans
 from coterie.methods import Local
-from coterie.reference import Terms, run_reference
-from coterie.streams import SeededStreams
-from coterie.task import Task
+from coterie.protocol.streams import SeededStreams
+from coterie.tasks.task import Task
 from tests.helpers import experiment, reference_vectors, task_for, vectors
 
 CHANCE = 1e-7  # of a false alarm, in each comparison of a sample with what was stated

@@ -8,10 +8,10 @@ import math
 import torch
 from torch import nn
 
-from coterie.cohort.descend import Cohort, Settings
+from coterie.cohort.dp_sgd import Cohort, Settings
 from coterie.cohort.examples import Examples
-from coterie.doors import Work
-from coterie.streams import SeededStreams
+from coterie.protocol.doors import Work
+from coterie.protocol.streams import SeededStreams
 
 
 def image(*layers):

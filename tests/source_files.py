@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from coterie.sources.catalogue import find_table
+from coterie.data.sources.catalogue import find_table
 
 
 def read(path: Path, **columns):

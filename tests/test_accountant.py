@@ -28,8 +28,8 @@ from coterie.privacy.accountant import (
     renyi_epsilon,
     rounding,
 )
-from coterie.privacy.distribution import distribution
 from coterie.privacy.events import Event, joined
+from coterie.privacy.pld.mechanisms import distribution
 
 
 def sampled(noise, rate, count, sampler="poisson"):

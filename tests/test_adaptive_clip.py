@@ -9,22 +9,23 @@ import pytest
 import torch
 from scipy import stats
 
-from coterie import merging
-from coterie.experiment import Experiment
-from coterie.keeping import Keeper
-from coterie.merging import BITS, MergingRoster
+from coterie.cohort import merging
+from coterie.cohort.merging import BITS, MergingRoster
+from coterie.engines.simulation import simulate
+from coterie.experiment.experiment import Experiment
+from coterie.experiment.statements import statement_of
+from coterie.guard.session import Keeper
 from coterie.methods import MRMTL, FedAvg, FineTune, Heads, Related
-from coterie.participation import Participation
+from coterie.planning.schedule import Participation
+from coterie.planning.training import Training
 from coterie.privacy.accountant import epsilon_of
 from coterie.privacy.budget import Privacy
 from coterie.privacy.events import Event
-from coterie.privacy.statement import text_of, verify
-from coterie.report.folder import statement_of
+from coterie.privacy.statement.statement import text_of
+from coterie.privacy.statement.verify import verify
+from coterie.protocol.roster import Merge, Roster
+from coterie.protocol.streams import SeededStreams
 from coterie.report.statement_page import page
-from coterie.roster import Merge, Roster
-from coterie.simulate import simulate
-from coterie.streams import SeededStreams
-from coterie.training import Training
 from tests.helpers import refused, task_for, vectors
 from tests.measured import CHANCE, federation_of, reference_of
 

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from coterie.cli.ledger import set_budgets
 from coterie.errors import Problem
 from coterie.privacy import calibration
-from coterie.privacy.audit import check_ledger
 from coterie.privacy.events import grouped
-from coterie.privacy.filters import Spent
-from coterie.privacy.ledger import read_ledger
+from coterie.privacy.ledger.filters import Spent
+from coterie.privacy.ledger.ledger import read_ledger
+from coterie.privacy.ledger.verify import check_ledger
 from coterie.privacy.trials import Trials
-from coterie.privacy_commands import set_budgets
 from tests.books import DELTA, ledger, plan, spent
 
 

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.conformance import check_method
-from coterie.dry_run import dry_run
+from coterie.engines.simulation import simulate, steps_of
 from coterie.errors import Problem, Refused
 from coterie.methods import IFCA, METHODS, MRMTL, MRMTLAuto, Then
-from coterie.methods.automatic import choose, curvature, facts_of, spread
-from coterie.participation import Participation
-from coterie.roster import Roster, Steps
-from coterie.simulate import simulate, steps_of
-from coterie.streams import SeededStreams
+from coterie.methods.mr_mtl_auto import choose, curvature, facts_of, spread
+from coterie.planning.dry_run import dry_run
+from coterie.planning.schedule import Participation
+from coterie.protocol.roster import Roster, Steps
+from coterie.protocol.streams import SeededStreams
+from coterie.testing import check_method
 from coterie.theory.mean_estimation import MeanEstimation, best_lam
 from tests.helpers import experiment, reference_vectors, vectors
 

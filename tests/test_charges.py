@@ -7,24 +7,26 @@ import dataclasses
 import pytest
 import torch
 
-from coterie.cohort.descend import descend
-from coterie.config import Tuning, check
+from coterie.cohort.dp_sgd import descend
+from coterie.data.federation import Federation
 from coterie.errors import Problem
-from coterie.federation import Federation
-from coterie.keeping import Keeper
-from coterie.metering import make_meter, open_ledgers, run_plans
+from coterie.experiment.config.schema import Tuning, check
+from coterie.experiment.statements import statement_of
+from coterie.experiment.sweep import check_sweep, tuned_plan
+from coterie.guard.claims import run_plans
+from coterie.guard.meter import make_meter, open_ledgers
+from coterie.guard.session import Keeper
 from coterie.methods import IFCA, MRMTL, PFA, Ditto, FedAvg, Mocha, PFAPlus, RandomProjection, Then, WeiAvg
-from coterie.methods.automatic import observe
-from coterie.participation import Participation
+from coterie.methods.mr_mtl_auto import observe
+from coterie.planning.schedule import Participation
 from coterie.privacy.accountant import epsilon
 from coterie.privacy.budget import Privacy
 from coterie.privacy.events import Event
-from coterie.privacy.runplan import RunPlan
-from coterie.privacy.statement import text_of, verify
-from coterie.report.folder import statement_of
-from coterie.roster import Roster
-from coterie.streams import SeededStreams
-from coterie.sweep import check_sweep, tuned_plan
+from coterie.privacy.ledger.claim import RunPlan
+from coterie.privacy.statement.statement import text_of
+from coterie.privacy.statement.verify import verify
+from coterie.protocol.roster import Roster
+from coterie.protocol.streams import SeededStreams
 from tests.helpers import call, every_method, experiment, reference_vectors, refused, title, vectors
 
 BUDGETS = {"each": [2.0, 3.0, 4.0]}
@@ -107,8 +109,9 @@ def test_clusters_refill_and_absent_silos_keep_their_choice():
 def test_what_is_learnt_of_silos_waits_while_they_are_absent(federation):
     made = experiment(federation, MRMTL(), rounds=3)
     cohort = made.cohort(made.plan())
+    from coterie.engines.simulation import steps_of
+    from coterie.engines.start import SeededStart
     from coterie.methods import MRMTLAuto
-    from coterie.simulate import SeededStart, steps_of
 
     roster = dataclasses.replace(made.roster, steps=steps_of(cohort))
     state, _ = MRMTLAuto().init(SeededStart(made.task, [0], roster, 3), 3)

@@ -85,7 +85,7 @@ def test_set_changes_keys(config, monkeypatch, capsys):
 
 
 def test_plan_trains_nothing_and_shows_all(config, monkeypatch, capsys):
-    monkeypatch.setattr("coterie.experiment.simulate", None)
+    monkeypatch.setattr("coterie.experiment.experiment.simulate", None)
     code, out, _ = call(monkeypatch, capsys, "plan", config, "--json")
     assert code == 0
     plan = json.loads(out)["plans"][1]
@@ -216,7 +216,7 @@ def test_without_privacy_the_numbers_say_none(config, monkeypatch, capsys):
 def test_help_does_not_import_torch():
     code = """
 import sys
-from coterie import cli
+from coterie.cli import main as cli
 sys.argv = ["coterie", "--help"]
 try:
     cli.main()

@@ -28,7 +28,7 @@ def test_demo(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize("example", sorted(p.name for p in (ROOT / "examples").glob("*.toml")))
 def test_examples_are_valid(example):
-    from coterie.config import read
+    from coterie.experiment.config.schema import read
 
     read(ROOT / "examples" / example)
 

@@ -70,7 +70,7 @@ def test_a_damaged_result_is_refused(config, monkeypatch, capsys, content):
 def start(*arguments, **environment) -> subprocess.Popen:
     """Start the command; a shell that runs the tests in its background has children ignore Ctrl-C."""
     return subprocess.Popen(
-        [sys.executable, "-m", "coterie.cli", *map(str, arguments)],
+        [sys.executable, "-m", "coterie.cli.main", *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

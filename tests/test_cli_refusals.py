@@ -67,7 +67,7 @@ def test_bad_input_is_one_sentence_and_nothing_is_written(config, monkeypatch, c
 )
 def test_bad_tables(config, tmp_path, monkeypatch, capsys, rows, said):
     if "which no silo" in said:
-        monkeypatch.setattr("coterie.federation._held_out", _last_is_test)
+        monkeypatch.setattr("coterie.data.federation._held_out", _last_is_test)
     source = csv(tmp_path, rows)
     arguments = [part for change in (source, *COLUMNS) for part in ("--set", change)]
     code, _, err = call(monkeypatch, capsys, "run", config, *arguments, "--set", "data.silos=2")

@@ -6,9 +6,9 @@ import copy
 
 import pytest
 
-from coterie.config import apply_change, check, read
-from coterie.demo import DEMO
+from coterie.cli.demo import DEMO
 from coterie.errors import Problem
+from coterie.experiment.config.schema import apply_change, check, read
 
 GOOD = {"privacy": {"epsilon": 3.0}, "method": [{"name": "mr-mtl", "lam": 0.5}]}
 

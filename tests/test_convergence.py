@@ -16,9 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.errors import Problem
-from coterie.theory import convergence as heads
-from coterie.theory import convergence_pfa as pfa
-from coterie.theory import convergence_pmtl as pmtl
+from coterie.theory.convergence import decay as decays
+from coterie.theory.convergence import heads, pfa, pmtl
 from tests.convergence_cases import Case, all_cases, cohort
 from tests.convergent import Quadratic, best_pulled, run_heads, run_projected, run_pull, spread_quadratic
 
@@ -166,7 +165,7 @@ def test_the_gap_is_what_repeating_a_round_gives(slope, added, gap, share):
     convexity, value = share / (2 * slope), gap
     for _ in range(7):
         value += -2 * convexity * slope * value + added
-    assert heads.gap_bound(heads.Decay(slope, added), gap, convexity, 7) == pytest.approx(value, abs=1e-9)
+    assert decays.gap_bound(decays.Decay(slope, added), gap, convexity, 7) == pytest.approx(value, abs=1e-9)
 
 
 @given(lam=positive, ratio=st.floats(0.05, 1), share=st.floats(0.1, 1), noise=positive)
@@ -237,7 +236,7 @@ def test_the_mean_convex_gap_uses_up_the_distance(lam, smoothness, part, noise, 
 
 
 def test_examples_in_the_texts():
-    for module, count in ((heads, 4), (pmtl, 3), (pfa, 3)):
+    for module, count in ((decays, 2), (heads, 2), (pmtl, 3), (pfa, 3)):
         assert doctest.testmod(module) == (0, count)
 
 
@@ -277,11 +276,11 @@ WIDE = pfa.PublishedConstants(smoothness=1.0, step=1.0, silos=2)
             "step must be a number above 0 and below 1, and diversity >= 1",
         ),
         (
-            lambda: heads.gap_bound(heads.Decay(0.5, 0.0), 1.0, 1.5, 3),
+            lambda: decays.gap_bound(decays.Decay(0.5, 0.0), 1.0, 1.5, 3),
             "convexity must be above 0 and at most 1, got 1.5",
         ),
         (
-            lambda: heads.gradient_bound(heads.Decay(0.5, 0.0), 1.0, 0),
+            lambda: decays.gradient_bound(decays.Decay(0.5, 0.0), 1.0, 0),
             "rounds must be a whole number >= 1, got 0",
         ),
         (

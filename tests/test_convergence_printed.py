@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.errors import Problem
-from coterie.theory import convergence as heads
-from coterie.theory import convergence_pfa as pfa
-from coterie.theory import convergence_pmtl as pmtl
+from coterie.theory.convergence import decay as decays
+from coterie.theory.convergence import heads, pfa, pmtl
 from tests.convergent import Quadratic, best_pulled, run_heads, run_projected, run_pull
 
 positive = st.floats(0.01, 100)
@@ -46,8 +45,8 @@ def test_lemma_5_2_and_theorem_5_3_fail_where_the_curvature_is_small():
     printed, ours = heads.heads_published_decay(constants, later.largest), heads.heads_decay(constants)
     assert exceeds(one.values[1], printed.added)
     assert not exceeds(one.values[1], ours.added)
-    assert exceeds(later.values[2], heads.gap_bound(printed, 0.0, curvature, 2))
-    assert not exceeds(later.values[2], heads.gap_bound(ours, 0.0, curvature, 2))
+    assert exceeds(later.values[2], decays.gap_bound(printed, 0.0, curvature, 2))
+    assert not exceeds(later.values[2], decays.gap_bound(ours, 0.0, curvature, 2))
 
 
 def test_theorem_5_2_fails_when_training_starts_at_the_best_point():
@@ -68,10 +67,10 @@ def test_theorem_5_3_fails_if_the_smoothness_is_that_of_f():
     start = np.ones((silos, 1)), np.ones(1)
     run = run_heads(problem, *start, step=heads.heads_published_step(constants), rounds=60, runs=20)
     printed = heads.heads_published_decay(constants, shared_gradient=1 / silos)
-    assert run.values[-1].min() > 100 * heads.gap_bound(printed, run.values[0, 0], 1 / silos, 60)
+    assert run.values[-1].min() > 100 * decays.gap_bound(printed, run.values[0, 0], 1 / silos, 60)
     right = heads.HeadsConstants(silos=silos, smoothness=1.0)
     run = run_heads(problem, *start, step=heads.heads_published_step(right), rounds=60, runs=20)
-    assert run.values[-1].mean() < heads.gap_bound(heads.heads_decay(right), run.values[0, 0], 1 / silos, 60)
+    assert run.values[-1].mean() < decays.gap_bound(heads.heads_decay(right), run.values[0, 0], 1 / silos, 60)
 
 
 def test_theorem_5_1_fails_if_diversity_is_divided_as_printed():
@@ -81,7 +80,7 @@ def test_theorem_5_1_fails_if_diversity_is_divided_as_printed():
     step = heads.heads_published_step(constants)
     run = run_heads(problem, np.zeros((3, 0)), np.ones(1), step=step, rounds=8, runs=1)
     printed = heads.heads_published_decay(constants, shared_gradient=1.0)
-    assert run.squares.mean() > 1000 * heads.gradient_bound(printed, 0.5, 8)
+    assert run.squares.mean() > 1000 * decays.gradient_bound(printed, 0.5, 8)
 
 
 @given(
@@ -100,10 +99,10 @@ def test_theorem_5_1_holds_otherwise_and_5_3_where_the_curvature_is_not_small(
     constants = heads.HeadsConstants(silos=silos, smoothness=smoothness, diversity=lam, noise=noise)
     printed, ours = heads.heads_published_decay(constants, b), heads.heads_decay(constants)
     slack = 1 + 1e-9
-    assert heads.gradient_bound(ours, gap, 9) <= heads.gradient_bound(printed, gap, 9) * slack
+    assert decays.gradient_bound(ours, gap, 9) <= decays.gradient_bound(printed, gap, 9) * slack
     if 4 * smoothness >= 1 - 1 / silos:
         c = share * smoothness
-        assert heads.gap_bound(ours, gap, c, 9) <= heads.gap_bound(printed, gap, c, 9) * slack
+        assert decays.gap_bound(ours, gap, c, 9) <= decays.gap_bound(printed, gap, c, 9) * slack
 
 
 # --- mean-regularised learning (Hu, Wu, Smith 2023)
@@ -223,7 +222,7 @@ def test_theorem_3_fails_under_noise_at_small_steps():
     sample = run.projected.mean(0)
     assert exceeds(sample, 3 * pfa.published_bound(constants, 0.0, rounds))
     made = pfa.Cohort(weights=weights, public=public, noise=np.ones(4), dimension=1)
-    ours = heads.gradient_bound(pfa.decay_alike(made, 1.0, step), 0.0, rounds)
+    ours = decays.gradient_bound(pfa.decay_alike(made, 1.0, step), 0.0, rounds)
     assert 0.4 < sample.mean() / ours < 0.6
 
 
@@ -286,7 +285,7 @@ def test_noise_that_turns_the_basis_leaves_a_floor_at_any_step():
             )
             late = run.projected[len(run.projected) // 2 :].mean()
             found[differ, step] = late
-            assert late <= heads.gradient_bound(pfa.decay_differing(made, 1.0, step), 0.0, 1)
+            assert late <= decays.gradient_bound(pfa.decay_differing(made, 1.0, step), 0.0, 1)
     assert found[0.0, 0.02] < 0.15 * found[0.0, 0.2]
     assert found[1.0, 0.02] > 0.6 * found[1.0, 0.2]
 
@@ -301,11 +300,11 @@ def test_theorems_of_the_heads_paper_as_printed(silos, smoothness, lam, b, v, h)
     constants = heads.HeadsConstants(silos=silos, smoothness=smoothness, diversity=lam, noise=v)
     decay, ml, gap = heads.heads_published_decay(constants, b, h), silos * smoothness, 3.0
     theorem_1 = ml * h**2 * b**2 / lam + 2 * ml / lam * (2 * h**2 + 1 / (2 * ml)) * v + 2 * lam * ml / 8 * gap
-    assert heads.gradient_bound(decay, gap, 8) == pytest.approx(theorem_1)
+    assert decays.gradient_bound(decay, gap, 8) == pytest.approx(theorem_1)
     c = 0.3 * lam * ml
     beta = lam * ml / c * (h**2 / (2 * lam**2) * b**2 + (2 * h**2 + 1 / (2 * ml)) * v / lam**2)
     theorem_3 = beta + (1 - c / (lam * ml)) ** 8 * (gap - beta)
-    assert heads.gap_bound(decay, gap, c, 8) == pytest.approx(theorem_3)
+    assert decays.gap_bound(decay, gap, c, 8) == pytest.approx(theorem_3)
     reach = 2 * lam * ml * 1.5**2
     alpha = math.sqrt(reach * (h / (2 * lam**2) * b**2 + (2 * h**2 + 1 / (2 * ml)) * v / lam**2))
     theorem_2 = reach / 8 + alpha

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from coterie.cohort.convolution import Convolution, taps
+from coterie.cohort.gradients.layers import Convolution, taps
 
 PAIR = st.tuples(st.integers(1, 4), st.integers(1, 4))
 

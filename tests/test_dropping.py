@@ -8,22 +8,22 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.attendance import draw_schedule
-from coterie.config import Tuning, check
-from coterie.doors import Work
-from coterie.dropping import Dropping, live, steps_taken
-from coterie.keeping import Keeper
-from coterie.metering import make_meter, run_plans
+from coterie.engines.simulation import simulate
+from coterie.experiment.config.schema import Tuning, check
+from coterie.experiment.statements import statement_of
+from coterie.experiment.sweep import check_sweep
+from coterie.guard.claims import run_plans
+from coterie.guard.meter import make_meter
+from coterie.guard.session import Keeper
 from coterie.methods import IFCA, MRMTL, Dual, FedAvg, Heads
-from coterie.participation import Participation
+from coterie.planning.schedule import Dropping, Participation, draw_schedule, live, steps_taken
+from coterie.planning.training import Training
 from coterie.privacy.accountant import epsilon
 from coterie.privacy.budget import Privacy
-from coterie.privacy.statement import text_of, verify
-from coterie.report.folder import statement_of
+from coterie.privacy.statement.statement import text_of
+from coterie.privacy.statement.verify import verify
+from coterie.protocol.doors import Work
 from coterie.report.statement_page import page
-from coterie.simulate import simulate
-from coterie.sweep import check_sweep
-from coterie.training import Training
 from tests.helpers import call, experiment, reference_vectors, refused, vectors
 from tests.measured import reference_of
 

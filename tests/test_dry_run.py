@@ -8,13 +8,13 @@ from typing import ClassVar
 import pytest
 import torch
 
-from coterie import dry_run as module
-from coterie import estimate
-from coterie.dry_run import dry_run
 from coterie.errors import Refused
+from coterie.experiment import estimate
 from coterie.methods import FedAvg, Local
-from coterie.participation import Participation
-from coterie.roster import Roster
+from coterie.planning import dry_run as module
+from coterie.planning.dry_run import dry_run
+from coterie.planning.schedule import Participation
+from coterie.protocol.roster import Roster
 from tests.helpers import every_method, experiment, title
 
 LAYERS, NAMES, ROUNDS = (300, 7), ("0.weight", "0.bias"), 5

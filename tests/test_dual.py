@@ -12,21 +12,22 @@ from scipy.stats import kstest
 from sklearn.linear_model import Ridge
 from sklearn.svm import LinearSVC
 
-from coterie.conformance import check_method
+from coterie.data.federation import Federation, from_table
+from coterie.data.sources.table import Table
+from coterie.engines.simulation import simulate
 from coterie.errors import Refused
-from coterie.experiment import Experiment
-from coterie.federation import Federation, from_table
+from coterie.experiment.experiment import Experiment
+from coterie.experiment.statements import statement_of
 from coterie.methods import Dual, Mocha
 from coterie.methods.dual import FLOOR, related
+from coterie.planning.training import Training
 from coterie.privacy.budget import Privacy
-from coterie.privacy.statement import text_of, verify
-from coterie.report.folder import statement_of
+from coterie.privacy.statement.statement import text_of
+from coterie.privacy.statement.verify import verify
+from coterie.protocol.streams import SeededStreams
 from coterie.report.statement_page import page
-from coterie.simulate import simulate
-from coterie.sources.table import Table
-from coterie.streams import SeededStreams
-from coterie.task import make_task
-from coterie.training import Training
+from coterie.tasks.task import make_task
+from coterie.testing import check_method
 from tests.helpers import experiment, reference_vectors, refused, vectors
 
 INF = math.inf
@@ -254,7 +255,7 @@ def test_the_paper_s_noise_is_as_printed_and_certifies_nothing():
 
 
 def test_gaps_are_not_computed_where_anybody_has_a_budget():
-    from coterie.cohort.gap import duality_gap
+    from coterie.cohort.dual.gap import duality_gap
 
     data = federation()
     made, result = trained(data, Dual(), "hinge", epsilon={"each": [INF, 4.0]}, rounds=3)

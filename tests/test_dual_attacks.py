@@ -10,13 +10,13 @@ import pytest
 import torch
 
 import coterie
-from coterie.checkpoint import Checkpoint, save
+from coterie.data.federation import Federation, Silo
 from coterie.errors import Problem, Refused
-from coterie.federation import Federation, Silo
+from coterie.guard.checkpoint import Checkpoint, save
 from coterie.methods import Dual, FedAvg
-from coterie.participation import Participation
+from coterie.planning.schedule import Participation
 from coterie.privacy.budget import Privacy
-from coterie.state import State
+from coterie.protocol.state import State
 from tests.helpers import refused
 
 BUDGET = Privacy(0.5, 1e-5, 1.0)

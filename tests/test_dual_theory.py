@@ -9,15 +9,16 @@ import numpy as np
 import pytest
 import torch
 
+from coterie.experiment.statements import statement_of
 from coterie.methods import Dual
 from coterie.privacy.events import Event
-from coterie.privacy.published import Dual as Setting
-from coterie.privacy.published import dual_epsilon
-from coterie.privacy.published_dual import published_dual
-from coterie.privacy.statement import checksum, text_of, verify
-from coterie.report.folder import statement_of
+from coterie.privacy.published.dual import published_dual
+from coterie.privacy.published.formulas import Dual as Setting
+from coterie.privacy.published.formulas import dual_epsilon
+from coterie.privacy.statement.statement import checksum, text_of
+from coterie.privacy.statement.verify import verify
 from coterie.report.relations_plot import by_similarity, correlations, draw_relations, relations_facts
-from coterie.theory.dual_rounds import lipschitz_rounds, quality, smooth_rounds, smooth_step
+from coterie.theory.convergence.dual import lipschitz_rounds, quality, smooth_rounds, smooth_step
 from tests.helpers import call, experiment, refused
 from tests.test_dual import federation, trained
 

@@ -12,16 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from coterie.cohort.descend import Cohort, Settings
-from coterie.cohort.duals import Asked, best_move, clipped_moves, solve_apart
+from coterie.cohort.dp_sgd import Cohort, Settings
+from coterie.cohort.dual.linear import linear_shape, points_of
+from coterie.cohort.dual.sampled import Asked, best_move, clipped_moves, solve_apart
+from coterie.cohort.dual.sdca import solve_in_turn
 from coterie.cohort.examples import Examples
-from coterie.cohort.in_turn import solve_in_turn
-from coterie.cohort.linear import linear_shape, points_of
 from coterie.cohort.sampling import coins
-from coterie.doors import Work
-from coterie.reference_duals import slow_move
-from coterie.streams import SeededStreams
-from coterie.task import make_task
+from coterie.engines.reference_duals import slow_move
+from coterie.protocol.doors import Work
+from coterie.protocol.streams import SeededStreams
+from coterie.tasks.task import make_task
 from tests.helpers import refused
 
 LOSSES = ("squared", "hinge", "squared-hinge", "one-against-rest")

@@ -109,7 +109,7 @@ def test_adding_and_reordering_silos_changes_nobody_else(federation):
 def test_little_memory_gives_the_same_numbers(classes):
     task = task_for(classes, "cnn")
     made = experiment(classes, FedAvg(), task=task, epochs=2.0)
-    from coterie.cohort.gradients import bytes_of_a_row
+    from coterie.cohort.gradients.clipping import bytes_of_a_row
 
     tight = experiment(classes, FedAvg(), task=task, epochs=2.0, memory=bytes_of_a_row(task) + 1)
     torch.testing.assert_close(vectors(made), vectors(tight), atol=1e-5, rtol=1e-4)
@@ -123,7 +123,7 @@ def test_same_seed_same_bits(federation):
 
 def test_a_silo_that_leaves_keeps_its_model_and_the_others_go_on(federation):
     """From round 2 on silo 1 is gone: to the bit as if the others had been alone with what was merged."""
-    from coterie.simulate import simulate
+    from coterie.engines.simulation import simulate
 
     made = experiment(federation, MRMTL(lam=0.5), rounds=4)
     plan = made.plan()
@@ -148,9 +148,9 @@ def test_a_silo_that_leaves_keeps_its_model_and_the_others_go_on(federation):
 @pytest.mark.parametrize("method", ALL, ids=title)
 @pytest.mark.parametrize("at", [1, 2])
 def test_going_on_from_any_round_gives_the_same_to_the_bit(federation, method, at):
-    from coterie.messages import pack, unpack
-    from coterie.simulate import simulate
-    from coterie.state import State
+    from coterie.engines.simulation import simulate
+    from coterie.protocol.messages import pack, unpack
+    from coterie.protocol.state import State
 
     made = experiment(federation, method, seeds=(0, 3))
     plan = made.plan()
@@ -168,9 +168,9 @@ def test_few_silos_train_as_if_all_were_there(federation, method, unit, monkeypa
     """Where few silos come only they are computed; nothing else changes."""
     from dataclasses import replace
 
-    from coterie import simulate as engine
+    from coterie.engines import simulation as engine
     from coterie.errors import Problem
-    from coterie.participation import Participation
+    from coterie.planning.schedule import Participation
 
     made = experiment(federation, method, seeds=(0,), participation=Participation(0.34), rounds=4)
     made = replace(made, privacy=replace(made.privacy, unit=unit))

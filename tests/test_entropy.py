@@ -7,10 +7,10 @@ import os
 import pytest
 import torch
 
-from coterie.entropy import RENEWED, EntropyStreams
+from coterie.cohort.merging import SERVER, MergingRoster
 from coterie.errors import Problem
-from coterie.merging import SERVER, MergingRoster
-from coterie.roster import Merge, Roster
+from coterie.guard.secret_streams import RENEWED, EntropyStreams
+from coterie.protocol.roster import Merge, Roster
 
 
 def test_rounds_outside_of_a_reservation_are_not_answered():

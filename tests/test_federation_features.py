@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
+from coterie.data.federation import from_table
+from coterie.data.sources.table import Table
 from coterie.errors import Problem
-from coterie.federation import from_table
-from coterie.sources.table import Table
 from tests.helpers import LABELS, ROWS, images, numbered, refused
 
 
 def test_ranges_by_column_and_text_columns_left_alone(tmp_path):
-    from coterie.federation import load
+    from coterie.data.federation import load
 
     path = tmp_path / "t.csv"
     path.write_text("silo,age,dose,ward,skip,y\n" + "a,50,2.5,x,d1,0\na,100,10,y,d2,1\na,0,0,x,d3,1\n" * 4)

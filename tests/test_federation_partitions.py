@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coterie.federation import from_table, load
-from coterie.partition import PARTITIONS, Partition, split_into_silos
-from coterie.sources.table import Table
+from coterie.data.federation import from_table, load
+from coterie.data.partition import PARTITIONS, Partition, split_into_silos
+from coterie.data.sources.table import Table
 from tests.helpers import LABELS, ROWS, images, refused
 
 

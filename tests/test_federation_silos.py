@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.federation import from_table
-from coterie.sources.table import Table
+from coterie.data.federation import from_table
+from coterie.data.sources.table import Table
 from tests.helpers import LABELS, ROWS, images, numbered, refused
 
 # The split within each silo

@@ -10,18 +10,19 @@ import pytest
 import torch
 from scipy import stats
 
-from coterie.experiment import Experiment
+from coterie.experiment.experiment import Experiment
+from coterie.experiment.statements import statement_of
 from coterie.methods import FedAvg, Heads
-from coterie.participation import Participation
+from coterie.planning.schedule import Participation
+from coterie.planning.training import Training
 from coterie.privacy.accountant import epsilon, quick_lower
 from coterie.privacy.budget import Privacy
 from coterie.privacy.events import Event
-from coterie.privacy.published import central_limit_epsilon, pmtl_epsilon
-from coterie.privacy.published_merges import merge_warnings, published_for_merges
-from coterie.privacy.statement import checksum, text_of, verify
-from coterie.privacy.whole_silo import Merges
-from coterie.report.folder import statement_of
-from coterie.training import Training
+from coterie.privacy.merges import Merges
+from coterie.privacy.published.formulas import central_limit_epsilon, pmtl_epsilon
+from coterie.privacy.published.merges import merge_warnings, published_for_merges
+from coterie.privacy.statement.statement import checksum, text_of
+from coterie.privacy.statement.verify import verify
 from tests.helpers import call, refused, task_for, vectors
 from tests.measured import CHANCE, federation_of
 

@@ -9,10 +9,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from coterie.cohort.sequence import is_sequence
-from coterie.cohort.trial import recorder
-from coterie.models import cnn, mlp
-from coterie.task import Layout, Task, make_task
+from coterie.cohort.gradients.choose import recorder
+from coterie.cohort.gradients.sequential import is_sequence
+from coterie.tasks.layout import Layout
+from coterie.tasks.models import cnn, mlp
+from coterie.tasks.task import Task, make_task
 from tests.gradient_modules import MODULES, ZeroHead, one_at_a_time, setup
 
 OPACUS = [  # those whose layers Opacus supports, one use a layer
@@ -71,7 +72,7 @@ def test_the_quick_tape_is_used_where_it_may():
     """Else the built-in models would be slow without anybody noticing."""
     for model in ("linear", "mlp", "cnn"):
         task = make_task(model, shape=(28, 28), classes=10)
-        assert recorder(task).__module__ == "coterie.cohort.sequence"
+        assert recorder(task).__module__ == "coterie.cohort.gradients.sequential"
 
 
 def test_which_modules_see_a_batch():

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from coterie.cohort.examples import Examples
-from coterie.cohort.gradients import clipped_sums
+from coterie.cohort.gradients.clipping import clipped_sums
 from coterie.cohort.sampling import rows_of
-from coterie.task import Task
+from coterie.tasks.task import Task
 from tests.gradient_modules import ZeroHead, one_at_a_time, setup
 
 

@@ -8,15 +8,15 @@ import pytest
 import torch
 
 from coterie._seeds import seed_for
-from coterie.conformance import check_method
-from coterie.experiment import Experiment
-from coterie.keeping import Keeper
+from coterie.engines.simulation import personal_vectors, simulate
+from coterie.experiment.experiment import Experiment
+from coterie.guard.session import Keeper
 from coterie.methods import FedAvg, Heads
-from coterie.participation import Participation
+from coterie.planning.schedule import Participation
+from coterie.planning.training import Training
 from coterie.privacy.budget import Privacy
-from coterie.simulate import personal_vectors, simulate
-from coterie.streams import SeededStreams
-from coterie.training import Training
+from coterie.protocol.streams import SeededStreams
+from coterie.testing import check_method
 from tests.helpers import experiment, refused, task_for, vectors
 from tests.measured import reference_of
 

@@ -9,17 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from coterie.cohort import kernels, plain, steps
-from coterie.cohort.descend import Cohort, descend
+from coterie.cohort import sgd as plain
+from coterie.cohort.compiled import kernels
+from coterie.cohort.compiled import walk as steps
+from coterie.cohort.compiled.program import stages_of
+from coterie.cohort.compiled.walk import sum_compiled
+from coterie.cohort.dp_sgd import Cohort, descend
 from coterie.cohort.examples import Examples
-from coterie.cohort.plain import walk
+from coterie.cohort.gradients.choose import stages, summer
 from coterie.cohort.sampling import Batches
-from coterie.cohort.stages import stages_of
+from coterie.cohort.sgd import walk
 from coterie.cohort.step import Pace
-from coterie.cohort.steps import sum_compiled
-from coterie.cohort.trial import stages, summer
-from coterie.models import ChannelsFirst
-from coterie.task import Task, make_task
+from coterie.tasks.models import ChannelsFirst
+from coterie.tasks.task import Task, make_task
 from tests.gradient_modules import one_at_a_time
 from tests.networks import END, STREAMS, image, random_case, silos_of
 

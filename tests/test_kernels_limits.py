@@ -14,16 +14,18 @@ from hypothesis import strategies as st
 from threadpoolctl import threadpool_info, threadpool_limits
 from torch import nn
 
-from coterie.cohort import kernels, plain, steps
-from coterie.cohort.descend import Cohort, descend
+from coterie.cohort import sgd as plain
+from coterie.cohort.compiled import kernels
+from coterie.cohort.compiled import walk as steps
+from coterie.cohort.compiled.blas import of_scipy, of_torch
+from coterie.cohort.compiled.kernels import multiply
+from coterie.cohort.compiled.walk import can_step, shares, sum_compiled, walk_compiled
+from coterie.cohort.dp_sgd import Cohort, descend
 from coterie.cohort.examples import Examples
-from coterie.cohort.kernels import multiply
-from coterie.cohort.products import of_scipy, of_torch
+from coterie.cohort.gradients.choose import stages
 from coterie.cohort.sampling import Batches
 from coterie.cohort.step import Pace
-from coterie.cohort.steps import can_step, shares, sum_compiled, walk_compiled
-from coterie.cohort.trial import stages
-from coterie.task import Task, make_task
+from coterie.tasks.task import Task, make_task
 from tests.gradient_modules import one_at_a_time
 from tests.networks import STREAMS, random_case, silos_of, threads
 

@@ -11,16 +11,18 @@ import pytest
 import torch
 from torch import nn
 
-from coterie.cohort import descend as descent
-from coterie.cohort import gradients, sampling, tape
-from coterie.config import check
-from coterie.conformance import NotConforming, check_method
+from coterie.cohort import dp_sgd as descent
+from coterie.cohort import sampling
+from coterie.cohort.gradients import clipping as gradients
+from coterie.cohort.gradients import tape
 from coterie.errors import Problem, Refused
-from coterie.keeping import Keeper
-from coterie.metering import make_meter
+from coterie.experiment.config.schema import check
+from coterie.guard.meter import make_meter
+from coterie.guard.session import Keeper
 from coterie.methods import FedAvg
 from coterie.privacy.events import Event
-from coterie.task import Task
+from coterie.tasks.task import Task
+from coterie.testing import NotConforming, check_method
 from tests.helpers import vectors
 from tests.measured import (
     BATCH,
@@ -301,7 +303,7 @@ def test_a_sensitivity_set_by_hand(monkeypatch):
 
     assert noise_is_as_charged(made)
     check_method(FedAvg())
-    monkeypatch.setattr("coterie.experiment.Settings", by_hand)
+    monkeypatch.setattr("coterie.experiment.experiment.Settings", by_hand)
     assert not noise_is_as_charged(made)
     with pytest.raises(NotConforming, match="other vectors"):
         check_method(FedAvg())

@@ -6,21 +6,23 @@ import dataclasses
 
 import pytest
 
-from coterie import metering
-from coterie import plan as planning
+from coterie.cli.statement import verify_statement
 from coterie.errors import Problem
-from coterie.keeping import Keeper
+from coterie.experiment.statements import statement_of
+from coterie.guard import claims
+from coterie.guard import meter as metering
+from coterie.guard.session import Keeper
 from coterie.methods import FedAvg
+from coterie.planning import plan as planning
 from coterie.privacy.accountant import epsilon
-from coterie.privacy.audit import check_ledger
 from coterie.privacy.events import Event
-from coterie.privacy.filters import Spent
-from coterie.privacy.ledger import Identity, open_ledger
-from coterie.privacy.rows import State
-from coterie.privacy.runplan import RunPlan
-from coterie.privacy.statement import text_of, verify
-from coterie.privacy_commands import verify_statement
-from coterie.report.folder import statement_of
+from coterie.privacy.ledger.claim import RunPlan
+from coterie.privacy.ledger.entries import State
+from coterie.privacy.ledger.filters import Spent
+from coterie.privacy.ledger.ledger import Identity, open_ledger
+from coterie.privacy.ledger.verify import check_ledger
+from coterie.privacy.statement.statement import text_of
+from coterie.privacy.statement.verify import verify
 from tests.helpers import experiment
 from tests.measured import batch_sizes, is_poisson, noise_is_as_charged, silent
 
@@ -79,9 +81,9 @@ def test_an_accountant_that_starts_anew_every_round(monkeypatch, federation, tmp
 def test_one_round_charged_where_many_were_trained(monkeypatch, tmp_path):
     """The same mistake in what is charged: the noise tells how many rounds there were."""
     made = silent(rounds=ROUNDS, steps=2)
-    doors = metering._doors
+    doors = claims._doors
     assert noise_is_as_charged(made)
-    monkeypatch.setattr(metering, "_doors", lambda calls, here, steps: doors(calls[:1], here, steps))
+    monkeypatch.setattr(claims, "_doors", lambda calls, here, steps: doors(calls[:1], here, steps))
     assert not noise_is_as_charged(made)
     meter, plan = meter_for(made, tmp_path)
     with pytest.raises(Spent, match="round 1: no silo can go on"):  # what is not charged does not happen
@@ -138,7 +140,7 @@ def test_a_rate_that_is_charged_and_not_drawn(monkeypatch, federation):
     """The same mistake in what is charged: the batches tell the rate that really was."""
 
     def charged():
-        (asked,) = metering.run_plans("local", silent().plan(), 0)
+        (asked,) = claims.run_plans("local", silent().plan(), 0)
         return asked.events(0, 1)[0].rate
 
     def product(mechanism, noise, rate, count):
@@ -146,7 +148,7 @@ def test_a_rate_that_is_charged_and_not_drawn(monkeypatch, federation):
 
     assert is_poisson(batch_sizes(), charged())
     verify(stated(small(federation)))
-    monkeypatch.setattr(metering, "Event", product)
+    monkeypatch.setattr(claims, "Event", product)
     assert not is_poisson(batch_sizes(), charged())
     with pytest.raises(Problem, match=r"statement: doors: \d+ noisy sums at rate"):
         verify(stated(small(federation)))

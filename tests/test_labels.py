@@ -10,11 +10,11 @@ from typing import ClassVar
 import pytest
 import torch
 
-from coterie.dry_run import dry_run
 from coterie.errors import Refused
-from coterie.labels import FACTS, Labelled, Labelling, is_raw, label
 from coterie.methods import MRMTL, FedAvg, Local
-from coterie.roster import Roster
+from coterie.planning.dry_run import dry_run
+from coterie.planning.taint import FACTS, Labelled, Labelling, is_raw, label
+from coterie.protocol.roster import Roster
 
 RAW = label(torch.tensor([1.0, 2.0]), raw=True)
 FREE = label(torch.tensor([1.0, 2.0]), raw=False)
@@ -230,7 +230,7 @@ def test_broadcast_must_not_be_raw():
 def test_a_call_outside_the_plan_is_refused(federation):
     """At run time the oracle allows what the dry run counted, in that order, and no more."""
     from coterie.cohort.oracle import CohortOracle
-    from coterie.streams import SeededStreams
+    from coterie.protocol.streams import SeededStreams
     from tests.helpers import experiment
 
     made = experiment(federation, FedAvg())

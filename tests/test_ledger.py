@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from coterie.errors import Problem
 from coterie.privacy.accountant import epsilon_of
-from coterie.privacy.audit import check_ledger
 from coterie.privacy.events import Event
-from coterie.privacy.filters import Spent, best_order
-from coterie.privacy.ledger import Identity, open_ledger, read_ledger
+from coterie.privacy.ledger.filters import Spent, best_order
+from coterie.privacy.ledger.ledger import Identity, open_ledger, read_ledger
+from coterie.privacy.ledger.verify import check_ledger
 from tests.books import DELTA, WHO, ledger, plan, spent
 
 
@@ -249,8 +249,8 @@ CHILD = """
 import sys, time
 from pathlib import Path
 from tests.books import WHO, plan
-from coterie.privacy.filters import Spent
-from coterie.privacy.ledger import open_ledger
+from coterie.privacy.ledger.filters import Spent
+from coterie.privacy.ledger.ledger import open_ledger
 book = open_ledger(Path(sys.argv[1]), WHO, (1e9, 1e-1))
 count = 0
 while True:
@@ -324,7 +324,7 @@ def test_a_full_disk_is_refused(tmp_path):
 
 
 def test_another_schema_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("coterie.privacy.ledger.SCHEMA", "coterie-ledger/0")
+    monkeypatch.setattr("coterie.privacy.ledger.ledger.SCHEMA", "coterie-ledger/0")
     book = ledger(tmp_path)
     monkeypatch.undo()
     with pytest.raises(Problem, match="is not of the schema coterie-ledger/1, but coterie-ledger/0"):

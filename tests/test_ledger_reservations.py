@@ -8,10 +8,10 @@ import pytest
 
 from coterie.errors import Problem
 from coterie.privacy.accountant import epsilon_of
-from coterie.privacy.audit import check_ledger
 from coterie.privacy.events import Event
-from coterie.privacy.filters import Spent, repeated
-from coterie.privacy.runplan import RunPlan
+from coterie.privacy.ledger.claim import RunPlan
+from coterie.privacy.ledger.filters import Spent, repeated
+from coterie.privacy.ledger.verify import check_ledger
 from tests.books import DELTA, ledger, plan, spent
 
 

@@ -11,12 +11,12 @@ from scipy import stats
 
 from coterie.errors import Problem
 from coterie.privacy.accountant import epsilon_of
-from coterie.privacy.audit import check_ledger
 from coterie.privacy.events import Event
-from coterie.privacy.filters import Spent
-from coterie.privacy.ledger import open_ledger
-from coterie.privacy.rows import NONE
-from coterie.privacy.runplan import RunPlan
+from coterie.privacy.ledger.claim import RunPlan
+from coterie.privacy.ledger.entries import NONE
+from coterie.privacy.ledger.filters import Spent
+from coterie.privacy.ledger.ledger import open_ledger
+from coterie.privacy.ledger.verify import check_ledger
 from tests.books import DELTA, WHO, plan
 from tests.test_audit import forge
 

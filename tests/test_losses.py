@@ -13,9 +13,9 @@ from scipy.special import ndtr
 
 from coterie.privacy import gaussian
 from coterie.privacy.accountant import interval
-from coterie.privacy.distribution import Distribution, distribution
 from coterie.privacy.events import Event
-from coterie.privacy.losses import Losses, composed, connected, rounded_down
+from coterie.privacy.pld.grid import Losses, composed, connected, rounded_down
+from coterie.privacy.pld.mechanisms import Distribution, distribution
 
 
 def by_library(events, step, adjacency, upper):

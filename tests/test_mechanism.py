@@ -14,12 +14,12 @@ import torch
 from scipy import stats
 from torch import nn
 
-from coterie.cohort.descend import Cohort, Settings, descend
+from coterie.cohort.dp_sgd import Cohort, Settings, descend
 from coterie.cohort.examples import Examples
 from coterie.cohort.sampling import coins
-from coterie.doors import Work, epochs_of_work
-from coterie.streams import SeededStreams
-from coterie.task import Task
+from coterie.protocol.doors import Work, epochs_of_work
+from coterie.protocol.streams import SeededStreams
+from coterie.tasks.task import Task
 
 
 class Offset(nn.Module):

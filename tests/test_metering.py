@@ -14,15 +14,16 @@ import torch
 from scipy import stats
 
 import coterie
-from coterie.checkpoint import Checkpoint, load, save
 from coterie.errors import Problem
-from coterie.keeping import Keeper
-from coterie.messages import pack
-from coterie.metering import EntropyStreams, identities, run_plans, secret_of
+from coterie.guard.checkpoint import Checkpoint, load, save
+from coterie.guard.claims import run_plans
+from coterie.guard.meter import EntropyStreams, identities, secret_of
+from coterie.guard.session import Keeper
 from coterie.methods import MRMTL, FedAvg, Local
-from coterie.privacy.audit import check_ledger
-from coterie.privacy.filters import Spent
-from coterie.state import State
+from coterie.privacy.ledger.filters import Spent
+from coterie.privacy.ledger.verify import check_ledger
+from coterie.protocol.messages import pack
+from coterie.protocol.state import State
 from tests.books import meter_of
 from tests.helpers import experiment
 
@@ -169,7 +170,7 @@ def test_secrets_are_made_once_for_their_owner_only(federation, tmp_path):
 
 
 def test_a_ledger_is_of_the_whole_silo_whatever_its_test_share(federation):
-    from coterie.federation import load
+    from coterie.data.federation import load
 
     sizes = {load("digits", silos=3, test=share).sizes for share in (0.2, 0.5)}
     whole = {tuple(identities(load("digits", silos=3, test=share), "digits")) for share in (0.2, 0.5)}
@@ -224,7 +225,7 @@ def test_two_trainings_at_once_on_ledgers_with_room_for_one(tmp_path):
         "[data]\nsilos = 3\n[train]\nrounds = 3\n[privacy]\nepsilon = 2.0\ndelta = 1e-4\n"
         '[[method]]\nname = "fedavg"\n'
     )
-    command = [sys.executable, "-m", "coterie.cli"]
+    command = [sys.executable, "-m", "coterie.cli.main"]
     opened = [*command, "ledger", "open", "c.toml", "--ledger", "kept", "--epsilon", "2", "--delta", "1e-4"]
     subprocess.run(opened, cwd=tmp_path, check=True, capture_output=True)
     both = [

@@ -9,19 +9,19 @@ import pytest
 import torch
 from torch import nn
 
+from coterie.cohort.gradients.choose import recorder, summer
 from coterie.cohort.select import mistakes
-from coterie.cohort.trial import recorder, summer
-from coterie.doors import Work
-from coterie.leaving import until_spent
-from coterie.messages import only
+from coterie.engines.simulation import simulate
+from coterie.experiment.statements import statement_of
 from coterie.methods import IFCA, MRMTL, Ditto, FedAvg, FineTune, Mocha, Then
-from coterie.methods.covariance import related
-from coterie.methods.projected import directions
-from coterie.plan import choice_noise
-from coterie.report.folder import statement_of
-from coterie.simulate import simulate
-from coterie.task import Task
-from coterie.training import check_device
+from coterie.methods.mocha import related
+from coterie.methods.pfa import directions
+from coterie.planning.plan import choice_noise
+from coterie.planning.training import check_device
+from coterie.planning.uniform_noise import until_spent
+from coterie.protocol.doors import Work
+from coterie.protocol.messages import only
+from coterie.tasks.task import Task
 from tests.gradient_modules import one_at_a_time
 from tests.helpers import call, experiment, refused, task_for, vectors
 

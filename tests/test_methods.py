@@ -8,9 +8,9 @@ from typing import ClassVar
 import pytest
 import torch
 
-from coterie.conformance import NotConforming, check_method
 from coterie.errors import Problem, Refused
 from coterie.methods import MRMTL, FedAvg, Local
+from coterie.testing import NotConforming, check_method
 from tests.helpers import UNSOUND_FOR_SILOS, every_method, title
 
 
@@ -133,7 +133,7 @@ def test_setting_sentence():
 
 
 def test_mean_is_weighted_by_declared_sizes():
-    from coterie.roster import Roster
+    from coterie.protocol.roster import Roster
 
     sizes = torch.tensor([1.0, 3.0], dtype=torch.float64)
     roster = Roster(("a", "b"), sizes, torch.ones(1, 2))

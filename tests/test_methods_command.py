@@ -7,15 +7,15 @@ import json
 import pytest
 import torch
 
-from coterie import methods_command
-from coterie.conformance import check_method
+from coterie.cli import methods as methods_command
+from coterie.cli.methods import BUDGETS, LAYERS, NUMBER, ROUNDS, amount, method_facts
 from coterie.errors import Refused
-from coterie.method import settings_of
 from coterie.methods import METHODS
-from coterie.methods_command import BUDGETS, LAYERS, NUMBER, ROUNDS, amount, method_facts
-from coterie.plan import make_plan
-from coterie.roster import Roster
-from coterie.training import Training
+from coterie.planning.plan import make_plan
+from coterie.planning.training import Training
+from coterie.protocol.roster import Roster
+from coterie.protocol.settings import settings_of
+from coterie.testing import check_method
 from tests.helpers import call, every_method
 
 MODEL = NUMBER * sum(LAYERS)

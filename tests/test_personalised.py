@@ -6,25 +6,26 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.build import make_methods
 from coterie.cohort.oracle import CohortOracle
 from coterie.cohort.select import mistakes
-from coterie.config import check
+from coterie.data.federation import from_table
+from coterie.data.sources.table import Table
 from coterie.errors import Problem
-from coterie.federation import from_table
-from coterie.method import HandOver
+from coterie.experiment.config.schema import check
+from coterie.experiment.from_config import make_methods
+from coterie.experiment.statements import statement_of
 from coterie.methods import IFCA, MRMTL, Ditto, FedAvg, FineTune, Local, Mocha, Then
-from coterie.methods.clustered import _refilled
-from coterie.methods.covariance import pulls
-from coterie.methods.covariance import related as relations
-from coterie.plan import choice_noise
+from coterie.methods.ifca import _refilled
+from coterie.methods.mocha import pulls
+from coterie.methods.mocha import related as relations
+from coterie.planning.plan import choice_noise
 from coterie.privacy.accountant import epsilon_of
 from coterie.privacy.events import Event
-from coterie.privacy.statement import text_of, verify
-from coterie.report.folder import statement_of
+from coterie.privacy.statement.statement import text_of
+from coterie.privacy.statement.verify import verify
+from coterie.protocol.method import HandOver
+from coterie.protocol.roster import Roster
 from coterie.report.statement_page import page
-from coterie.roster import Roster
-from coterie.sources.table import Table
 from tests.helpers import experiment, refused, vectors
 
 FREE = {"epsilon": float("inf"), "rounds": 4}

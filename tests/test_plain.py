@@ -12,19 +12,22 @@ from hypothesis import strategies as st
 from torch import nn
 
 from coterie._threads import at_once
-from coterie.cohort import descend as descent
-from coterie.cohort import kernels, plain, steps, trial
-from coterie.cohort.descend import Cohort, Settings, descend
+from coterie.cohort import dp_sgd as descent
+from coterie.cohort import sgd as plain
+from coterie.cohort.compiled import kernels
+from coterie.cohort.compiled import walk as steps
+from coterie.cohort.dp_sgd import Cohort, Settings, descend
 from coterie.cohort.examples import Examples
-from coterie.cohort.plain import Room, bytes_of_sums, room_for
-from coterie.cohort.pooling import Pooling, is_tiled
+from coterie.cohort.gradients import choose as trial
+from coterie.cohort.gradients.choose import stages, summer
+from coterie.cohort.gradients.layers import Pooling, is_tiled
 from coterie.cohort.sampling import Batches
-from coterie.cohort.trial import stages, summer
-from coterie.doors import Work
+from coterie.cohort.sgd import Room, bytes_of_sums, room_for
 from coterie.methods import MRMTL, FedAvg
-from coterie.participation import Participation
-from coterie.streams import SeededStreams
-from coterie.task import Task, make_task
+from coterie.planning.schedule import Participation
+from coterie.protocol.doors import Work
+from coterie.protocol.streams import SeededStreams
+from coterie.tasks.task import Task, make_task
 from tests.gradient_modules import MODULES, ZeroHead, one_at_a_time, setup
 from tests.helpers import experiment, task_for, vectors
 from tests.measured import reference_of
@@ -70,8 +73,10 @@ def test_the_quick_sums_are_used_where_they_may_be():
     """Else the built-in models would be slow without anybody noticing."""
     for model in ("linear", "mlp", "cnn"):
         task = make_task(model, shape=(28, 28), classes=10)
-        assert summer(task).__module__ == "coterie.cohort.sequence"
-    assert summer(Task(ZeroHead, "cross-entropy", (6,), 3)).__module__ != "coterie.cohort.sequence"
+        assert summer(task).__module__ == "coterie.cohort.gradients.sequential"
+    assert (
+        summer(Task(ZeroHead, "cross-entropy", (6,), 3)).__module__ != "coterie.cohort.gradients.sequential"
+    )
 
 
 @pytest.fixture

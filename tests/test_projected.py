@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.division import public_silos
-from coterie.messages import addressed, bytes_of, only, pack, unpack
-from coterie.metering import run_plans
+from coterie.guard.claims import run_plans
 from coterie.methods import PFA, FedAvg, Local, PFAPlus, RandomProjection, WeiAvg
-from coterie.methods.projected import coordinates, directions, expand
-from coterie.participation import Participation, schedule
-from coterie.roster import Roster
+from coterie.methods.pfa import coordinates, directions, expand
+from coterie.methods.public_silos import public_silos
+from coterie.planning.schedule import Participation, schedule
+from coterie.protocol.messages import addressed, bytes_of, only, pack, unpack
+from coterie.protocol.roster import Roster
 from tests.helpers import experiment, reference_vectors, refused, vectors
 
 LAYERS = (5, 3)

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from coterie.errors import Problem
-from coterie.privacy import accountant, published
+from coterie.privacy import accountant
 from coterie.privacy.calibration import Target, noise_for
 from coterie.privacy.events import Event
-from coterie.privacy.published import Dual, Published, published_for, warning
+from coterie.privacy.published import formulas as published
+from coterie.privacy.published.formulas import Dual, Published, published_for, warning
 from coterie.privacy.tradeoff import gaussian_curve
 
 PFA = (8 / 1200, 8000, 1e-5)  # batch 8 of 1,200 examples; .8 of 100 rounds of 100 steps

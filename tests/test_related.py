@@ -9,18 +9,18 @@ import pytest
 import torch
 from scipy import stats
 
-from coterie import merging
-from coterie.conformance import check_method
-from coterie.experiment import Experiment
-from coterie.merging import MergingRoster, clipped_sum
+from coterie.cohort import merging
+from coterie.cohort.merging import MergingRoster, clipped_sum
+from coterie.engines.simulation import simulate
+from coterie.experiment.experiment import Experiment
 from coterie.methods import MRMTL, PPSGD, FedAvg, Joint, Local, Related
-from coterie.participation import Participation
+from coterie.methods.relations import Relations, alike, read_relations
+from coterie.planning.schedule import Participation
+from coterie.planning.training import Training
 from coterie.privacy.budget import Privacy
-from coterie.relations import Relations, alike, read_relations
-from coterie.roster import Merge, Roster
-from coterie.simulate import simulate
-from coterie.streams import SeededStreams
-from coterie.training import Training
+from coterie.protocol.roster import Merge, Roster
+from coterie.protocol.streams import SeededStreams
+from coterie.testing import check_method
 from tests.helpers import call, refused, task_for, vectors
 from tests.measured import CHANCE, reference_of
 

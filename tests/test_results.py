@@ -11,10 +11,10 @@ from rich.console import Console
 
 import coterie
 from coterie.errors import Problem
-from coterie.messages import pack, unpack
+from coterie.experiment.result import file_names
+from coterie.protocol.messages import pack, unpack
+from coterie.protocol.tree import concatenate, leaves, map_leaves
 from coterie.report.tables import MOST_METHODS, silo_table
-from coterie.result import file_names
-from coterie.tree import concatenate, leaves, map_leaves
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,13 @@ from typing import ClassVar
 import pytest
 import torch
 
-from coterie.checkpoint import digest_of
-from coterie.dry_run import dry_run
 from coterie.errors import Refused
-from coterie.labels import Labelling, label, seal
+from coterie.guard.checkpoint import digest_of
 from coterie.methods import Dual
-from coterie.roster import Roster
-from coterie.state import State
+from coterie.planning.dry_run import dry_run
+from coterie.planning.taint import Labelling, label, seal
+from coterie.protocol.roster import Roster
+from coterie.protocol.state import State
 
 ROSTER = Roster(tuple("abc"), torch.ones(3, dtype=torch.float64), torch.ones(1, 3))
 

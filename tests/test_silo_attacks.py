@@ -9,21 +9,22 @@ from typing import ClassVar
 import pytest
 import torch
 
+from coterie.cohort.merging import MergingRoster
 from coterie.errors import Problem, Refused
-from coterie.experiment import Experiment
-from coterie.merging import MergingRoster
+from coterie.experiment.experiment import Experiment
+from coterie.experiment.statements import statement_of
 from coterie.methods import MRMTL, FedAvg, Related, Then
-from coterie.participation import Participation
+from coterie.methods.relations import Relations
+from coterie.planning.schedule import Participation
+from coterie.planning.training import Training
 from coterie.privacy.budget import Privacy
-from coterie.privacy.published_merges import merge_warnings
-from coterie.privacy.statement import HIDDEN, checksum, text_of, verify
-from coterie.privacy.whole_silo import Merges
-from coterie.relations import Relations
-from coterie.report.folder import statement_of
+from coterie.privacy.merges import Merges
+from coterie.privacy.published.merges import merge_warnings
+from coterie.privacy.statement.statement import HIDDEN, checksum, text_of
+from coterie.privacy.statement.verify import verify
+from coterie.protocol.roster import Merge, Roster
+from coterie.protocol.streams import SeededStreams
 from coterie.report.statement_page import page
-from coterie.roster import Merge, Roster
-from coterie.streams import SeededStreams
-from coterie.training import Training
 from tests.helpers import task_for, vectors
 
 

@@ -12,17 +12,18 @@ import pytest
 import torch
 from scipy import stats
 
-from coterie.keeping import Keeper
-from coterie.merging import MergingRoster
-from coterie.metering import make_meter
+from coterie.cohort.merging import MergingRoster
+from coterie.experiment.statements import statement_of
+from coterie.guard.meter import make_meter
+from coterie.guard.session import Keeper
 from coterie.methods import MRMTL, FedAvg, Related
-from coterie.participation import Participation
-from coterie.privacy.audit import check_ledger
-from coterie.privacy.statement import text_of, verify
-from coterie.privacy.whole_silo import Merges
-from coterie.report.folder import statement_of
-from coterie.roster import Merge, Roster
-from coterie.streams import SeededStreams
+from coterie.planning.schedule import Participation
+from coterie.privacy.ledger.verify import check_ledger
+from coterie.privacy.merges import Merges
+from coterie.privacy.statement.statement import text_of
+from coterie.privacy.statement.verify import verify
+from coterie.protocol.roster import Merge, Roster
+from coterie.protocol.streams import SeededStreams
 from tests.helpers import call, refused, vectors
 from tests.measured import reference_of
 from tests.test_related import related_to

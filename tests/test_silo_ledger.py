@@ -11,22 +11,23 @@ import torch
 from scipy import stats
 
 import coterie
-from coterie.entropy import EntropyStreams
+from coterie.cohort.merging import MergingRoster
 from coterie.errors import Problem
-from coterie.experiment import Experiment
-from coterie.keeping import Keeper
-from coterie.merging import MergingRoster
-from coterie.metering import make_meter, run_plans
+from coterie.experiment.experiment import Experiment
+from coterie.guard.claims import run_plans
+from coterie.guard.meter import make_meter
+from coterie.guard.secret_streams import EntropyStreams
+from coterie.guard.session import Keeper
 from coterie.methods import MRMTL, FedAvg, Local, Related
-from coterie.participation import Participation
+from coterie.methods.relations import Relations
+from coterie.planning.schedule import Participation
+from coterie.planning.training import Training
 from coterie.privacy.accountant import epsilon_of
-from coterie.privacy.audit import check_ledger
 from coterie.privacy.budget import Privacy
 from coterie.privacy.events import Event
-from coterie.privacy.filters import Spent
-from coterie.privacy.rows import NONE
-from coterie.relations import Relations
-from coterie.training import Training
+from coterie.privacy.ledger.entries import NONE
+from coterie.privacy.ledger.filters import Spent
+from coterie.privacy.ledger.verify import check_ledger
 from tests.helpers import task_for
 from tests.measured import CHANCE, federation_of
 

@@ -8,18 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from coterie.cli.statement import verify_statement
 from coterie.errors import Problem
-from coterie.keeping import Keeper
-from coterie.metering import make_meter
+from coterie.experiment.statements import statement_of
+from coterie.guard.meter import make_meter
+from coterie.guard.session import Keeper
 from coterie.methods import MRMTL, FedAvg
-from coterie.participation import Participation
+from coterie.planning.schedule import Participation
 from coterie.privacy.accountant import epsilon_of
 from coterie.privacy.events import Event
-from coterie.privacy.ledger import read_ledger
-from coterie.privacy.statement import EXAMPLES_APART, HIDDEN, METERED, SEES_ALL, checksum, text_of, verify
-from coterie.privacy.whole_silo import Merges
-from coterie.privacy_commands import verify_statement
-from coterie.report.folder import statement_of
+from coterie.privacy.ledger.ledger import read_ledger
+from coterie.privacy.merges import Merges
+from coterie.privacy.statement.statement import EXAMPLES_APART, HIDDEN, METERED, SEES_ALL, checksum, text_of
+from coterie.privacy.statement.verify import verify
 from coterie.report.statement_page import page
 from tests.helpers import call, experiment
 from tests.test_silo_ledger import DRAWS, interrupted, protected, silent, tossed

@@ -12,22 +12,23 @@ import pytest
 import torch
 from scipy import stats
 
-from coterie import merging
+from coterie.cohort import merging
+from coterie.cohort.merging import MergingRoster, clipped_sum
 from coterie.errors import Problem, Refused
-from coterie.experiment import Experiment
-from coterie.merging import MergingRoster, clipped_sum
+from coterie.experiment.experiment import Experiment
+from coterie.experiment.statements import statement_of
 from coterie.methods import IFCA, MRMTL, PFA, Ditto, FedAvg, FedProx, Local, MRMTLAuto
-from coterie.participation import Participation
+from coterie.planning.schedule import Participation
+from coterie.planning.training import Training
 from coterie.privacy.accountant import epsilon, epsilon_of
 from coterie.privacy.budget import Privacy
 from coterie.privacy.events import Event
-from coterie.privacy.statement import text_of, verify
-from coterie.privacy.whole_silo import Merges
-from coterie.report.folder import statement_of
+from coterie.privacy.merges import Merges
+from coterie.privacy.statement.statement import text_of
+from coterie.privacy.statement.verify import verify
+from coterie.protocol.roster import Merge, Roster
+from coterie.protocol.streams import SeededStreams
 from coterie.report.statement_page import page
-from coterie.roster import Merge, Roster
-from coterie.streams import SeededStreams
-from coterie.training import Training
 from tests.helpers import refused, task_for, vectors
 from tests.measured import CHANCE, federation_of, reference_of
 
@@ -282,7 +283,7 @@ def test_without_privacy_and_without_uploads(federation):
     ],
 )
 def test_forged_statements_are_found(federation, place, value):
-    from coterie.privacy.statement import checksum
+    from coterie.privacy.statement.statement import checksum
 
     forged = json.loads(json.dumps(statement_for(federation)))
     at = forged

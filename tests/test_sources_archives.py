@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coterie.federation import load
+from coterie.data.federation import load
 from tests.helpers import refused
 from tests.source_files import archive, read
 

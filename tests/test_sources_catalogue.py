@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from coterie.federation import from_table, load
-from coterie.sources.catalogue import data_folder, entries, find_table
+from coterie.data.federation import from_table, load
+from coterie.data.sources.catalogue import data_folder, entries, find_table
 from tests.helpers import refused
 from tests.source_files import archive, cell, leaf_text, read, write_har, write_idx, written
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from coterie.federation import load
+from coterie.data.federation import load
 from tests.helpers import refused
 from tests.source_files import FRAME, read, written
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coterie.federation import load
-from coterie.sources.catalogue import find_table
+from coterie.data.federation import load
+from coterie.data.sources.catalogue import find_table
 from tests.helpers import refused
 from tests.source_files import IMAGES, LABELS, idx_bytes, leaf_text, read, write_har, write_idx
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from coterie.federation import load
-from coterie.sources import matlab
+from coterie.data.federation import load
+from coterie.data.sources import matlab
 from tests.helpers import refused
 from tests.source_files import cell, read
 

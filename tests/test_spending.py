@@ -8,16 +8,16 @@ import json
 import pytest
 import torch
 
-from coterie.build import methods_of
-from coterie.doors import Work
-from coterie.leaving import affordable, until_spent
-from coterie.metering import run_plans
+from coterie.experiment.from_config import methods_of
+from coterie.guard.claims import run_plans
 from coterie.methods import IFCA, MRMTL, PFA, FedAvg, FineTune, MRMTLAuto, WeiAvg
-from coterie.participation import Participation
+from coterie.planning.schedule import Participation
+from coterie.planning.uniform_noise import affordable, until_spent
 from coterie.privacy.accountant import epsilon
 from coterie.privacy.events import Event
-from coterie.privacy.published import pfa_noise
-from coterie.privacy.runplan import RunPlan
+from coterie.privacy.ledger.claim import RunPlan
+from coterie.privacy.published.formulas import pfa_noise
+from coterie.protocol.doors import Work
 from tests.helpers import experiment, reference_vectors, refused, vectors
 
 BUDGETS = {"each": [2.0, 3.0, 4.0]}

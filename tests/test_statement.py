@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from coterie.cli.statement import verify_statement
 from coterie.errors import Problem
 from coterie.privacy.accountant import epsilon_of
 from coterie.privacy.events import Event
-from coterie.privacy.schema import check_shape
-from coterie.privacy.statement import Door, best_trial, checksum, kept_numbers, statement, text_of, verify
+from coterie.privacy.statement.schema import check_shape
+from coterie.privacy.statement.statement import Door, best_trial, checksum, kept_numbers, statement, text_of
+from coterie.privacy.statement.verify import verify
 from coterie.privacy.tuning import COVERED
-from coterie.privacy_commands import verify_statement
 from coterie.report.statement_page import page
 from tests.helpers import call
 

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from coterie.checkpoint import load
 from coterie.errors import Problem
-from coterie.keeping import Keeper
+from coterie.guard.checkpoint import load
+from coterie.guard.interrupts import after_the_round, undisturbed
+from coterie.guard.session import Keeper
 from coterie.methods import MRMTL, FedAvg
-from coterie.privacy.audit import check_ledger
-from coterie.privacy.filters import Spent
-from coterie.privacy.ledger import Ledger, read_ledger
-from coterie.stopping import after_the_round, undisturbed
+from coterie.privacy.ledger.filters import Spent
+from coterie.privacy.ledger.ledger import Ledger, read_ledger
+from coterie.privacy.ledger.verify import check_ledger
 from tests.books import ledger as book
 from tests.books import meter_of, plan, spent
 from tests.helpers import experiment
@@ -322,7 +322,7 @@ def test_a_metered_run_stopped_by_control_c_costs_what_was_planned(tmp_path):
         '[[method]]\nname = "fedavg"\n'
     )
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "coterie.cli"]
+    command = [sys.executable, "-m", "coterie.cli.main"]
     run = [*command, "run", "c.toml", "--ledger", "kept", "--out", "out"]
     opened = [*command, "ledger", "open", "c.toml", "--ledger", "kept", "--epsilon", "2", "--delta", "1e-4"]
     subprocess.run(opened, cwd=tmp_path, env=environment, check=True, capture_output=True)

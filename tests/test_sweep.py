@@ -12,19 +12,9 @@ import torch
 
 from coterie.cohort.examples import stack
 from coterie.cohort.score import score
-from coterie.config import Tuning
 from coterie.errors import Problem
-from coterie.metering import make_meter
-from coterie.methods import FedAvg
-from coterie.privacy.accountant import epsilon_of
-from coterie.privacy.audit import check_ledger
-from coterie.privacy.calibration import Target, noise_for
-from coterie.privacy.events import Event
-from coterie.privacy.statement import checksum, text_of, verify
-from coterie.privacy.trials import Trials, chance_above
-from coterie.privacy.tuning import chosen_epsilon, noise_for_tuning, server_epsilon
-from coterie.report.statement_page import page
-from coterie.sweep import (
+from coterie.experiment.config.schema import Tuning
+from coterie.experiment.sweep import (
     Sweep,
     best_of,
     check_sweep,
@@ -34,6 +24,17 @@ from coterie.sweep import (
     trials_of,
     tuned_plan,
 )
+from coterie.guard.meter import make_meter
+from coterie.methods import FedAvg
+from coterie.privacy.accountant import epsilon_of
+from coterie.privacy.calibration import Target, noise_for
+from coterie.privacy.events import Event
+from coterie.privacy.ledger.verify import check_ledger
+from coterie.privacy.statement.statement import checksum, text_of
+from coterie.privacy.statement.verify import verify
+from coterie.privacy.trials import Trials, chance_above
+from coterie.privacy.tuning import chosen_epsilon, noise_for_tuning, server_epsilon
+from coterie.report.statement_page import page
 from tests.helpers import call, experiment, refused
 
 CONFIG = """
@@ -222,7 +223,7 @@ def test_a_metered_sweep_charges_both_rows_and_goes_on_with_the_same_draw(file, 
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("coterie.sweep_command.noised_scores", broken)
+        patch.setattr("coterie.cli.sweep.noised_scores", broken)
         assert (
             call(monkeypatch, capsys, "sweep", "c.toml", "--ledger", "kept", "--out", "out", *most)[0] == 130
         )
@@ -267,7 +268,7 @@ def test_a_ledger_that_could_not_pay_for_the_most_is_refused_before_anything_is_
 
 @pytest.mark.parametrize("drawn", [(), (0,) * 31], ids=["none", "too many"])
 def test_no_trial_is_an_outcome_that_is_charged(file, monkeypatch, capsys, drawn):
-    monkeypatch.setattr("coterie.sweep_command.draw", lambda *_: drawn)
+    monkeypatch.setattr("coterie.cli.sweep.draw", lambda *_: drawn)
     call(
         monkeypatch,
         capsys,

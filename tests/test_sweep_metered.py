@@ -5,14 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 
-from coterie import checkpoint
-from coterie.keeping import Keeper
-from coterie.metering import EntropyStreams, make_meter, open_ledgers
-from coterie.privacy.filters import charge
-from coterie.privacy.statement import text_of, verify
-from coterie.privacy_commands import verify_statement
-from coterie.sweep import noised_scores, tuned_plan
-from coterie.sweep_command import _statement
+from coterie.cli.statement import verify_statement
+from coterie.cli.sweep import _statement
+from coterie.experiment.sweep import noised_scores, tuned_plan
+from coterie.guard import checkpoint
+from coterie.guard.meter import EntropyStreams, make_meter, open_ledgers
+from coterie.guard.session import Keeper
+from coterie.privacy.ledger.filters import charge
+from coterie.privacy.statement.statement import text_of
+from coterie.privacy.statement.verify import verify
 from tests.helpers import call
 from tests.test_sweep import file as file
 from tests.test_sweep import made_sweep
@@ -42,7 +43,7 @@ def test_trials_are_drawn_after_they_were_charged_and_from_that_row(federation, 
 
 
 def test_a_draw_that_was_changed_is_refused(file, monkeypatch, capsys):
-    monkeypatch.setattr("coterie.sweep_command.train_one", interrupted)
+    monkeypatch.setattr("coterie.cli.sweep.train_one", interrupted)
     assert call(monkeypatch, capsys, "sweep", "c.toml", "--out", "out")[0] == 130
     path = file.parent / "out/draw.json"
     kept = path.read_text()
@@ -73,7 +74,7 @@ def test_repeated_rounds_of_a_sweep_are_in_the_statement(federation, tmp_path):
         real(*arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("coterie.keeping.save", dies)
+        patch.setattr("coterie.guard.session.save", dies)
         with pytest.raises(KeyboardInterrupt):
             made.train(plan, keeper=keeper)
     again = make_meter(tmp_path, federation, "made up", [None] * 3)

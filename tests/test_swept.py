@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from coterie.experiment.result import Result, RunRecord, SiloRecord
 from coterie.report.plot import draw
-from coterie.report.swept import lines_over, markdown, swept_key
-from coterie.result import Result, RunRecord, SiloRecord
+from coterie.report.summary import lines_over, markdown, swept_key
 
 
 def run(method, score, seed=0, **settings):

@@ -7,8 +7,9 @@ import torch
 from torch import nn
 
 from coterie.errors import Problem
-from coterie.models import MODELS
-from coterie.task import Layout, Task, make_task
+from coterie.tasks.layout import Layout
+from coterie.tasks.models import MODELS
+from coterie.tasks.task import Task, make_task
 
 
 class SubtractsMean(nn.Module):

@@ -12,7 +12,7 @@ from scipy import stats
 from coterie.errors import Problem
 from coterie.privacy import accountant, tradeoff
 from coterie.privacy.events import Event
-from coterie.privacy.published import central_limit_mu, sampled_curve
+from coterie.privacy.published.formulas import central_limit_mu, sampled_curve
 from coterie.privacy.tradeoff import CERTIFIED, TradeOff, certified_curve, gaussian_curve, misses, supported
 from coterie.report.tradeoff_plot import draw_tradeoff, noise_panel
 

@@ -9,13 +9,13 @@ import torch
 
 from coterie.cohort.fisher import fisher
 from coterie.cohort.imitation import divergence
-from coterie.conformance import check_method
 from coterie.errors import Refused
-from coterie.experiment import Experiment
+from coterie.experiment.experiment import Experiment
 from coterie.methods import MRMTL, FedAvg, FineTune, Local, Then, Tune
-from coterie.participation import Participation
+from coterie.planning.schedule import Participation
+from coterie.planning.training import Training
 from coterie.privacy.budget import Privacy
-from coterie.training import Training
+from coterie.testing import check_method
 from tests.helpers import experiment, reference_vectors, refused, task_for, vectors
 from tests.measured import reference_of
 
@@ -162,7 +162,7 @@ def test_squared_gradients_of_a_cnn():
 
 def test_two_targets_are_refused(classes):
     from coterie.cohort.oracle import CohortOracle
-    from coterie.streams import SeededStreams
+    from coterie.protocol.streams import SeededStreams
 
     made = made_of(classes, Local())
     oracle = CohortOracle(made.cohort(made.plan()), SeededStreams(((0, 0),)), 0, ("descend",), at_home=True)

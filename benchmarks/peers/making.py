@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import writers
-from coterie.doors import epochs_of_work
-from coterie.models import cnn
-from coterie.participation import Participation, schedule
+from coterie.planning.schedule import Participation, schedule
+from coterie.protocol.doors import epochs_of_work
+from coterie.tasks.models import cnn
 
 from . import job as jobs
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..federation import Federation
+from ..data.federation import Federation
 
 
 @dataclass(frozen=True, eq=False)

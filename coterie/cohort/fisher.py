@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .descend import Cohort
-from .gradients import rows_within
+from .dp_sgd import Cohort
+from .gradients.choose import recorder
+from .gradients.clipping import rows_within
 from .sampling import WIDE, rows_of
-from .trial import recorder
 
 
 def fisher(cohort: Cohort, vectors: Tensor, present: Tensor | None = None) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from ..errors import Problem
-from ..task import Task
+from ..tasks.task import Task
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from ..errors import Refused
-from ..method import PerRun, per_run
-from ..oracle import CERTIFIES_NOTHING, DUAL_AT_HOME, FISHER, Oracle, dual_door
-from ..streams import Streams
-from .descend import Cohort
-from .descend import descend as cohort_descend
-from .duals import Asked, solve_apart
+from ..protocol.oracle import CERTIFIES_NOTHING, DUAL_AT_HOME, FISHER, Oracle, dual_door
+from ..protocol.settings import PerRun, per_run
+from ..protocol.streams import Streams
+from .dp_sgd import Cohort
+from .dp_sgd import descend as cohort_descend
+from .dual.sampled import Asked, solve_apart
+from .dual.sdca import solve_in_turn
 from .fisher import fisher as cohort_fisher
-from .in_turn import solve_in_turn
 from .select import select as cohort_select
 
 

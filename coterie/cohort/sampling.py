@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..doors import Work
+from ..protocol.doors import Work
 
 WIDTH = 4
 WIDE = 8

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from ..task import Task
+from ..tasks.task import Task
 from .examples import Examples
-from .gradients import rows_within
+from .gradients.clipping import rows_within
 from .sampling import WIDE, rows_of
 
 WIDEST = 4 * WIDE

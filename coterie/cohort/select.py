@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..streams import Streams
-from .descend import Cohort
+from ..protocol.streams import Streams
+from .dp_sgd import Cohort
 from .score import score
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..task import Layout
+from ..tasks.layout import Layout
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from ..method import Method
-from .additive import PPSGD
-from .automatic import AUTO, MRMTLAuto
-from .averaging import FedAvg, FedProx
-from .chain import FineTune, Then
-from .clustered import IFCA
-from .covariance import Mocha
+from ..protocol.method import Method
 from .ditto import Ditto
 from .dual import Dual
+from .fedavg import FedAvg, FedProx
 from .heads import Heads
+from .ifca import IFCA
 from .local import Local
-from .mean_regularised import MRMTL
-from .projected import PFA, PFAPlus, RandomProjection, WeiAvg
+from .mocha import Mocha
+from .mr_mtl import MRMTL
+from .mr_mtl_auto import AUTO, MRMTLAuto
+from .pfa import PFA, PFAPlus, RandomProjection, WeiAvg
+from .pp_sgd import PPSGD
 from .related import Joint, Related
+from .then import FineTune, Then
 from .tune import Tune
 
 METHODS: dict[str, type[Method]] = {

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
-from ..method import Method, PerRun, Start, setting
-from ..roster import Roster
+from ..protocol.method import Method, Start
+from ..protocol.roster import Roster
+from ..protocol.settings import PerRun, setting
 
 if TYPE_CHECKING:
-    from ..oracle import Oracle
+    from ..protocol.oracle import Oracle
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,11 +16,12 @@ import torch
 from torch import Tensor
 
 from ..errors import Problem
-from ..method import LearnedRelations, Method, PerRun, Start, per_run, setting
-from ..roster import Roster
+from ..protocol.method import LearnedRelations, Method, Start
+from ..protocol.roster import Roster
+from ..protocol.settings import PerRun, per_run, setting
 
 if TYPE_CHECKING:
-    from ..oracle import Oracle
+    from ..protocol.oracle import Oracle
 
 FLOOR = 1e-3  # of the largest eigenvalue of Omega: relations that were lost may come back
 LEAST = 1e-9  # of lam and beta: smaller ones are nothing in float32

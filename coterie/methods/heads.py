@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 
 from ..errors import Problem, nearest
-from ..method import Method, Start, setting
-from ..roster import Roster
+from ..protocol.method import Method, Start
+from ..protocol.roster import Roster
+from ..protocol.settings import setting
 
 if TYPE_CHECKING:
-    from ..oracle import Oracle
+    from ..protocol.oracle import Oracle
 
 State = dict[str, Tensor]
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
-from ..method import Method, Start
-from ..roster import Roster
+from ..protocol.method import Method, Start
+from ..protocol.roster import Roster
 
 if TYPE_CHECKING:
-    from ..oracle import Oracle
+    from ..protocol.oracle import Oracle
 
 
 @dataclass(frozen=True, kw_only=True)

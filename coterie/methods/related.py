@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
-from ..method import Method, PerRun, Start, per_run, setting
-from ..relations import Relations, alike, read_relations, relations_problem
-from ..roster import Roster
+from ..protocol.method import Method, Start
+from ..protocol.roster import Roster
+from ..protocol.settings import PerRun, per_run, setting
+from .relations import Relations, alike, read_relations, relations_problem
 
 if TYPE_CHECKING:
-    from ..oracle import Oracle
+    from ..protocol.oracle import Oracle
 
 State = dict[str, Tensor]
 

@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from . import gaussian
-from .distribution import distribution
 from .events import Event, check_adjacency, check_delta, joined
+from .pld.mechanisms import distribution
 
 ADJACENCY = "zero-out"
 POINTS = 5_000

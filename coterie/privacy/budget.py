@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..errors import Problem, nearest
+from .merges import PLACES
 from .preferences import check_preference, draw_budgets
-from .whole_silo import PLACES
 
 UNITS = ("example", "silo")
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from ..errors import Problem
 from .accountant import ADJACENCY, epsilon, epsilon_of
+from .cache import Kept
 from .events import Event, check_delta, grouped
 from .gaussian import estimate_noise
-from .kept import Kept
 
 MOST_NOISE = 1e6
 LEAST_NOISE = 1e-3

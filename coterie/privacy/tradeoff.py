@@ -20,8 +20,8 @@ from scipy.special import ndtr, ndtri
 
 from ..errors import Problem
 from .accountant import ADJACENCY, LEAST_NOISE, TIGHT_POINTS, interval, renyi_epsilon, rounding
-from .distribution import distribution
 from .events import Event, check_adjacency, joined
+from .pld.mechanisms import distribution
 
 Array = NDArray[np.float64]
 CERTIFIED = "certified"

@@ -21,8 +21,8 @@ import numpy as np
 from ..errors import Problem
 from .accountant import ADJACENCY, LEAST_NOISE, ORDERS, epsilon_of, interval, renyi_curve, rounding
 from .calibration import MOST_NOISE, SLACK, Calibrated, Target, next_guess, noise_for
-from .distribution import distribution
 from .events import Event, check_adjacency, check_delta, joined
+from .pld.mechanisms import distribution
 from .trials import Trials, chance_above, check_count, decay_of, shape_of
 
 PROFILE_POINTS = 1_000  # of the excess, which needs less than the epsilon it is added to

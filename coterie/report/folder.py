@@ -6,10 +6,8 @@ Each file is written beside its place and moved there, so a folder never holds h
 from __future__ import annotations
 
 import json
-import math
 import os
 import tempfile
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,17 +15,15 @@ from typing import Any
 
 from torch import Tensor
 
-from ..config import Config
-from ..doors import SAMPLED
+from .._json import finite
 from ..errors import Problem
-from ..experiment import Experiment
-from ..jsonable import finite
-from ..metering import Account, Meter, run_plans
-from ..plan import Plan
-from ..privacy.kept import Kept
-from ..privacy.statement import Door, kept_numbers, merge_door, statement, text_of
-from ..result import Result, RunRecord, SiloRecord, file_names, save_vector
-from ..silo_metering import merges_done
+from ..experiment.config.schema import Config
+from ..experiment.experiment import Experiment
+from ..experiment.result import Result, RunRecord, SiloRecord, file_names, save_vector
+from ..experiment.statements import published_facts, statement_of
+from ..guard.meter import Meter
+from ..planning.plan import Plan
+from ..privacy.statement.statement import kept_numbers, text_of
 from .statement_page import page
 
 
@@ -120,7 +116,7 @@ class Folder:
     def save(self, result: Result, complete: bool) -> None:
         """Write the plot (of what is complete), the table and `result.json`, which comes last."""
         from .plot import draw
-        from .swept import markdown
+        from .summary import markdown
 
         if complete:
             write(self.path / "plot.png", lambda place: draw(result, place))
@@ -166,125 +162,6 @@ class Folder:
         place = self.path / "relations" / f"{label}.json"
         write_json(place, relations_facts(omega, names))
         write(place.with_suffix(".png"), lambda at: draw_relations(omega, names, label, at))
-
-
-def published_facts(statement: dict[str, Any]) -> dict[str, Any]:
-    """Give what papers' formulas say of a statement's events, and where that is too little."""
-    found = {one["paper"]: one["epsilon"] for one in statement["published"]}
-    return {"epsilon": found, "warnings": statement["warnings"]}
-
-
-def statement_of(
-    experiment: Experiment,
-    plan: Plan,
-    run: int,
-    k: int,
-    meter: Meter | None = None,
-    kept: Kept | None = None,
-) -> dict[str, Any]:
-    """Give the statement of one silo in one run."""
-    silo = plan.silos[run][k]
-    if silo.merges is not None:
-        return silo_statement(experiment, plan, run, k, meter, kept)
-    asked = run_plans(experiment.method.name, plan, k)[run]
-    account = Account(
-        asked.events(0, asked.rounds), silo.epsilon, silo.delta, silo.budget, ((0, asked.rounds),), None
-    )
-    if meter is not None:
-        account = meter.account(k, run)
-    return statement_for(experiment, plan, run, k, account, asked.seen, kept=kept)
-
-
-def silo_statement(
-    experiment: Experiment, plan: Plan, run: int, k: int, meter: Meter | None, kept: Kept | None
-) -> dict[str, Any]:
-    """Give the statement of a whole silo in one run, from the plan or, if it was metered, from its ledger."""
-    silo = plan.silos[run][k]
-    merges, epsilon, delta = silo.merges, 0.0, silo.delta
-    budget, facts = silo.budget if math.isfinite(silo.budget) else silo.epsilon, None
-    if meter is not None:
-        _, epsilon, delta, budget, rounds, facts = meter.account(k, run)
-        merges = merges_done(plan, run, k, rounds)
-    assert merges is not None
-    return statement(
-        silo=silo.name,
-        method=experiment.method.title,
-        settings=experiment.variants[experiment.keys[run][1]].shown,
-        size=silo.work.size,
-        doors=merge_door(merges),
-        events=merges.strongest(),
-        seen=(),
-        budget=budget,
-        delta=delta,
-        not_covered=experiment.not_covered(run, k),
-        charged=epsilon,
-        ledger=facts,
-        kept=kept,
-        merges=merges,
-    )
-
-
-def statement_for(
-    experiment: Experiment,
-    plan: Plan,
-    run: int,
-    k: int,
-    account: Account,
-    seen: tuple[str, ...],
-    tuning: dict[str, Any] | None = None,
-    scored: bool = False,
-    kept: Kept | None = None,
-) -> dict[str, Any]:
-    """Give the statement of one silo from its account; `scored` if it releases scores.
-
-    How often doors were opened is counted from the dry run, not from the events.
-    """
-    silo = plan.silos[run][k]
-    trials = 1 if tuning is None else tuning["ran"]
-    rounds = [number for first, last in account.rounds for number in range(first, last)]
-    scores = trials * rounds.count(len(plan.counts.calls) - 1) if scored else 0
-    tests = len(experiment.federation.silos[k].test_y)
-    doors = [
-        *opened_doors(plan, run, k, rounds, trials, float(experiment.clip[run, k])),
-        Door("score", scores, 1, "all test examples", 1.0, tests, 1.0),
-    ]
-    return statement(
-        silo=silo.name,
-        method=experiment.method.title,
-        settings=experiment.variants[experiment.keys[run][1]].shown,
-        size=silo.work.size,
-        doors=[door for door in doors if door.calls],
-        events=account.events,
-        seen=seen,
-        budget=account.budget,
-        delta=account.delta,
-        not_covered=experiment.not_covered(run, k),
-        charged=account.epsilon,
-        ledger=account.facts,
-        tuning=tuning,
-        kept=kept,
-    )
-
-
-def opened_doors(plan: Plan, run: int, k: int, rounds: list[int], trials: int, clip: float) -> list[Door]:
-    """Give the doors that a silo opened in some rounds, by the dry run; where steps differ, each apart."""
-    silo = plan.silos[run][k]
-    counts: Counter[tuple[str, int]] = Counter()
-    for number in rounds:
-        if plan.present is None or bool(plan.present[number, run, k]):
-            steps = silo.work.steps if plan.steps is None else int(plan.steps[number, run, k])
-            for door in plan.counts.calls[number]:
-                counts[
-                    door.split()[0] if door.startswith("select") else door, steps if door in SAMPLED else 1
-                ] += trials
-    found = []
-    for (door, steps), calls in sorted(counts.items()):
-        if door in SAMPLED:
-            sample = ("poisson", silo.work.rate, silo.work.expected, clip)
-        else:
-            sample = ("all examples", 1.0, float(silo.work.size), 1.0 if door == "select" else clip)
-        found.append(Door(door, calls, steps, *sample))
-    return found
 
 
 def read_run(content: dict[str, Any]) -> RunRecord:

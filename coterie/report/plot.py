@@ -7,9 +7,9 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+from ..experiment.result import Result, RunRecord, deviation
 from ..privacy.accountant import shown
-from ..result import Result, RunRecord, deviation
-from .swept import Line, label_without, lines_over, place_of, swept_key
+from .summary import Line, label_without, lines_over, place_of, swept_key
 
 WIDE = 26
 FEW = 6  # lines whose legend fits beside them

@@ -5,8 +5,8 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
-from ..doors import DUAL, DUAL_WHOLE
 from ..privacy.accountant import shown
+from ..protocol.doors import DUAL, DUAL_WHOLE
 
 STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; max-width: 46rem; margin: 2rem auto; padding: 0 1rem;

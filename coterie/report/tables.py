@@ -9,12 +9,12 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
-from ..experiment import Experiment
-from ..federation import Federation
-from ..plan import Plan, SiloPlan
+from ..data.federation import Federation
+from ..data.sources.catalogue import Entry
+from ..experiment.experiment import Experiment
+from ..experiment.result import Result, label_of
+from ..planning.plan import Plan, SiloPlan
 from ..privacy.accountant import shown, shown_spent
-from ..result import Result, label_of
-from ..sources.catalogue import Entry
 
 MOST_SILOS = 20
 MOST_METHODS = 5

@@ -17,7 +17,7 @@ from typing import Any
 
 from ..errors import Problem
 from ..privacy.events import Event
-from ..privacy.published import central_limit_mu
+from ..privacy.published.formulas import central_limit_mu
 from ..privacy.tradeoff import CERTIFIED, TradeOff, certified_curve, gaussian_curve, misses
 
 COLOURS = ("#2a6f97", "#e07a5f", "#5a9367", "#6d597a", "#c08a2b", "#b56576", "#7d8597", "#355070")

@@ -1,0 +1,254 @@
+"""What the command `advise` does: who would gain by joining, before anything is trained."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from .._json import finite
+from ..data.federation import Federation
+from ..errors import Problem
+from ..experiment.config.schema import Config
+from ..experiment.from_config import load_federation
+from ..privacy.budget import check_budgets, loose_deltas, spread, sweep
+from ..privacy.calibration import Target, calibrate
+from ..report.tables import MOST_SILOS, compact, number
+from ..theory.advice import Circle, Forecast, check_spread, fedavg_limits, forecast, joining_ranges
+from .run import tell
+
+DEVIATION = 0.5  # of the smallest clip: most examples lie within two deviations, so few are clipped
+SPREADS = (0.1, 1.0)  # of the deviation: from silos that hardly differ to silos that differ as examples do
+MODEL = (
+    "This is a forecast from a model (mean estimation: each silo publishes one number, once), not a"
+    " measurement. It uses sizes and budgets only, no examples, and takes lam to be known for each tau."
+)
+Range = tuple[float, float] | None
+
+
+@dataclass(frozen=True, eq=False)
+class Advice:
+    """A forecast for the silos of a federation, with one budget each, at the low and the high tau."""
+
+    names: Sequence[str]
+    epsilon: Sequence[float]
+    delta: Sequence[float]
+    clip: Sequence[float]
+    multipliers: Sequence[float]
+    circle: Circle
+    low: Forecast
+    high: Forecast
+    settings: dict[str, Any]
+
+    @cached_property
+    def ranges(self) -> list[Range]:
+        """Give the range of tau in which each silo gains by joining."""
+        return joining_ranges(self.circle)
+
+    @cached_property
+    def throughout(self) -> int:
+        """Count the silos that gain at the low and the high tau, and so at all between."""
+        return int((self.low.gains & self.high.gains).sum())
+
+
+def advise_config(
+    config: Config,
+    spreads: tuple[float, float] | None,
+    deviation: float | None,
+    *,
+    data_dir: str | None = None,
+    as_json: bool = False,
+) -> None:
+    """Show the forecasts for a configuration; nothing is trained."""
+    _check(config, spreads)
+    federation = load_federation(config, data_dir)
+    delta = spread("privacy.delta", config.privacy.delta, federation.names)
+    made = _advices(config, federation, delta, spreads, deviation)
+    notes = loose_deltas(delta, federation.sizes, federation.names)
+    if as_json:
+        facts = {"model": MODEL, "forecasts": [advice_facts(one) for one in made], "notes": notes}
+        print(json.dumps(finite(facts), indent=2))
+        return
+    out = Console()
+    for one in made:
+        out.print(advice_table(one))
+        for sentence in summary(one):
+            tell(out, sentence)
+    for note in notes:
+        tell(out, f"note: {note}", "yellow")
+    tell(out, MODEL, "bold")
+
+
+def _check(config: Config, spreads: tuple[float, float] | None) -> None:
+    """Refuse what no forecast can be made of, before data are loaded."""
+    if config.privacy.unit != "example":
+        raise Problem(f"privacy.unit: advice is for the unit 'example', not for '{config.privacy.unit}'")
+    for value in spreads or ():
+        check_spread(value)
+    if spreads is not None and spreads[0] > spreads[1]:
+        raise Problem(f"spread: the low end {spreads[0]:g} is above the high end {spreads[1]:g}")
+
+
+def _advices(
+    config: Config,
+    federation: Federation,
+    delta: list[float],
+    spreads: tuple[float, float] | None,
+    deviation: float | None,
+) -> list[Advice]:
+    """Make a forecast for each epsilon and clip that the configuration lists."""
+    table, names = config.privacy, federation.names
+    axes = {"epsilon": sweep(table.epsilon), "clip": sweep(table.clip)}
+    made = []
+    for epsilon, clip in itertools.product(*axes.values()):
+        picked = {"epsilon": epsilon, "clip": clip}
+        numbers = [spread(f"privacy.{key}", value, names, table.budget_seed) for key, value in picked.items()]
+        check_budgets(numbers[0], delta, numbers[1])
+        settings = {key: value for key, value in picked.items() if len(axes[key]) > 1}
+        made.append(advise(federation, numbers[0], delta, numbers[1], spreads, deviation, settings))
+    return made
+
+
+def advise(
+    federation: Federation,
+    epsilon: Sequence[float],
+    delta: Sequence[float],
+    clip: Sequence[float],
+    spreads: tuple[float, float] | None = None,
+    deviation: float | None = None,
+    settings: dict[str, Any] | None = None,
+) -> Advice:
+    """Make a forecast from sizes and budgets; each silo's noise is that of one release of a sum of all.
+
+    Left out, the deviation is half the smallest clip of a private silo, and tau is between a tenth of
+    the deviation and all of it.
+    """
+    private = [c for c, e in zip(clip, epsilon, strict=True) if math.isfinite(e)]
+    if not private:
+        raise Problem("privacy.epsilon: no silo is private (all are inf): there is no noise to forecast")
+    deviation = DEVIATION * min(private) if deviation is None else deviation
+    targets = [Target(e, d, 1.0, 1) for e, d in zip(epsilon, delta, strict=True)]
+    found = calibrate(targets)
+    multipliers = [found[target].noise for target in targets]
+    noise = [m * c for m, c in zip(multipliers, clip, strict=True)]
+    circle = Circle(federation.sizes, noise, deviation)
+    ends = spreads or (SPREADS[0] * deviation, SPREADS[1] * deviation)
+    low, high = (forecast(circle, end) for end in ends)
+    return Advice(
+        federation.names, epsilon, delta, clip, multipliers, circle, low, high, dict(settings or {})
+    )
+
+
+def summary(advice: Advice) -> list[str]:
+    """Say in words who gains."""
+    low, high, silos = advice.low, advice.high, len(advice.names)
+    ends = [low] if low.spread == high.spread else [low, high]
+    within = f"tau = {number(low.spread)}" if len(ends) == 1 else f"tau from {number(low.spread)} up to"
+    within += "" if len(ends) == 1 else f" {number(high.spread)}"
+    lines = [f"{advice.throughout} of {silos} silos gain by joining if silos differ by {within}."]
+    for end in ends:
+        better = int((end.fedavg < end.local).sum())
+        lines.append(
+            f"  tau {number(end.spread)}: {int(end.gains.sum())} gain by MR-MTL (best lam {_lam(end)}),"
+            f" {better} by FedAvg; squared errors, weighted by size, are {_ratio(advice, end.mr_mtl)} and"
+            f" {_ratio(advice, end.fedavg)} times those of Local"
+        )
+    return lines
+
+
+def _lam(end: Forecast) -> str:
+    return "infinite" if math.isinf(end.lam) else number(end.lam, 3)
+
+
+def _ratio(advice: Advice, errors: Any) -> str:
+    """Compare errors with those of Local, weighted by size."""
+    shares = advice.circle.shares
+    return number(float((shares * errors).sum() / (shares * advice.low.local).sum()), 3)
+
+
+def advice_table(advice: Advice) -> Table:
+    """Show one row for each silo: errors at both ends of tau, and where it gains by joining."""
+    shown = "".join(f", {key} {value}" for key, value in advice.settings.items())
+    table = compact(
+        f"Forecast (not measured): root of the expected squared error{escape(shown)}; examples deviate by"
+        f" {number(advice.circle.deviation)}, silos by tau"
+    )
+    table.add_column("silo", no_wrap=True)
+    heads = ["size", "epsilon", "noise", "Local"]
+    for end in (advice.low, advice.high):
+        heads += [f"{method}\ntau\n{number(end.spread, 3)}" for method in ("MR-MTL", "FedAvg")]
+    for head in (*heads, "gains\nif tau\nis"):
+        table.add_column(head, justify="right", no_wrap=True)
+    for k in range(min(len(advice.names), MOST_SILOS)):
+        table.add_row(*_row(advice, k))
+    if len(advice.names) > MOST_SILOS:
+        table.caption = f"and {len(advice.names) - MOST_SILOS} more silos; --json shows all"
+    return table
+
+
+def _row(advice: Advice, k: int) -> list[str]:
+    local = float(advice.low.local[k])
+    cells = [escape(advice.names[k]), str(_size(advice, k)), number(advice.epsilon[k])]
+    cells += [number(advice.multipliers[k], 3), number(math.sqrt(local), 3)]
+    for end in (advice.low, advice.high):
+        errors = (float(end.mr_mtl[k]), float(end.fedavg[k]))
+        least = min(local, *errors)
+        texts = [number(math.sqrt(error), 3) for error in errors]
+        cells += [f"[bold]{t}[/]" if e == least else t for t, e in zip(texts, errors, strict=True)]
+    return [*cells, _where(advice.ranges[k])]
+
+
+def _size(advice: Advice, k: int) -> int:
+    sizes: Any = advice.circle.examples
+    return int(sizes[k])
+
+
+def _where(found: Range) -> str:
+    """Put a range of tau into words."""
+    if found is None:
+        return "never"
+    low, high = found
+    if math.isinf(high):
+        return "any" if low == 0 else f"> {number(low, 3)}"
+    return f"< {number(high, 3)}"
+
+
+def advice_facts(advice: Advice) -> dict[str, Any]:
+    """Give a forecast as plain data; errors are expected squared errors, null is infinite."""
+    ends = {"low": advice.low, "high": advice.high}
+    return {
+        "settings": advice.settings,
+        "deviation": advice.circle.deviation,
+        "spread": {end: one.spread for end, one in ends.items()},
+        "lam": {end: one.lam for end, one in ends.items()},
+        "gain": {end: int(one.gains.sum()) for end, one in ends.items()} | {"throughout": advice.throughout},
+        "summary": summary(advice)[0],
+        "silos": {name: _silo_facts(advice, k) for k, name in enumerate(advice.names)},
+    }
+
+
+def _silo_facts(advice: Advice, k: int) -> dict[str, Any]:
+    found = advice.ranges[k]
+    facts: dict[str, Any] = {
+        "examples": _size(advice, k),
+        "epsilon": advice.epsilon[k],
+        "delta": advice.delta[k],
+        "clip": advice.clip[k],
+        "noise": advice.multipliers[k],
+        "local": float(advice.low.local[k]),
+        "joining_pays": None if found is None else {"above": found[0], "below": found[1]},
+        "fedavg_pays_below": float(fedavg_limits(advice.circle)[k]),
+    }
+    for end, one in (("low", advice.low), ("high", advice.high)):
+        errors = {"mr-mtl": one.mr_mtl, "fedavg": one.fedavg, "best": one.best}
+        facts[end] = {name: float(value[k]) for name, value in errors.items()}
+        facts[end]["gains"] = bool(one.gains[k])
+    return facts

@@ -1,0 +1,35 @@
+"""What `coterie figure` draws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from ..errors import Problem
+
+
+def draw_tradeoff_figure(noises: list[float], rate: float, steps: int, out: Path, unit: str) -> None:
+    """Draw trade-off curves of sampled Gaussian steps, which no attacker beats."""
+    from ..report.tradeoff_plot import draw_tradeoff, noise_panel
+
+    title = f"{steps:,} steps, each with a chance of {rate:.3g}"
+    _drawn(out, lambda: draw_tradeoff({title: noise_panel(noises, rate, steps)}, out, unit))
+
+
+def draw_tuning_figure(epsilon: float, mean: float, out: Path) -> None:
+    """Draw the cost of tuning in the model of mean estimation; print whether it pays."""
+    from ..report.tuning_plot import draw_tuning, tuning_figures
+
+    made = tuning_figures(epsilon, mean)
+    _drawn(out, lambda: draw_tuning(made, epsilon, mean, out))
+    for name, figure in made.items():
+        words = ", ".join(f"{label} {gain:+.3g}" for label, gain in figure.gains.items())
+        print(f"  {name} heterogeneity, gain of tuning over the better of Local and FedAvg: {words}")
+
+
+def _drawn(out: Path, draw: Callable[[], None]) -> None:
+    try:
+        draw()
+    except OSError as error:
+        raise Problem(f"--out: cannot write '{out}': {error.strerror or error}") from error
+    print(f"drawn: {out}")

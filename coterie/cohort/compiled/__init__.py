@@ -1,0 +1,1 @@
+"""Training without clips by compiled kernels."""

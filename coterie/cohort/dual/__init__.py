@@ -1,0 +1,1 @@
+"""Dual coordinates: linear models trained through one dual per example."""

@@ -1,0 +1,49 @@
+"""The duality gap of a cohort's duals: how far they are from the best, found from all examples."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...errors import Refused
+from ..dp_sgd import Cohort
+from .linear import points_of
+
+
+def conjugate(loss: str, dual: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """Give l*(-a) of duals that lie where it is finite."""
+    bends = loss in ("squared", "squared-hinge")
+    found: np.ndarray = (dual**2 / 4 if bends else 0) - dual * target
+    return found
+
+
+def losses(loss: str, score: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """Give the loss of each score."""
+    below = target - score if loss == "squared" else np.maximum(1 - target * score, 0)
+    found: np.ndarray = below**2 if loss in ("squared", "squared-hinge") else below
+    return found
+
+
+def duality_gap(cohort: Cohort, duals: Tensor, omega: Tensor, lam: Tensor) -> Tensor:
+    """Give (primal + dual objective) / number of examples of each run, with W = Omega X a / (2 lam).
+
+    Never below 0, and 0 at the optimum for this Omega. It reads all examples without noise, so it is
+    refused as soon as one silo has a budget.
+    """
+    if not bool(torch.isinf(cohort.settings.clip).all()):
+        raise Refused("a duality gap is found from all examples without noise: only without privacy")
+    points, silos = points_of(cohort.task, cohort.examples), len(cohort.work)
+    x = points.x.reshape(silos, points.longest, -1).astype(np.float64)
+    y = points.y.reshape(silos, points.longest, -1).astype(np.float64)
+    real = (np.arange(points.longest) < np.array(cohort.examples.sizes)[:, None])[:, :, None]
+    loss, found = cohort.task.loss, []
+    strengths = np.broadcast_to(lam.flatten().double().numpy(), cohort.runs)
+    each_run = zip(duals.cpu().double().numpy(), omega.cpu().double().numpy(), strengths, strict=True)
+    for a, relations, strength in each_run:
+        sums = np.matmul((a * real).transpose(0, 2, 1), x)
+        models = np.tensordot(relations, sums, 1) / (2 * strength)
+        score = np.matmul(x, models.transpose(0, 2, 1))
+        each = losses(loss, score, y) + conjugate(loss, a, y)
+        found.append(float((each * real).sum() + (models * sums).sum()) / sum(cohort.examples.sizes))
+    return torch.tensor(found, dtype=torch.float64)

@@ -1,0 +1,114 @@
+"""Linear models as matrices: what a dual method needs of a task and its examples."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...data.federation import Federation
+from ...errors import Problem
+from ...tasks.task import Task
+from ..examples import Examples
+
+CONVEX = ("squared", "hinge", "squared-hinge", "one-against-rest")
+SLACK = 1e-4
+NEEDED = (
+    "model: dual coordinates need a linear model (model.name = 'linear') with one of the losses "
+    + ", ".join(CONVEX)
+)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A linear model: `outputs` scores of `features` numbers each, the last of which is 1 if `bias`."""
+
+    outputs: int
+    features: int
+    bias: bool
+
+    def matrix(self, vectors: Tensor) -> Tensor:
+        """Give vectors `[..., P]` as matrices `[..., outputs, features]`."""
+        plain = self.features - self.bias
+        weights: Tensor = vectors[..., : self.outputs * plain].unflatten(-1, (self.outputs, plain))
+        if not self.bias:
+            return weights
+        return torch.cat([weights, vectors[..., self.outputs * plain :].unsqueeze(-1)], -1)
+
+    def vector(self, matrices: Tensor) -> Tensor:
+        """Give matrices `[..., outputs, features]` as vectors `[..., P]`."""
+        plain = self.features - self.bias
+        parts = [matrices[..., :plain].flatten(-2)]
+        return torch.cat([*parts, matrices[..., -1]] if self.bias else parts, -1)
+
+
+@functools.lru_cache(maxsize=32)
+def linear_shape(task: Task) -> Shape:
+    """Read the shape of a linear model off a task; refuse any other model, and losses without a dual here."""
+    width, shapes = math.prod(task.shape), [tuple(shape) for shape in task.layout.shapes]
+    bias = len(shapes) == 2
+    wanted = [(task.outputs, width), (task.outputs,)] if bias else [(task.outputs, width)]
+    if task.loss not in CONVEX or shapes != wanted:
+        raise Problem(NEEDED)
+    shape = Shape(task.outputs, width + bias, bias)
+    generator = torch.Generator().manual_seed(0)
+    vector = torch.randn(task.layout.size, generator=generator).to(task.device)
+    x = torch.randn(5, *task.shape, generator=generator).to(task.device)
+    with torch.no_grad():
+        given = task.predict(task.layout.unflatten(vector), x)
+    if not torch.allclose(given, _with_one(x.flatten(1), bias) @ shape.matrix(vector).T, atol=1e-3):
+        raise Problem(NEEDED)
+    return shape
+
+
+def check_linear(task: Task, federation: Federation, private: bool) -> None:
+    """Refuse a model that is not linear and, where it is `private`, features of a norm above 1.
+
+    (Guarantees rest on clips, not on this check. A refusal tells that some example is longer.)
+    """
+    linear_shape(task)
+    for silo in federation.silos if private else ():
+        longest = float((silo.x.flatten(1).double() * federation.scale).norm(dim=1).max())
+        if not longest <= 1 + SLACK:
+            raise Problem(
+                f"data: an example of silo '{silo.name}' is longer than 1, or no number; under privacy dual"
+                " coordinates need a norm of at most 1: data.features = 'unit' divides each example by its"
+                " own norm, data.norm by a public bound"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Points:
+    """Examples for a linear model, on the CPU, all silos' rows after each other, `longest` for each silo.
+
+    Features `[rows, features]`, targets (signs of classes, or numbers) `[rows, outputs]`, squared norms
+    `[rows]`; rows that are not real, or not finite, are zeros.
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+    squared_norm: np.ndarray
+    longest: int
+
+
+@functools.lru_cache(maxsize=2)
+def points_of(task: Task, examples: Examples) -> Points:
+    """Lay out the examples of a cohort."""
+    shape = linear_shape(task)
+    x, y = examples.x.cpu().flatten(2).float() * examples.scale, examples.y.cpu().unsqueeze(-1)
+    real = torch.arange(x.shape[1]) < torch.tensor(examples.sizes).unsqueeze(1)
+    real &= torch.isfinite(x).all(-1)
+    x = torch.where(real.unsqueeze(-1), _with_one(x, shape.bias), 0.0)
+    if task.classes:
+        y = 2 * (y == (torch.arange(shape.outputs) if shape.outputs > 1 else 1)).float() - 1
+    norm = x.double().square().sum(-1)
+    rows, targets, norms = (part.flatten(0, 1).numpy() for part in (x, y.float(), norm))
+    return Points(rows, targets, norms, x.shape[1])
+
+
+def _with_one(x: Tensor, bias: bool) -> Tensor:
+    return torch.cat([x, torch.ones_like(x[..., :1])], -1) if bias else x

@@ -1,0 +1,1 @@
+"""Federations: silos and their examples, from files, tables and names."""

@@ -1,0 +1,232 @@
+"""Silos and their examples."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import Problem, nearest
+from . import preprocess
+from .partition import Partition, split_into_silos
+from .sources.catalogue import find_table
+from .sources.table import Table, some_rows
+
+
+@dataclass(frozen=True, eq=False)
+class Silo:
+    """One member: its training examples, and test examples that no statement covers."""
+
+    name: str
+    x: Tensor
+    y: Tensor
+    test_x: Tensor
+    test_y: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Federation:
+    """Silos that share a task.
+
+    `classes` are the labels in order of their numbers (none: the target is a number).
+    uint8 features stay so until they are used, and are then multiplied by `scale`.
+    `not_covered` names what was done to the data outside the privacy accounting.
+    """
+
+    name: str
+    silos: tuple[Silo, ...]
+    classes: tuple[str, ...] = ()
+    scale: float = 1.0
+    not_covered: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.silos:
+            raise Problem(f"data: '{self.name}' has no silo")
+        if len(set(self.names)) != len(self.names):
+            raise Problem(f"data: two silos of '{self.name}' have the same name")
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Names of the silos."""
+        return tuple(silo.name for silo in self.silos)
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Declared, public number of training examples of each silo."""
+        return tuple(len(silo.y) for silo in self.silos)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one example's features."""
+        return tuple(self.silos[0].x.shape[1:])
+
+    def __len__(self) -> int:
+        return len(self.silos)
+
+    def pick(self, names: Sequence[str]) -> Federation:
+        """Give the federation of some of the silos, in the order named."""
+        by_name = dict(zip(self.names, self.silos, strict=True))
+        for name in names:
+            if name not in by_name:
+                raise Problem(f"data: '{self.name}' has no silo '{name}'; {nearest(name, self.names)}")
+        return replace(self, silos=tuple(by_name[name] for name in names))
+
+
+def load(
+    source: str = "digits",
+    *,
+    data_dir: str | Path | None = None,
+    silo_column: str | None = None,
+    target_column: str | None = None,
+    drop: Sequence[str] = (),
+    **options: Any,
+) -> Federation:
+    """Load a federation from a name (see `coterie data list`), a file or a folder.
+
+    The columns (`drop`: those to leave out) are those of a CSV or Parquet file; further
+    options are those of `from_table`.
+
+    >>> len(load("digits", silos=5))
+    5
+    """
+    table = find_table(source, data_dir, silo_column=silo_column, target_column=target_column, drop=drop)
+    return from_table(table, **options)
+
+
+def from_table(
+    table: Table,
+    *,
+    silos: int | None = None,
+    partition: str | Partition | None = None,
+    test: float | str = 0.2,
+    seed: int = 0,
+    features: str = "auto",
+    feature_range: preprocess.Ranges | None = None,
+    norm: float | None = None,
+    positive: str | None = None,
+    target_range: tuple[float, float] | None = None,
+    kind: str = "auto",
+    min_examples: int = 2,
+    rows: int | None = None,
+) -> Federation:
+    """Make a federation from rows.
+
+    Data with silos of its own keeps them, and `silos` keeps the largest so many; other data
+    is split by `partition`. `test` is the share of each silo held out, or "official".
+    `features` is how numbers are made fit for a model (see `preprocess.features`);
+    `feature_range` (one pair, or one by column) and `target_range` are public bounds,
+    scaled to [0, 1]. `rows` takes so many rows at random, and no others.
+    """
+    if rows is not None:
+        table = some_rows(table, rows, seed)
+    x, y, classes = preprocess.prepare(table, kind, feature_range, target_range)
+    if positive is not None:
+        y, classes = preprocess.against_rest(y, classes, positive)
+    if norm is not None:
+        if features != "auto" and features != "none":
+            raise Problem(f"data.norm: a public bound is for features as they are, not for '{features}'")
+        x = preprocess.unit(x, norm)
+    if silos is not None and silos < 1:
+        raise Problem(f"data.silos: expected a whole number >= 1, got {silos}")
+    if isinstance(partition, str):
+        partition = Partition(partition)
+    if table.silo is None or partition is not None:
+        partition = partition or Partition("iid")
+        hint = "use fewer silos"
+        parts = split_into_silos(x, y, bool(classes), partition, silos or 10, seed)
+    else:
+        parts = _natural(x, table.silo, silos, min_examples)
+        hint = "leave small silos out with data.min_examples (3 or more) or data.silos"
+    members = []
+    for name, places, silo_x in parts:
+        here = f"data: silo '{name}'"
+        if len(places) < max(2, min_examples):
+            raise Problem(
+                f"{here} has {len(places)} example(s), it needs at least {max(2, min_examples)} (some to"
+                f" train, some to test): {hint}"
+            )
+        held_out = _held_out(name, places, table.split, test, seed)
+        if held_out.all() or not held_out.any():
+            part = "training" if held_out.all() else "test"
+            raise Problem(
+                f"{here} has no {part} example in the official split: give data.test a share, as 0.2"
+            )
+        train = ~held_out
+        members.append((name, silo_x[train], y[places[train]], silo_x[held_out], y[places[held_out]]))
+    _check_labels(members, classes)
+    transform, scale, notes = preprocess.features(x, features)
+    made = []
+    for name, train_x, train_y, test_x, test_y in members:
+        train_x, test_x = transform(train_x, test_x)
+        arrays = (train_x, train_y, test_x, test_y)
+        made.append(Silo(name, *(torch.from_numpy(np.ascontiguousarray(a)) for a in arrays)))
+    return Federation(table.name, tuple(made), classes, scale, table.not_covered + notes)
+
+
+def _natural(
+    x: np.ndarray, silo: np.ndarray, limit: int | None, min_examples: int
+) -> list[tuple[str, np.ndarray, np.ndarray]]:
+    """Take the silos of the data: those with enough examples, the largest `limit` of them."""
+    names, owner, counts = np.unique(silo, return_inverse=True, return_counts=True)
+    first = np.full(len(names), len(silo))
+    np.minimum.at(first, owner, np.arange(len(silo)))
+    if min_examples > 2:
+        kept = [k for k in range(len(names)) if counts[k] >= min_examples]
+        if not kept:
+            raise Problem(
+                f"data.min_examples: no silo has {min_examples} examples, the most is {counts.max()}"
+            )
+    else:
+        kept = list(range(len(names)))
+    if limit is not None and limit > len(kept):
+        raise Problem(f"data.silos: expected at most the {len(kept)} silos the data has, got {limit}")
+    if limit is not None:
+        kept = sorted(kept, key=lambda k: (-counts[k], first[k]))[:limit]
+    kept.sort(key=lambda k: first[k])
+    parts = []
+    for k in kept:
+        rows = np.flatnonzero(owner == k)
+        parts.append((str(names[k]), rows, x[rows]))
+    return parts
+
+
+def _held_out(
+    name: str, rows: np.ndarray, split: np.ndarray | None, test: float | str, seed: int
+) -> np.ndarray:
+    """Mark the test rows of one silo."""
+    if test == "official":
+        if split is None:
+            raise Problem("data.test: the data has no official split: give a share, as 0.2")
+        return np.asarray(split[rows] == 1)
+    if isinstance(test, str) or not 0 < test < 1:
+        raise Problem(f"data.test: expected a share between 0 and 1 or 'official', got {test!r}")
+    count = min(max(1, round(len(rows) * test)), len(rows) - 1)
+    digest = hashlib.blake2b(f"split/{seed}/{name}".encode(), digest_size=8).digest()
+    order = np.random.default_rng(int.from_bytes(digest)).permutation(len(rows))
+    marked = np.zeros(len(rows), dtype=bool)
+    marked[order[:count]] = True
+    return marked
+
+
+def _check_labels(
+    members: Sequence[tuple[str, np.ndarray, np.ndarray, np.ndarray, np.ndarray]],
+    classes: tuple[str, ...],
+) -> None:
+    """Refuse a test label that no silo has in training."""
+    if not classes:
+        return
+    seen = set(np.concatenate([np.unique(m[2]) for m in members]).tolist())
+    for name, _, _, _, test_y in members:
+        unseen = sorted(set(np.unique(test_y).tolist()) - seen)
+        if unseen:
+            raise Problem(
+                f"data: silo '{name}' has the label '{classes[unseen[0]]}' among its test examples,"
+                " which no silo has in training: drop it, or choose another data.seed"
+            )

@@ -1,0 +1,121 @@
+"""Find a source by name, file or folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...errors import Problem, nearest
+from . import columns, digits, har, idx, leaf, matlab, npz
+from .table import Table
+
+BUILT_IN = {"digits": digits.read}
+FILES = (".npz", ".csv", ".parquet", ".mat", ".json")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of `coterie data list`."""
+
+    name: str
+    form: str
+    place: str
+    rows: int | None = None
+    silos: int | None = None
+
+
+def data_folder(data_dir: str | Path | None) -> Path | None:
+    """Give the folder with data: the one named, else `COTERIE_DATA`."""
+    place = data_dir or os.environ.get("COTERIE_DATA")
+    if not place:
+        return None
+    folder = Path(place).expanduser()
+    if not folder.is_dir():
+        raise Problem(f"the data folder '{folder}' does not exist (--data-dir or COTERIE_DATA)")
+    return folder
+
+
+def form_of(path: Path) -> str | None:
+    """Name the format of a file or folder, None if it is none of ours."""
+    if path.is_dir():
+        for form, module in (("UCI HAR", har), ("IDX", idx), ("LEAF", leaf)):
+            if module.recognise(path):
+                return form
+        return None
+    return {
+        ".npz": "npz",
+        ".csv": "CSV",
+        ".parquet": "Parquet",
+        ".mat": "MATLAB",
+        ".json": "LEAF",
+    }.get(path.suffix.lower())
+
+
+def find_table(
+    source: str,
+    data_dir: str | Path | None = None,
+    *,
+    silo_column: str | None = None,
+    target_column: str | None = None,
+    drop: Sequence[str] = (),
+) -> Table:
+    """Read a source: a built-in name, a name in the data folder, a file or a folder."""
+    if source in BUILT_IN:
+        return BUILT_IN[source]()
+    path = locate(source, data_folder(data_dir))
+    form = form_of(path)
+    if form == "npz":
+        return npz.read(path)
+    if form in ("CSV", "Parquet"):
+        return columns.read(path, silo_column, target_column, drop)
+    if form == "MATLAB":
+        return matlab.read(path)
+    if form == "LEAF":
+        return leaf.read(path)
+    if form == "IDX":
+        return idx.read(path)
+    if form == "UCI HAR":
+        return har.read(path)
+    raise Problem(
+        f"data.source: '{path}' is none of: {', '.join(FILES)} files, folders of IDX, LEAF or UCI HAR"
+    )
+
+
+def locate(source: str, folder: Path | None) -> Path:
+    """Find the file or folder a source names."""
+    path = Path(source).expanduser()
+    if path.suffix.lower() in FILES or path.is_dir() or path.is_absolute() or "/" in source:
+        for base in (path, *([folder / path] if folder is not None else [])):
+            if base.exists():
+                return base
+        raise Problem(f"data.source: '{source}' does not exist")
+    if folder is None:
+        raise Problem(
+            f"data.source: '{source}' is not built in ({', '.join(BUILT_IN)}): name a file, or the"
+            " folder that has it with --data-dir or COTERIE_DATA"
+        )
+    for suffix in FILES:
+        if (folder / f"{source}{suffix}").is_file():
+            return folder / f"{source}{suffix}"
+    if (folder / source).is_dir():
+        return folder / source
+    known = [entry.name for entry in entries(folder)]
+    raise Problem(f"data.source: no '{source}' in '{folder}'; {nearest(source, known)}")
+
+
+def entries(folder: Path | None) -> list[Entry]:
+    """List what can be loaded by name."""
+    table = digits.read()
+    found = [Entry("digits", "built in", "ships with scikit-learn", len(table.y), 0)]
+    for path in sorted(folder.iterdir()) if folder else []:
+        form = form_of(path)
+        if form == "npz":
+            counts = npz.describe(path)
+            if counts:
+                found.append(Entry(path.stem, form, str(path), *counts))
+        elif form:
+            name = path.stem if path.is_file() else path.name
+            found.append(Entry(name, form, str(path)))
+    return found

@@ -1,0 +1,63 @@
+"""LEAF's JSON (FEMNIST and others): users with `x` and `y`, in a folder of files or train/ and test/."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+
+from ...errors import Problem
+from .table import Table, join, numbers
+
+
+def files(folder: Path) -> list[tuple[Path, int]]:
+    """List the JSON files of a LEAF folder, with 1 for those of its test part."""
+    found = [(f, 0) for part in (folder, folder / "train") for f in sorted(part.glob("*.json"))]
+    return found + [(f, 1) for f in sorted((folder / "test").glob("*.json"))]
+
+
+def recognise(folder: Path) -> bool:
+    """Whether a folder holds LEAF files."""
+    return bool(files(folder))
+
+
+def read(path: Path) -> Table:
+    """Read one file or a folder; a silo is a user."""
+    sources = files(path) if path.is_dir() else [(path, 0)]
+    x, y, silo, split = [], [], [], []
+    for file, number in sources:
+        try:
+            data = json.loads(file.read_text())
+            people = {user: data["user_data"][user] for user in data["users"]}
+            pairs = [(user, own["x"], np.asarray(own["y"])) for user, own in people.items()]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise Problem(
+                f"data: '{file}' is not a LEAF file: it needs users, and user_data with the x and y of"
+                f" each ({type(error).__name__}: {error})"
+            ) from error
+        for user, values, labels in pairs:
+            rows = numbers(values, f"x of user '{user}' of '{file}'")
+            if len(rows) != len(labels):
+                raise Problem(f"data: user '{user}' of '{file}' has {len(rows)} x for {len(labels)} y")
+            if len(rows) == 0:
+                continue
+            x.append(rows)
+            y.append(labels)
+            silo += [str(user)] * len(labels)
+            split.append(np.full(len(labels), number))
+    if not x:
+        raise Problem(f"data: '{path}' holds no LEAF user")
+    features = join(x, path)
+    side = math.isqrt(features.shape[-1])
+    if features.ndim == 2 and side * side == features.shape[-1] == 784:
+        features = features.reshape(-1, side, side)
+    marks = np.concatenate(split)
+    return Table(
+        path.stem if path.is_file() else path.name,
+        features,
+        join(y, path),
+        np.array(silo),
+        marks if marks.any() else None,
+    )

@@ -1,0 +1,55 @@
+"""MATLAB files with one cell a silo (School, Vehicle): cells of features and of targets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from ...errors import Problem
+from .table import Table, join, numbers
+
+
+def read(path: Path) -> Table:
+    """Read two cell arrays of the same length, named X and Y (in either case).
+
+    A cell of X has a row an example, or in all cells a column an example.
+    """
+    from scipy.io import loadmat
+
+    try:
+        content = loadmat(str(path), mat_dtype=True)  # else whole doubles come as bytes
+    except Exception as error:  # loadmat raises many kinds
+        raise Problem(f"data: '{path}' is not a MATLAB file that can be read: {error}") from error
+    cells = {
+        k.lower(): v.ravel() for k, v in content.items() if getattr(v, "dtype", None) == np.dtype(object)
+    }
+    if "x" not in cells or "y" not in cells:
+        names = ", ".join(cells) or "none"
+        raise Problem(f"data: '{path}' needs cell arrays X and Y, one cell a silo; it has: {names}")
+    features, targets = cells["x"], cells["y"]
+    if len(features) != len(targets):
+        raise Problem(f"data: '{path}' has {len(features)} cells in X and {len(targets)} in Y")
+    if len(features) == 0:
+        raise Problem(f"data: '{path}' has no cell in X and Y: it needs one a silo")
+    x = [numbers(rows, f"cell {k + 1} of X of '{path}'") for k, rows in enumerate(features)]
+    y = [np.asarray(target).ravel() for target in targets]
+    if all(rows.shape[-1] == len(target) for rows, target in zip(x, y, strict=True)):
+        fits = [len(rows) == len(target) for rows, target in zip(x, y, strict=True)]
+        x = x if all(fits) else [rows.T for rows in x]
+    silo: list[str] = []
+    width = len(str(len(features) - 1))
+    for k, (rows, target) in enumerate(zip(x, y, strict=True)):
+        if len(rows) != len(target):
+            raise Problem(f"data: cell {k + 1} of '{path}' has {len(rows)} rows for {len(target)} targets")
+        silo += [f"silo-{k:0{width}d}"] * len(target)
+    target = np.concatenate(y)
+    whole = target.dtype.kind == "f" and (target == np.round(target)).all()
+    if whole and len(np.unique(target)) <= 10:
+        target = target.astype(np.int64)
+    return Table(
+        path.stem,
+        join(x, path),
+        target.astype(np.float32) if target.dtype.kind == "f" else target,
+        np.array(silo),
+    )

@@ -1,0 +1,58 @@
+"""Rows as they come from a source."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...errors import Problem
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Features, targets and, where the source has them, silos and a split (1 = test).
+
+    `indicators` are the columns that are 0 or 1 because they were text.
+    `float_target_is_number` is false where whole floats may well be labels (a CSV column).
+    """
+
+    name: str
+    x: np.ndarray
+    y: np.ndarray
+    silo: np.ndarray | None = None
+    split: np.ndarray | None = None
+    columns: tuple[str, ...] = ()
+    not_covered: tuple[str, ...] = ()
+    indicators: tuple[int, ...] = ()
+    float_target_is_number: bool = True
+
+
+def numbers(values: Any, what: str) -> np.ndarray:
+    """Give float32 numbers; what is too large for them becomes infinite."""
+    try:
+        with np.errstate(over="ignore"):
+            return np.asarray(values, dtype=np.float32)
+    except (TypeError, ValueError) as error:
+        raise Problem(f"data: {what} must be numbers, rows of one length: {error}") from error
+
+
+def join(parts: Sequence[np.ndarray], place: Path) -> np.ndarray:
+    """Put the examples of several parts of a source together."""
+    shapes = sorted({part.shape[1:] for part in parts})
+    if len(shapes) > 1:
+        raise Problem(f"data: the examples of '{place}' differ in shape: {', '.join(map(str, shapes))}")
+    return np.concatenate(parts)
+
+
+def some_rows(table: Table, count: int, seed: int) -> Table:
+    """Take `count` rows at random, in their order."""
+    if not 1 <= count <= len(table.y):
+        raise Problem(f"data.rows: expected a whole number from 1 to {len(table.y)}, got {count}")
+    kept = np.sort(np.random.default_rng([seed, 0x7085]).permutation(len(table.y))[:count])
+    silo = None if table.silo is None else table.silo[kept]
+    split = None if table.split is None else table.split[kept]
+    return replace(table, x=table.x[kept], y=table.y[kept], silo=silo, split=split)

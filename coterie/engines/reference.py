@@ -1,0 +1,335 @@
+"""A slow, obvious engine: one silo at a time, one example at a time, every message in bytes.
+
+It shares no arithmetic with the cohort engine, only the random streams, and must give
+the same vectors. A silo here is an object with its own state that sees bytes only, as it
+would on a network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..cohort.merging import COUNT, LONGEST, PACE, SERVER, SHORTEST, row_keys
+from ..cohort.sampling import coins
+from ..data.federation import Federation, Silo
+from ..planning.plan import Plan
+from ..protocol.messages import addressed, pack, unpack
+from ..protocol.method import Method
+from ..protocol.oracle import Oracle
+from ..protocol.roster import BITS, Merge, Roster, Steps
+from ..protocol.settings import PerRun, for_run, per_run
+from ..protocol.streams import SeededStreams
+from ..protocol.tree import concatenate, map_leaves
+from ..tasks.task import Task
+from .reference_duals import SlowDuals
+from .reference_duals import Terms as Terms
+from .start import SeededStart
+
+
+class SlowOracle(Oracle):
+    """The doors of one silo, one run: plain autograd, one example at a time."""
+
+    def __init__(
+        self,
+        task: Task,
+        silo: Silo,
+        scale: float,
+        terms: Terms,
+        streams: SeededStreams,
+        number: int,
+        rounds: int,
+        steps: int | None = None,
+    ) -> None:
+        self.steps = terms.work.steps if steps is None else steps
+        self.task, self.silo, self.scale, self.terms = task, silo, scale, terms
+        self.streams, self.round, self.rounds, self.calls = streams, number, rounds, 0
+
+    def descend(
+        self,
+        start: Tensor,
+        *,
+        toward: Tensor | None = None,
+        strength: PerRun | Tensor = 0.0,
+        home: bool = False,
+        imitate: Tensor | None = None,
+    ) -> Tensor:
+        """Train step by step."""
+        work, terms = self.terms.work, self.terms
+        name, call = self.silo.name, self.calls
+        self.calls += 1
+        sampler, noise = self.streams.generators(0, name, self.round, call)
+        hits = coins(sampler, work, work.steps)
+        vector = start.reshape(-1).clone()
+        for step in range(self.steps):
+            total = torch.zeros_like(vector)
+            for i in np.flatnonzero(hits[step]):
+                gradient = self.gradient(vector, int(i), imitate, strength)
+                norm = float(gradient.norm())
+                total += gradient if norm <= terms.clip else gradient * (terms.clip / norm)
+            if terms.noise:
+                draw = noise.standard_normal(len(vector), dtype=np.float32)
+                total += terms.noise * terms.clip * torch.from_numpy(draw)
+            direction = total / work.expected
+            if toward is not None:
+                direction = direction + per_run(strength).reshape(-1) * (vector - toward.reshape(-1))
+            vector = vector - terms.lr * direction
+        return vector.reshape(1, 1, -1)
+
+    def select(self, candidates: Tensor, share: float) -> Tensor:
+        """Count errors one example at a time, and choose by noisy counts."""
+        call = self.calls
+        self.calls += 1
+        noisy = []
+        drawn = self.streams.generators(0, self.silo.name, self.round, call)[1].gumbel(
+            size=candidates.shape[1]
+        )
+        for vector, noise in zip(candidates[0], drawn, strict=True):
+            errors = sum(self.error(vector, row) for row in range(len(self.silo.y)))
+            noisy.append(errors - self.terms.choice * noise)
+        return torch.tensor([[int(np.argmin(noisy))]])
+
+    def solve_dual(
+        self,
+        start: Tensor,
+        duals: Tensor,
+        *,
+        stiffness: Tensor,
+        xi: PerRun = 1.0,
+        whole: bool = False,
+        unproven: tuple[Tensor, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Move duals one example at a time."""
+        dice = self.streams.generators(0, self.silo.name, self.round, self.calls)
+        self.calls += 1
+        silo = SlowDuals(self.task, self.silo, self.scale, self.terms, float(stiffness))
+        share, own = float(per_run(xi)), (start.reshape(-1), duals[0, 0].double().numpy())
+        if unproven is not None:
+            noise = float(unproven[0]) / share, float(unproven[1])
+            sums, moved = silo.unproven(*own, self.steps, dice, noise)
+        else:
+            sums, moved = (silo.in_turn if whole else silo.apart)(*own, self.steps, dice)
+        return share * sums.reshape(1, 1, -1), duals + share * moved.reshape(duals.shape)
+
+    def error(self, vector: Tensor, row: int) -> float:
+        """Give the error of one example, in [0, 1]."""
+        x, y = self.silo.x[row : row + 1].float() * self.scale, self.silo.y[row : row + 1]
+        value = float(self.task.scores(self.task.layout.unflatten(vector), x, y))
+        return 1 - value if self.task.higher_is_better else min(max(value, 0.0), 1.0)
+
+    def gradient(
+        self, vector: Tensor, row: int, imitate: Tensor | None = None, strength: PerRun | Tensor = 0.0
+    ) -> Tensor:
+        """Give the gradient of one example."""
+        leaf = vector.clone().requires_grad_(True)
+        x, y = self.silo.x[row : row + 1].float() * self.scale, self.silo.y[row : row + 1]
+        loss = self.task.losses(self.task.layout.unflatten(leaf), x, y).sum()
+        if imitate is not None:
+            ours, theirs = (
+                torch.softmax(self.task.predict(self.task.layout.unflatten(one), x)[0], 0)
+                for one in (leaf, imitate.reshape(-1))
+            )
+            there = (theirs * (theirs / ours).log()).sum() + (ours * (ours / theirs).log()).sum()
+            loss = loss + float(per_run(strength)) * there / 2
+        return torch.autograd.grad(loss, leaf)[0]
+
+    def fisher(self, vectors: Tensor) -> Tensor:
+        """Square the gradients one example at a time."""
+        self.calls += 1
+        vector, count = vectors.reshape(-1), len(self.silo.y)
+        squares = sum(self.gradient(vector, row).square() for row in range(count))
+        return torch.as_tensor(squares).reshape(1, 1, -1) / count
+
+
+class ReferenceSilo:
+    """One silo: its examples, its own state, and a mailbox for bytes."""
+
+    def __init__(
+        self,
+        method: Method,
+        task: Task,
+        silo: Silo,
+        scale: float,
+        terms: Terms,
+        streams: SeededStreams,
+        start: SeededStart,
+    ) -> None:
+        self.method, self.task, self.silo, self.scale = method, task, silo, scale
+        self.terms, self.streams = terms, streams
+        self.rounds = start.rounds
+        self.own = pack(method.init(start, 1)[1])
+
+    def answer(self, message: bytes, number: int, steps: int | None = None) -> bytes:
+        """Do one round's work, so many steps of it, and give the upload."""
+        oracle = SlowOracle(
+            self.task, self.silo, self.scale, self.terms, self.streams, number, self.rounds, steps
+        )
+        upload, own = self.method.local(unpack(message), unpack(self.own), oracle)
+        self.own = pack(own)
+        return pack(upload)
+
+    def shape(self, message: bytes, number: int) -> bytes:
+        """Give what an upload would look like, and forget it."""
+        kept, answer = self.own, self.answer(message, number)
+        self.own = kept
+        return answer
+
+    def personal(self, message: bytes) -> Tensor:
+        """Give the vector this silo predicts with."""
+        return self.method.personal(unpack(message), unpack(self.own)).reshape(-1)
+
+
+@dataclass(frozen=True, eq=False)
+class SlowMerging(Roster):
+    """The mean of the unit 'silo', number by number."""
+
+    merge: Merge | None = None
+    rows: Callable[[str], np.random.Generator] | None = None
+    noises: tuple[np.random.Generator, ...] = ()
+    draws: tuple[np.random.Generator, ...] = ()
+    counted: list[Tensor] = field(default_factory=list)
+
+    @classmethod
+    def of_round(
+        cls, roster: Roster, merge: Merge, streams: SeededStreams, run: int, number: int
+    ) -> SlowMerging:
+        """Give the roster of a round, with the generators of the server's and of each silo's noise."""
+        draws = tuple(streams.merging(run, name, number) for name in roster.names)
+        facts = (roster.names, roster.sizes, roster.epsilon, None, None, roster.steps)
+        here = slice(run, run + 1)
+        share = None if merge.share is None else merge.share[here]
+        one = replace(merge, noise=merge.noise[here], clip=merge.clip[here], share=share)
+
+        def rows(key: str) -> np.random.Generator:
+            return streams.merging(run, key, number)
+
+        return cls(*facts, merge=one, rows=rows, noises=(rows(SERVER),), draws=draws)
+
+    def clipping(self, clip: Tensor) -> SlowMerging:
+        """Give the roster whose uploads are clipped at another length."""
+        assert self.merge is not None
+        return replace(self, merge=replace(self.merge, clip=clip.reshape(-1).double()), counted=[])
+
+    def next_clip(self, clip: Tensor) -> Tensor:
+        """Count the uploads within the clip one by one."""
+        assert self.merge is not None
+        assert self.rows is not None
+        if self.merge.quantile is None or not self.counted:
+            return clip
+        votes = 0.0
+        for k, upload in enumerate(self.counted[0][0].double().numpy()):
+            if self.present is None or bool(self.present[0, k]):
+                votes += 0.5 if float(np.sqrt((upload**2).sum())) <= float(self.merge.clip) else -0.5
+        if float(self.merge.noise):
+            votes += float(self.merge.noise) / (2 * BITS**0.5) * float(self.rows(COUNT).standard_normal())
+        share = min(max(votes / self.merge.cohort + 0.5, 0.0), 1.0)
+        return (clip * float(np.exp(-PACE * (share - self.merge.quantile)))).clamp(SHORTEST, LONGEST)
+
+    def _share(self, k: int) -> float:
+        """Give the share of the clip that silo k has."""
+        assert self.merge is not None
+        return 1.0 if self.merge.share is None else float(self.merge.share[0, k])
+
+    def mean(self, uploads: Tensor, weights: Tensor | None = None, everybody: bool = False) -> Tensor:
+        """Clip each upload, add them and the noise, divide by the planned size of a cohort, or by all."""
+        assert self.merge is not None
+        clip, noise = float(self.merge.clip), float(self.merge.noise) * self.merge.scale
+        self.counted.append(uploads)
+        total = np.zeros(uploads[0, 0].shape)
+        for k, upload in enumerate(uploads[0].double().numpy()):
+            if self.present is not None and not bool(self.present[0, k]):
+                continue
+            norm, limit = float(np.sqrt((upload**2).sum())), clip * self._share(k)
+            total += upload if norm <= limit else upload * (limit / norm)
+            if noise and self.merge.where == "silos":
+                total += noise * clip * self.draws[k].standard_normal((1, *total.shape))[0]
+        if noise and self.merge.where == "server":
+            total += noise * clip * self.noises[0].standard_normal((1, *total.shape))[0]
+        total /= len(self) if everybody else self.merge.cohort
+        return torch.from_numpy(total).float().reshape(1, 1, *total.shape)
+
+    def mix(self, uploads: Tensor, matrix: Tensor) -> Tensor:
+        """Clip each upload, add it to every row by the matrix, add the noise."""
+        assert self.merge is not None
+        assert self.rows is not None
+        clip, noise = float(self.merge.clip), float(self.merge.noise) * self.merge.scale
+        shares = matrix.double().numpy()
+        self.counted.append(uploads)
+        total = np.zeros((len(shares), uploads.shape[-1]))
+        for k, upload in enumerate(uploads[0].double().numpy()):
+            if self.present is not None and not bool(self.present[0, k]):
+                continue
+            norm, limit = float(np.sqrt((upload**2).sum())), clip * self._share(k)
+            for row, share in enumerate(shares[:, k]):
+                total[row] += share * (upload if norm <= limit else upload * (limit / norm))
+        if noise:
+            reach = max(float(np.sqrt((shares[:, k] ** 2).sum())) for k in range(shares.shape[1]))
+            for row, key in enumerate(row_keys(self.names, matrix.double())):
+                total[row] += noise * clip * reach * self.rows(key).standard_normal(total.shape[1])
+        return torch.from_numpy(total).float().unsqueeze(0)
+
+
+def _steps(terms: Sequence[Terms]) -> Steps:
+    """Give how the silos step."""
+    noises = [term.noise * term.clip / term.work.expected if term.noise else 0.0 for term in terms]
+    columns = (
+        [float(term.work.steps) for term in terms],
+        [term.lr for term in terms],
+        [term.clip for term in terms],
+        noises,
+    )
+    return Steps(*(torch.tensor([column]) for column in columns))
+
+
+def run_reference(
+    method: Method,
+    task: Task,
+    federation: Federation,
+    plan: Plan,
+    roster: Roster,
+    terms: Sequence[Terms],
+    seed: int,
+    streams: SeededStreams,
+    run: int = 0,
+) -> Tensor:
+    """Train one run, silo by silo, and give the personal vectors `[silos, P]`."""
+    single, rounds = for_run(method, run), len(plan.counts.calls)
+    roster = replace(roster, epsilon=roster.epsilon[run : run + 1], steps=_steps(terms))
+    start = SeededStart(task, [seed], roster, rounds)
+    count = len(federation.silos)
+    silos = [
+        ReferenceSilo(
+            single,
+            task,
+            silo,
+            federation.scale,
+            term,
+            streams.for_run(run),
+            start,
+        )
+        for silo, term in zip(federation.silos, terms, strict=True)
+    ]
+    shared, _ = single.init(start, count)
+    for number in range(rounds):
+        sent = single.broadcast(shared)
+        here = [True] * count if plan.present is None else plan.present[number, run].tolist()
+        steps = [None] * count if plan.steps is None else plan.steps[number, run].tolist()
+        answers = [
+            silo.answer(pack(addressed(sent, k, count)), number, steps[k])
+            for k, silo in enumerate(silos)
+            if here[k]
+        ]
+        found = iter(unpack(answer) for answer in answers)
+        shape = unpack(answers[0] if answers else silos[0].shape(pack(addressed(sent, 0, count)), number))
+        nothing = map_leaves(torch.zeros_like, shape)
+        uploads = concatenate([next(found) if flag else nothing for flag in here], dim=1)
+        present = None if all(here) else torch.tensor([here])
+        if plan.merge is not None:
+            roster = SlowMerging.of_round(roster, plan.merge, streams, run, number)
+        shared = single.merge(shared, uploads, roster.at(present))
+    sent = single.broadcast(shared)
+    return torch.stack([silo.personal(pack(addressed(sent, k, count))) for k, silo in enumerate(silos)])

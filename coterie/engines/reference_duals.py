@@ -1,0 +1,137 @@
+"""Dual coordinates of one silo in the slow engine: one example at a time, each minimum found by search."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..cohort.sampling import coins
+from ..data.federation import Silo
+from ..protocol.doors import Work
+from ..protocol.streams import Pair
+from ..tasks.task import Task
+
+
+@dataclass(frozen=True, eq=False)
+class Terms:
+    """What one silo trains with in one run."""
+
+    work: Work
+    lr: float
+    clip: float
+    noise: float
+    choice: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class SlowDuals:
+    """One silo's examples, read through the module's own gradients, and its duals moved one by one."""
+
+    task: Task
+    silo: Silo
+    scale: float
+    terms: Terms
+    stiffness: float
+
+    def features(self, row: int) -> np.ndarray:
+        """Give what each parameter adds to each output of an example: `[outputs, P]`."""
+        x = self.silo.x[row : row + 1].float() * self.scale
+        vector = torch.zeros(self.task.layout.size, requires_grad=True)
+        outputs = self.task.predict(self.task.layout.unflatten(vector), x)[0]
+        rows = [torch.autograd.grad(output, vector, retain_graph=True)[0] for output in outputs]
+        return torch.stack(rows).double().numpy()
+
+    def targets(self, row: int) -> list[float]:
+        """Give the number or the signs that the outputs of an example should have."""
+        y = self.silo.y[row]
+        if not self.task.classes:
+            return [float(y)]
+        wanted = [1] if self.task.outputs == 1 else range(self.task.outputs)
+        return [1.0 if int(y) == k else -1.0 for k in wanted]
+
+    def moves(self, row: int, model: np.ndarray, dual: np.ndarray, together: float) -> np.ndarray:
+        """Give the best move of each dual of an example."""
+        phi, found = self.features(row), []
+        for output, target in enumerate(self.targets(row)):
+            score = float(phi[output] @ model)
+            curvature = self.stiffness * together * float(phi[output] @ phi[output])
+            found.append(slow_move(self.task.loss, score, float(dual[output]), target, curvature))
+        return np.array(found)
+
+    def apart(self, start: Tensor, duals: np.ndarray, steps: int, dice: Pair) -> tuple[Tensor, Tensor]:
+        """Move samples of duals, each on its own."""
+        work, (clip, noise) = self.terms.work, (self.terms.clip, self.terms.noise)
+        hits = coins(dice[0], work, work.steps)
+        model, reached, total = start.double().numpy(), duals.copy(), np.zeros(len(start))
+        for step in range(steps):
+            noisy = np.zeros(len(model))
+            for i in np.flatnonzero(hits[step]):
+                move = self.moves(int(i), model, reached[i], work.expected)
+                length = float(np.linalg.norm(move @ self.features(int(i))))
+                move = move if length <= clip else move * (clip / length)
+                noisy += move @ self.features(int(i))
+                reached[i] += move
+            if noise:
+                noisy += noise * clip * dice[1].standard_normal(len(model), dtype=np.float32)
+            model, total = model + self.stiffness * noisy, total + noisy
+        return torch.from_numpy(total).float(), torch.from_numpy(reached - duals).float()
+
+    def in_turn(self, start: Tensor, duals: np.ndarray, steps: int, dice: Pair) -> tuple[Tensor, Tensor]:
+        """Move duals one after the other, clip and noise the whole."""
+        clip, noise = self.terms.clip, self.terms.noise
+        total, moved = self._turns(start, duals, steps, dice[0])
+        length = float(np.linalg.norm(total))
+        factor = 1.0 if length <= clip else clip / length
+        noisy = factor * total
+        if noise:
+            noisy = noisy + 2 * clip * noise * dice[1].standard_normal(len(total), dtype=np.float32)
+        return torch.from_numpy(noisy).float(), torch.from_numpy(factor * moved).float()
+
+    def unproven(
+        self, start: Tensor, duals: np.ndarray, steps: int, dice: Pair, noise: tuple[float, float]
+    ) -> tuple[Tensor, Tensor]:
+        """Move duals one after the other, with a paper's noise on duals and sum."""
+        total, moved = self._turns(start, duals, steps, dice[0])
+        size, outputs = self.terms.work.size, duals.shape[1]
+        beside = np.zeros_like(duals)
+        beside[:size] = dice[1].standard_normal((size, outputs), dtype=np.float32) / size
+        drawn = dice[1].standard_normal(len(total), dtype=np.float32)
+        noisy = total + 2 * float(np.linalg.norm(moved)) * noise[1] * drawn
+        return torch.from_numpy(noisy).float(), torch.from_numpy(moved + noise[0] * beside).float()
+
+    def _turns(
+        self, start: Tensor, duals: np.ndarray, steps: int, sampler: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Give what moves in turn add up to, and the moves."""
+        work, queue = self.terms.work, list[int]()
+        model, reached, total = start.double().numpy(), duals.copy(), np.zeros(len(start))
+        for _ in range(round(steps * work.expected)):
+            queue = queue or sampler.permutation(work.size).tolist()
+            i = queue.pop(0)
+            move = self.moves(i, model, reached[i], 1.0)
+            change = move @ self.features(i)
+            model, total, reached[i] = model + self.stiffness * change, total + change, reached[i] + move
+        return total, reached - duals
+
+
+def slow_move(loss: str, score: float, dual: float, target: float, curvature: float) -> float:
+    """Find the best move by halving an interval: where the slope of what is minimised changes its sign."""
+    low, high = {
+        "squared": (-1e9, 1e9),
+        "hinge": (min(0.0, target), max(0.0, target)),
+        "one-against-rest": (min(0.0, target), max(0.0, target)),
+        "squared-hinge": (0.0, 1e9) if target > 0 else (-1e9, 0.0),
+    }[loss]
+    low, high = low - dual, high - dual
+
+    def slope(move: float) -> float:
+        bend = 0.0 if loss in ("hinge", "one-against-rest") else (dual + move) / 2
+        return -target + bend + score + curvature * move
+
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if slope(middle) < 0 else (low, middle)
+    return (low + high) / 2

@@ -1,0 +1,137 @@
+"""Engine 1: all silos and all runs in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ..cohort.dp_sgd import Cohort
+from ..cohort.merging import MergingRoster
+from ..cohort.oracle import CohortOracle
+from ..planning.plan import Plan
+from ..protocol.method import Method
+from ..protocol.roster import Roster, Steps
+from ..protocol.state import State
+from ..protocol.streams import Streams
+from ..protocol.tree import map_leaves
+from .start import SeededStart
+
+
+def steps_of(cohort: Cohort) -> Steps:
+    """Give how the silos of a cohort step."""
+    settings = cohort.settings
+    count = torch.tensor([[float(work.steps) for work in cohort.work]], device=settings.lr.device)
+    expected = torch.tensor([[work.expected for work in cohort.work]], device=settings.lr.device)
+    noise = torch.where(settings.noise == 0, 0.0, settings.noise * settings.clip) / expected
+    return Steps(count.expand_as(noise), settings.lr, settings.clip, noise)
+
+
+def simulate(
+    method: Method,
+    cohort: Cohort,
+    plan: Plan,
+    roster: Roster,
+    seeds: Sequence[int],
+    streams: Streams,
+    start: State | None = None,
+    before: Callable[[int], Sequence[int]] | None = None,
+    drawn: Callable[[int], Tensor] | None = None,
+) -> Iterator[State]:
+    """Train; give the state before the first round (or `start`, to go on from it) and after each.
+
+    `before` is asked before each round which silos may take part in it, by their places. Silos that
+    do not take part keep their state, and `merge` sees nothing of them. `drawn` tells who comes to a round,
+    `[runs, silos]`, in place of the plan.
+    """
+    state, roster = start, replace(roster, steps=steps_of(cohort))
+    if state is None:
+        first = SeededStart(cohort.task, seeds, roster, len(plan.counts.calls), cohort.device)
+        state = State(0, *method.init(first, len(roster)))
+    yield state
+    rounds = len(plan.counts.calls)
+    for number in range(state.round, rounds):
+        places = before(number) if before is not None else None
+        present = plan.present_at(number, cohort.runs, places, drawn(number) if drawn is not None else None)
+        merging = roster
+        if plan.merge is not None:
+            merging = MergingRoster.of(roster, plan.merge, streams, number, plan.counts.merged[number])
+        steps = plan.steps_at(number)
+        calls = plan.counts.calls[number]
+        state = _round(method, cohort, calls, rounds, merging, streams, state, present, steps)
+        yield state
+
+
+def _round(
+    method: Method,
+    cohort: Cohort,
+    calls: tuple[str, ...],
+    rounds: int,
+    roster: Roster,
+    streams: Streams,
+    state: State,
+    present: Tensor | None,
+    steps: Tensor | None,
+) -> State:
+    shared, own = state.shared, state.own
+    at_home = isinstance(roster, MergingRoster)
+    sent, here = method.broadcast(shared), present
+    some = None if method.linear else _few(present)  # its doors keep how they laid out all examples
+    if some is not None:
+        cohort, here = cohort.pick(some.tolist()), present[:, some]  # type: ignore[index]
+        sent, own = (map_leaves(lambda leaf: _of(leaf, some, len(roster)), tree) for tree in (sent, own))
+        steps = None if steps is None else steps[:, some]
+    before = own
+    oracle = CohortOracle(cohort, streams, state.round, calls, rounds, here, at_home, steps)
+    uploads, own = method.local(sent, own, oracle)
+    if present is not None and here is not None:
+        present, here = present.to(cohort.device), here.to(cohort.device)
+        uploads = map_leaves(lambda leaf: leaf.masked_fill(~_beside(here, leaf), 0), uploads)
+        own = map_leaves(lambda old, new: _kept(here, old, new), before, own)
+    if some is not None:
+        uploads = map_leaves(lambda leaf: _among(leaf, some, len(roster)), uploads)
+        own = map_leaves(lambda all_, old, new: _put(all_, some, old, new), state.own, before, own)
+    shared = method.merge(shared, uploads, roster.at(present).receiving(uploads))
+    return State(state.round + 1, shared, own)
+
+
+def _few(present: Tensor | None) -> Tensor | None:
+    """Give the places of the silos that take part in any run, if they are at most half of all."""
+    if present is None:
+        return None
+    some = present.cpu().any(0).nonzero().flatten()
+    return some if 0 < 2 * len(some) <= present.shape[1] else None
+
+
+def _of(leaf: Tensor, some: Tensor, silos: int) -> Tensor:
+    """Give the part of some silos, if there is one for each."""
+    return leaf[:, some.to(leaf.device)] if leaf.shape[1] == silos else leaf
+
+
+def _among(leaf: Tensor, some: Tensor, silos: int) -> Tensor:
+    """Put what some silos sent in its place; the others sent nothing."""
+    whole = leaf.new_zeros(leaf.shape[0], silos, *leaf.shape[2:])
+    whole[:, some.to(leaf.device)] = leaf
+    return whole
+
+
+def _put(whole: Tensor, some: Tensor, old: Tensor, new: Tensor) -> Tensor:
+    """Put the new state of some silos in its place; the same, if nothing is new."""
+    return whole if new is old else whole.index_copy(1, some.to(whole.device), new)
+
+
+def _kept(present: Tensor, old: Tensor, new: Tensor) -> Tensor:
+    """Give the new state of who takes part and the old one of the others."""
+    return old if new is old else torch.where(_beside(present, new), new, old)
+
+
+def _beside(present: Tensor, leaf: Tensor) -> Tensor:
+    """Give `present` `[runs, silos]` with as many axes as a leaf."""
+    return present.reshape(*present.shape, *[1] * (leaf.dim() - 2))
+
+
+def personal_vectors(method: Method, state: State, silos: int) -> Tensor:
+    """Give the vectors that silos predict with: `[runs, silos, P]`."""
+    return method.personal(method.broadcast(state.shared), state.own).expand(-1, silos, -1)

@@ -1,0 +1,1 @@
+"""Experiments: from data, methods and budgets to results."""

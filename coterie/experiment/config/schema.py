@@ -1,0 +1,354 @@
+"""Configuration files: TOML, checked as a whole, every problem named with its key."""
+
+from __future__ import annotations
+
+import math
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+)
+from pydantic_core import PydanticCustomError
+
+from ...errors import Problem, nearest, reason
+from ...privacy.preferences import check_preference
+from ...tasks.models import MODELS, find_factory, setting_problems
+from .files import apply_change, find_beside, read_budget_files
+from .methods import method_problems
+
+MOST_SEEDS = 10_000
+PARTITION_NAMES = Literal["iid", "shards", "dirichlet", "rotated", "rotated-masked"]
+
+
+def _fail(text: str) -> PydanticCustomError:
+    return PydanticCustomError("coterie", "{text}", {"text": text})
+
+
+def _number(value: Any, low: float, high: float, finite: bool) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+        return False
+    return low < value < high or (value == math.inf and not finite)
+
+
+def _swept(low: float, high: float, finite: bool, lists: bool, words: str, drawn: bool = False) -> Any:
+    """Make a validator: a number, a table of numbers by silo or, with `lists`, a list of these.
+
+    With `drawn` also the name of a preference that budgets are drawn from.
+    """
+
+    def check(value: Any, nested: bool = False) -> Any:
+        if lists and not nested and isinstance(value, Sequence) and not isinstance(value, str):
+            if not value:
+                raise _fail("expected at least one value, got an empty list")
+            return [check(v, True) for v in value]
+        if drawn and isinstance(value, str):
+            try:
+                check_preference(value)
+            except Problem as problem:
+                raise _fail(str(problem)) from problem
+            return value
+        numbers = [value]
+        if isinstance(value, Mapping):
+            numbers = value["each"] if isinstance(value.get("each"), list) else list(value.values())
+            if not numbers:
+                raise _fail("expected a number for each silo, got none")
+        for number in numbers:
+            if not _number(number, low, high, finite):
+                raise _fail(f"expected {words}, got {number!r}")
+        return value
+
+    return AfterValidator(check)
+
+
+Epsilon = Annotated[Any, _swept(0, math.inf, False, True, "a number > 0 (inf: no privacy)", drawn=True)]
+Delta = Annotated[Any, _swept(0, 1, True, False, "a number between 0 and 1")]
+Positive = Annotated[Any, _swept(0, math.inf, True, True, "a finite number > 0")]
+
+
+def _chance(value: Any) -> Any:
+    """Accept a chance, or one for each silo."""
+    numbers = [value]
+    if isinstance(value, Mapping):
+        numbers = value["each"] if isinstance(value.get("each"), list) else list(value.values())
+    for number in numbers:
+        good = isinstance(number, int | float) and not isinstance(number, bool) and 0 <= number <= 1
+        if not good:
+            raise _fail(f"expected a number from 0 to 1, or one for each silo, got {number!r}")
+    return value
+
+
+Chance = Annotated[Any, AfterValidator(_chance)]
+
+
+def _bytes(value: Any) -> int:
+    """Read a size of memory: a number of bytes, or text as "512MB" or "2 GiB"."""
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return value
+    match = re.fullmatch(r"\s*([0-9.]+)\s*([kmg]?)i?b?\s*", str(value).lower())
+    if not match or isinstance(value, bool):
+        raise _fail(f'expected a size as "1GB", got {value!r}')
+    power = {"": 0, "k": 1, "m": 2, "g": 3}[match[2]]
+    return int(float(match[1]) * 1024**power)
+
+
+def _seeds(value: Any) -> list[int]:
+    """Read seeds: how many (from 0), or a list of them."""
+    if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MOST_SEEDS:
+        return list(range(value))
+    whole = isinstance(value, list) and all(type(v) is int and v >= 0 for v in value)
+    if not whole or not value or len(set(value)) != len(value):
+        raise _fail(
+            f"expected how many seeds, or a list of different whole numbers >= 0 (at most {MOST_SEEDS}),"
+            f" got {value!r}"
+        )
+    return list(value)
+
+
+def _share(value: Any) -> Any:
+    if value == "official" or _number(value, 0, 1, True):
+        return value
+    raise _fail(f"expected a share between 0 and 1 or 'official', got {value!r}")
+
+
+def _range(value: Any) -> Any:
+    if value is None or (
+        isinstance(value, list | tuple)
+        and len(value) == 2
+        and all(_number(v, -math.inf, math.inf, True) for v in value)
+        and value[0] < value[1]
+    ):
+        return None if value is None else tuple(map(float, value))
+    raise _fail(f"expected [lowest, highest], got {value!r}")
+
+
+ONE_ADJACENCY = (
+    "there is no choice: budgets are for zero-out (one that is replaced by a null one); every statement tells"
+    " the bound for replace-one beside it"
+)
+
+
+def _participation(value: Any) -> Any:
+    """Accept a share of silos a round, {poisson = share} or {cohort = count}."""
+    how, share = next(iter(value.items())) if isinstance(value, Mapping) and len(value) == 1 else ("", value)
+    number = isinstance(share, int | float) and not isinstance(share, bool)
+    if how == "cohort" and isinstance(share, int) and number and share >= 1:
+        return value
+    if value is None or (how in ("", "poisson") and number and 0 < share <= 1):
+        return value
+    raise _fail(
+        f"expected a share in (0, 1], {{ poisson = share }} or {{ cohort = number of silos }}, got {value!r}"
+    )
+
+
+def _ranges(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _range(pair) for name, pair in value.items()}
+    return _range(value)
+
+
+class Section(BaseModel):
+    """A table of the file; unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Data(Section):
+    """Where examples come from and how they are split."""
+
+    source: str = "digits"
+    silos: Annotated[int, Field(ge=1)] | None = None
+    rows: Annotated[int, Field(ge=1)] | None = None
+    partition: PARTITION_NAMES | None = None
+    shards: Annotated[int, Field(ge=1)] = 2
+    alpha: Annotated[float, Field(gt=0)] = 0.5
+    rotations: Annotated[int, Field(ge=1, le=4)] = 4
+    mask: Annotated[float, Field(ge=0, le=1)] = 0.1
+    test: Annotated[Any, AfterValidator(_share)] = 0.2
+    seed: Annotated[int, Field(ge=0)] = 0
+    features: Literal["auto", "none", "invert", "log", "standardize", "unit"] = "auto"
+    norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    positive: str | None = None
+    feature_range: Annotated[Any, AfterValidator(_ranges)] = None
+    target_range: Annotated[Any, AfterValidator(_range)] = None
+    kind: Literal["auto", "classification", "regression"] = "auto"
+    min_examples: Annotated[int, Field(ge=2)] = 2
+    silo_column: str | None = None
+    target_column: str | None = None
+    drop: list[str] = []
+
+
+class Model(BaseModel):
+    """The model; further keys are settings of its factory."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
+    name: str = "linear"
+    loss: Literal[
+        "auto", "squared", "cross-entropy", "logistic", "hinge", "squared-hinge", "one-against-rest"
+    ] = "auto"
+
+
+class Train(Section):
+    """How long and how fast silos train."""
+
+    rounds: Annotated[int, Field(ge=1, le=1_000_000)] = 50
+    epochs: Annotated[float, Field(gt=0, le=1_000_000)] | None = None
+    steps: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    batch: Annotated[int, Field(ge=1)] = 32
+    lr: Positive = 0.1
+    seeds: Annotated[Any, BeforeValidator(_seeds)] = [0]
+    participation: Annotated[Any, AfterValidator(_participation)] = None
+    drop: Chance = 0.0
+    recover: Annotated[float, Field(ge=0, le=1)] | None = None
+    uneven: Annotated[float, Field(ge=0, le=1)] = 0.0
+    memory: Annotated[Any, BeforeValidator(_bytes)] = 2**30
+    device: str = "cpu"
+    checkpoint: Annotated[int, Field(ge=1)] | None = None
+
+
+class PrivacyTable(Section):
+    """What each silo may spend."""
+
+    unit: Literal["example", "silo"] = "example"
+    noise_by: Literal["server", "silos"] = "server"
+    epsilon: Epsilon = None
+    noise: Positive = None
+    sensitivity: Literal["certified", "paper"] = "certified"
+    quantile: Annotated[float, Field(gt=0, lt=1)] | None = None
+    delta: Delta = 1e-5
+    clip: Positive = 1.0
+    budget_seed: Annotated[int, Field(ge=0)] = 0
+    ledger: str | None = None
+
+
+class Tuning(Section):
+    """How many settings `coterie sweep` tries, and by what it chooses."""
+
+    trials: Literal["geometric", "poisson", "negative-binomial", "all"] = "geometric"
+    mean: Annotated[float, Field(ge=1)] | None = None
+    shape: Annotated[float, Field(gt=-1)] | None = None
+    most: Annotated[int, Field(ge=1)] | None = None
+    score: Literal["noised", "public"] = "noised"
+
+
+class Config(Section):
+    """A whole file."""
+
+    data: Data = Data()
+    model: Model = Model()
+    train: Train = Train(epochs=1.0)
+    privacy: PrivacyTable
+    tuning: Tuning | None = None
+    method: list[dict[str, Any]]
+
+    def to_toml(self) -> str:
+        """Write the configuration with every default filled in."""
+        import tomli_w
+
+        return tomli_w.dumps(self.model_dump(exclude_none=True))
+
+
+def read(path: str | Path, changes: Sequence[str] = ()) -> Config:
+    """Read a file, apply `key=value` changes, and check all of it."""
+    path = Path(path)
+    try:
+        content = tomllib.loads(path.read_text())
+    except FileNotFoundError as error:
+        raise Problem(f"the config file '{path}' does not exist") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise Problem(f"cannot read the config file '{path}': {reason(error)}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise Problem(f"'{path}' is not valid TOML: {error}") from error
+    for change in changes:
+        apply_change(content, change)
+    find_beside(content, path.parent)
+    read_budget_files(content, path.parent)
+    return check(content, str(path))
+
+
+def check(content: dict[str, Any], where: str = "config") -> Config:
+    """Check a configuration; all problems are reported together."""
+    problems: list[str] = []
+    config = None
+    try:
+        config = Config.model_validate(content)
+    except ValidationError as error:
+        problems += [_sentence(dict(e)) for e in error.errors()]
+    methods = content.get("method")
+    if isinstance(methods, list):
+        problems += [p for k, table in enumerate(methods) for p in method_problems(k, table)]
+        if not methods:
+            problems.append("method: expected at least one [[method]] table, got none")
+    problems += _model_problems(content.get("model"))
+    train = content.get("train", {})
+    if isinstance(train, dict) and "steps" in train and "epochs" in train:
+        problems.append("train: give epochs or steps, not both")
+    privacy = content.get("privacy")
+    if isinstance(privacy, dict):
+        problems += _privacy_problems(privacy)
+    if problems or config is None:
+        lines = "".join(f"\n  {p}" for p in dict.fromkeys(problems))
+        raise Problem(f"{where} has {len(dict.fromkeys(problems))} problem(s):{lines}")
+    return config
+
+
+def _model_problems(table: Any) -> list[str]:
+    """List what is wrong with the settings of a built-in model; others are asked when they are made."""
+    name = table.get("name", "linear") if isinstance(table, dict) else ""
+    if not isinstance(name, str) or not name or ":" in name:
+        return []
+    try:
+        find_factory(name)
+    except Problem as problem:
+        return [str(problem)]
+    return setting_problems(name, MODELS[name], [key for key in table if key not in Model.model_fields])
+
+
+def _privacy_problems(table: dict[str, Any]) -> list[str]:
+    """List what is wrong with how noise is asked for."""
+    problems = []
+    if "epsilon" not in table and "noise" not in table:
+        problems.append("privacy.epsilon: missing; it must be given (or, for unit = 'silo', noise)")
+    if "epsilon" in table and "noise" in table:
+        problems.append("privacy: give epsilon or noise, not both")
+    if "noise" in table and table.get("unit") != "silo":
+        problems.append("privacy.noise: only for unit = 'silo': elsewhere it follows from epsilon")
+    if table.get("sensitivity") == "paper" and not ("noise" in table and table.get("noise_by") == "silos"):
+        problems.append("privacy.sensitivity: 'paper' goes with noise given and noise_by = 'silos'")
+    if "quantile" in table and (table.get("unit") != "silo" or table.get("noise_by") == "silos"):
+        problems.append("privacy.quantile: needs unit = 'silo' and noise_by = 'server'")
+    if table.get("unit", "example") == "example" and table.get("noise_by") == "silos":
+        problems.append("privacy.noise_by: under the unit 'example' noise is added in the silos' doors")
+    return problems
+
+
+def _sentence(error: dict[str, Any]) -> str:
+    """Say one pydantic error as: key, what was expected, what was given."""
+    parts = [str(p) for p in error["loc"]]
+    key = ".".join(parts)
+    kind, message, given = error["type"], str(error["msg"]), error.get("input")
+    if kind == "extra_forbidden":
+        tables: dict[str, type[BaseModel]] = {
+            "data": Data,
+            "train": Train,
+            "privacy": PrivacyTable,
+            "tuning": Tuning,
+        }
+        table = tables.get(parts[0], Config) if len(parts) > 1 else Config
+        if key == "privacy.adjacency":
+            return f"{key}: {ONE_ADJACENCY}"
+        return f"{key}: unknown key; {nearest(parts[-1], table.model_fields)}"
+    if kind == "missing":
+        return f"{key}: missing; it must be given"
+    if kind == "coterie":
+        return f"{key}: {message}"
+    expected = message.replace("Input should be ", "").replace("a valid integer", "a whole number")
+    return f"{key}: expected {expected.replace('a valid ', 'a ')}, got {given!r}"

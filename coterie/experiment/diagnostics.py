@@ -1,0 +1,51 @@
+"""What is seen of methods that relate silos while they train: Omega and, without privacy, duality gaps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from ..cohort.dp_sgd import Cohort
+from ..cohort.dual.gap import duality_gap
+from ..protocol.method import Method
+from ..protocol.state import State
+from .result import Result
+
+MOST_GAPS = 1000
+
+
+@dataclass
+class Watch:
+    """Watches one training of so many rounds."""
+
+    method: Method
+    cohort: Cohort
+    rounds: int
+    omega: Tensor | None = None
+    gaps: list[tuple[int, list[float]]] = field(default_factory=list)
+
+    def see(self, state: State) -> None:
+        """Look at a state: a gap each round, or a thousand of them; the last relations."""
+        last = state.round == self.rounds
+        every = -(-self.rounds // MOST_GAPS)
+        bare = bool(torch.isinf(self.cohort.settings.clip).all()) and self.method.linear
+        if not last and not (bare and state.round % every == 0):
+            return
+        found = self.method.learned_relations(state.shared)
+        if found is None:
+            return
+        self.omega = found.omega
+        if bare and found.lam is not None:
+            gap = duality_gap(self.cohort, state.own, found.omega, found.lam)
+            self.gaps.append((state.round, gap.tolist()))
+
+    def tell(self, result: Result) -> Result:
+        """Put what was seen into a result."""
+        runs = [
+            replace(run, gaps=[(number, each[r]) for number, each in self.gaps])
+            for r, run in enumerate(result.runs)
+        ]
+        relations = {} if self.omega is None else {r: self.omega[r].cpu() for r in range(len(runs))}
+        return replace(result, runs=runs, relations=relations)

@@ -1,0 +1,402 @@
+"""From data, methods and budgets to results: which runs there are, and training them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..cohort.dp_sgd import Cohort, Settings
+from ..cohort.dual.linear import check_linear
+from ..cohort.examples import stack
+from ..cohort.gradients.clipping import rows_within
+from ..cohort.imitation import imitating
+from ..cohort.score import score
+from ..data.federation import Federation
+from ..engines.simulation import personal_vectors, simulate
+from ..errors import Problem
+from ..guard.checkpoint import History
+from ..guard.claims import secret_draw
+from ..guard.session import Keeper
+from ..methods.adaptive_clip import AdaptiveClip
+from ..methods.relations import Relations
+from ..planning.plan import Plan, absent_remarks, make_plan
+from ..planning.schedule import Schedule, check_dropping, draw_schedule
+from ..planning.silo_plan import Terms, clip_remarks, make_silo_plan, terms_of
+from ..planning.training import Training, check_device
+from ..privacy.budget import PerSilo, Privacy, check_budgets, loose_deltas, spread, sweep
+from ..protocol.doors import Work
+from ..protocol.method import Method
+from ..protocol.roster import Roster
+from ..protocol.settings import for_runs, settings_of
+from ..protocol.state import State
+from ..protocol.streams import SeededStreams
+from ..protocol.tree import map_leaves
+from ..tasks.task import Task
+from .diagnostics import Watch
+from .result import Result, RunRecord, SiloRecord, label_of
+
+BUDGETS = {
+    "own": "every silo keeps to its own budget",
+    "minimum": "everybody keeps to the smallest budget",
+    "maximum": "everybody spends the largest budget, more than most agreed to: for comparison only",
+    "none": "no privacy: for comparison only",
+    "uniform": "all silos add the same noise, and leave when their budgets are spent",
+    "closed-form": "the noise of the closed form of Liu et al. 2021, where it is more than needed",
+}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One choice of everything that may be a list; each is trained with every seed."""
+
+    shown: dict[str, Any]
+    settings: dict[str, float]
+    lr: PerSilo
+    epsilon: PerSilo
+    clip: PerSilo
+    noise: PerSilo
+
+
+def _told(value: Any) -> Any:
+    """Give a setting as results tell it."""
+    return str(value) if isinstance(value, Relations) else value
+
+
+@dataclass(frozen=True, eq=False)
+class Experiment:
+    """Runs of one method that train together: every variant with every seed, or those picked."""
+
+    federation: Federation
+    task: Task
+    method: Method
+    privacy: Privacy
+    training: Training
+    notes: list[str] = field(default_factory=list)
+    picked: tuple[tuple[int, int], ...] | None = None
+    budgets: str = "own"
+
+    @cached_property
+    def variants(self) -> list[Variant]:
+        """List the variants, in the order of the lists."""
+        own = {name: value for name in settings_of(self.method) for value in [getattr(self.method, name)]}
+        axes: dict[str, list[Any]] = {
+            name: list(value) if isinstance(value, tuple) else [value] for name, value in own.items()
+        }
+        axes |= {
+            "lr": sweep(self.training.lr),
+            "epsilon": sweep(self.privacy.epsilon)[: 1 if self.budgets == "none" else None],
+            "clip": sweep(self.privacy.clip),
+            "noise": sweep(0.0 if self.privacy.noise is None else self.privacy.noise),
+        }
+        found = []
+        for choice in itertools.product(*axes.values()):
+            picked = dict(zip(axes, choice, strict=True))
+            shown = {k: _told(v) for k, v in picked.items() if k in own or len(axes[k]) > 1}
+            if self.budgets != "own":
+                shown["budgets"] = self.budgets
+            settings = {k: picked[k] for k in own}
+            rest = (picked[key] for key in ("lr", "epsilon", "clip", "noise"))
+            found.append(Variant(shown, settings, *rest))
+        return found
+
+    @cached_property
+    def keys(self) -> tuple[tuple[int, int], ...]:
+        """Name each run: its seed and the number of its variant; all of them, or those `picked`."""
+        if self.picked is not None:
+            return self.picked
+        return tuple((seed, v) for v in range(len(self.variants)) for seed in self.training.seeds)
+
+    @cached_property
+    def labels(self) -> list[str]:
+        """Name each variant: method and settings."""
+        return [label_of(self.method.title, variant.shown) for variant in self.variants]
+
+    def streams(self) -> SeededStreams:
+        """Give the random streams of all runs; no run of any method shares its noise with another."""
+        return SeededStreams(tuple((seed, self.labels[v]) for seed, v in self.keys))
+
+    def _per_run(self, choose: Callable[[Variant], PerSilo], key: str) -> Tensor:
+        seed, names = self.privacy.budget_seed, self.federation.names
+        rows = [spread(key, choose(variant), names, seed) for variant in self.variants]
+        return torch.tensor([rows[v] for _, v in self.keys], dtype=torch.float64)
+
+    @cached_property
+    def own_epsilon(self) -> Tensor:
+        """Silos' own budgets, `[runs, silos]`."""
+        return self._per_run(lambda v: v.epsilon, "privacy.epsilon")
+
+    @cached_property
+    def epsilon(self) -> Tensor:
+        """What silos may spend, `[runs, silos]`: their budgets, or what `budgets` makes of them."""
+        own = self.own_epsilon
+        if self.budgets == "minimum":
+            return own.amin(1, keepdim=True).expand_as(own).contiguous()
+        if self.budgets == "maximum":
+            return own.amax(1, keepdim=True).expand_as(own).contiguous()
+        return torch.full_like(own, math.inf) if self.budgets == "none" else own
+
+    def not_covered(self, run: int, k: int) -> tuple[str, ...]:
+        """Name what no budget of a silo covers; where `budgets` gives it more than it agreed to, that."""
+        own, given = float(self.own_epsilon[run, k]), float(self.epsilon[run, k])
+        more = "any amount" if math.isinf(given) else f"{given:g}"
+        over = f"what is above the silo's own budget of {own:g}: '{self.budgets}' let it spend {more}"
+        return (*self.federation.not_covered, *([over] if given > own else []))
+
+    @cached_property
+    def delta(self) -> Tensor:
+        """Deltas `[runs, silos]`."""
+        return self._per_run(lambda _: self.privacy.delta, "privacy.delta")
+
+    @cached_property
+    def clip(self) -> Tensor:
+        """Clips `[runs, silos]`; infinite where there is no privacy."""
+        clip = self._per_run(lambda v: v.clip, "privacy.clip")
+        return torch.where(torch.isinf(self.epsilon), math.inf, clip)
+
+    @cached_property
+    def terms(self) -> list[Terms]:
+        """Under the unit 'silo': what each run trains with, the same for all silos."""
+        if self.budgets in ("uniform", "closed-form"):
+            raise Problem(f"budgets: '{self.budgets}' is for the unit 'example'")
+        clip = self._per_run(lambda v: v.clip, "privacy.clip")
+        given = self.privacy.noise is not None
+        noise = self._per_run(lambda v: v.noise, "privacy.noise") if given else None
+        return terms_of(self.epsilon, self.delta, clip, noise)
+
+    @cached_property
+    def lr(self) -> Tensor:
+        """Learning rates `[runs, silos]`."""
+        return self._per_run(lambda v: v.lr, "train.lr")
+
+    @cached_property
+    def work(self) -> tuple[Work, ...]:
+        """The local work of each silo."""
+        return tuple(self.training.work(size) for size in self.federation.sizes)
+
+    @cached_property
+    def running(self) -> Method:
+        """The method with one value for each run."""
+        chosen = {
+            name: tuple(self.variants[v].settings[name] for _, v in self.keys)
+            for name, field in settings_of(self.method).items()
+            if not field.metadata.get("fixed")
+        }
+        running = for_runs(self.method, chosen)
+        if self.privacy.quantile is None:
+            return running
+        return AdaptiveClip(method=running, first=tuple(terms.first_clip for terms in self.terms))
+
+    @cached_property
+    def roster(self) -> Roster:
+        """The public facts about the silos."""
+        sizes = torch.tensor(self.federation.sizes, dtype=torch.float64, device=self.training.device)
+        return Roster(self.federation.names, sizes, self.epsilon.to(self.training.device))
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """Who takes part when, and how much each does."""
+        return draw_schedule(self.training, [seed for seed, _ in self.keys], self.federation.names, self.work)
+
+    @property
+    def present(self) -> Tensor | None:
+        """Who takes part when, `[rounds, runs, silos]`; None: everybody always."""
+        return self.schedule.present
+
+    def check(self) -> None:
+        """Refuse impossible numbers; collect what a person should know."""
+        check_device(self.training.device)
+        self.task.module.to(self.training.device)
+        rows_within(self.task, self.training.memory)
+        check_dropping(self.training, self.federation.names, self.work, self.privacy, self.budgets)
+        if self.method.linear:
+            check_linear(self.task, self.federation, private=not bool(torch.isinf(self.epsilon).all()))
+        clip = [c for v in self.variants for c in spread("privacy.clip", v.clip, self.federation.names)]
+        check_budgets(self.epsilon.flatten().tolist(), self.delta.flatten().tolist(), clip)
+        for value in self.lr.flatten().tolist():
+            if not 0 < value < 1e38:
+                raise Problem(f"train.lr: expected a number > 0, got {value:g}")
+        sizes, names = self.federation.sizes, self.federation.names
+        for one in (self.method, getattr(self.method, "second", None)):
+            if getattr(one, "how", "") == "kl":
+                imitating(self.task)  # refuses a numeric target
+        if self.budgets in ("maximum", "none"):
+            self.notes.append(f"{self.method.title}, budgets = {self.budgets}: {BUDGETS[self.budgets]}")
+        if not torch.isinf(self.epsilon).all():
+            units = sizes if self.privacy.unit == "example" else [len(names)] * len(names)
+            self.notes.extend(loose_deltas(self.delta[0].tolist(), units, names, self.privacy.unit))
+        self.notes.extend(f"not covered by any budget: {what}" for what in self.federation.not_covered)
+        largest = max(float(silo.x.abs().max()) * self.federation.scale for silo in self.federation.silos)
+        if largest > 10:
+            self.notes.append(
+                f"features reach {largest:.4g}: gradients are clipped, so models learn better from numbers"
+                " around one; give data.feature_range (public bounds) or data.features"
+            )
+        if small := [name for name, n in zip(names, sizes, strict=True) if n < self.training.batch]:
+            self.notes.append(
+                f"train.batch: {len(small)} silo(s), as '{small[0]}', have fewer than {self.training.batch}"
+                " training examples: each of their batches is the whole silo (rate 1)"
+            )
+
+    def check_metered(self) -> None:
+        """Refuse what no ledger keeps or pays for."""
+        if self.budgets in ("maximum", "none"):
+            raise Problem(f"method: budgets = '{self.budgets}' is for comparison only: no ledger pays for it")
+        share = self.training.participation
+        drawn = share is not None and share.sampler == "poisson" and share.share < 1
+        if self.privacy.unit == "silo" and self.training.dropping is not None and drawn:
+            raise Problem("train.drop, train.uneven: not with a ledger where whole silos are drawn in secret")
+
+    def plan(self, on_progress: Callable[[int, int], None] | None = None) -> Plan:
+        """Give what every silo will do and spend, without training."""
+        roster = Roster(self.roster.names, self.roster.sizes.cpu(), self.roster.epsilon.cpu())
+        layers, names = tuple(self.task.layout.lengths), tuple(self.task.layout.names)
+        rounds = self.training.rounds
+        if self.privacy.unit == "silo":
+            plan = make_silo_plan(
+                self.running, roster, self.work, layers, rounds, self.terms, self.training.participation,
+                self.schedule.present, self.privacy.noise_by, on_progress, names, self.privacy.sensitivity,
+                self.privacy.quantile, self.schedule.planned, self.schedule.steps,
+            )  # fmt: skip
+            self._remark(roster, plan)
+            return plan
+        plan = make_plan(
+            self.running, roster, self.work, layers, rounds, self.delta, self.schedule.present, on_progress,
+            self.budgets, names, self.schedule.planned, self.schedule.steps,
+        )  # fmt: skip
+        self._remark(roster, plan)
+        return plan
+
+    def _remark(self, roster: Roster, plan: Plan) -> None:
+        absent = absent_remarks(plan, self.method.title, self.budgets == "uniform")
+        remarks = [
+            *self.running.remarks(roster, plan.present),
+            *absent,
+            *clip_remarks(plan, self.method.title),
+        ]
+        self.notes.extend(remark for remark in remarks if remark not in self.notes)
+
+    def cohort(self, plan: Plan) -> Cohort:
+        """Give the silos, ready to train."""
+        device = self.training.device
+        clip = self.clip if plan.merge is None else torch.full_like(self.clip, math.inf)
+        numbers = (self.lr, clip, plan.noise(), plan.choice_noise())
+        settings = Settings(*(value.float().to(device) for value in numbers))
+        examples = stack(self.federation, "train", device)
+        return Cohort(self.task, examples, self.work, settings, self.training.memory)
+
+    def train(
+        self,
+        plan: Plan | None = None,
+        on_round: Callable[[int, float | None], None] | None = None,
+        keeper: Keeper | None = None,
+    ) -> Result:
+        """Train all runs; `on_round` hears of each round and, now and then, of the mean score.
+
+        A `keeper` writes checkpoints and asks the ledgers; with a meter, noise is the system's.
+        """
+        keeper = keeper or Keeper()
+        if keeper.meter is not None:
+            self.check_metered()
+        plan = plan or self.plan()
+        began = time.perf_counter()
+        cohort, meter = self.cohort(plan), keeper.meter
+        test = stack(self.federation, "test", self.training.device)
+        weight = torch.tensor(test.sizes, dtype=torch.float64) / sum(test.sizes)
+        every = max(1, self.training.rounds // 20)
+        point = keeper.begin(self.method.title, plan, len(self.federation))
+        history: History = list(point.history) if point else []
+        start = None
+        if point is not None:
+            kept = map_leaves(lambda leaf: leaf.to(cohort.device), (point.state.shared, point.state.own))
+            start = State(point.state.round, *kept)
+        seeds = [seed for seed, _ in self.keys]
+        streams = self.streams() if meter is None else meter.streams
+        drawn = None if meter is None else secret_draw(plan, meter.streams)
+        scores = vectors = torch.empty(0)
+        watch = Watch(self.running, cohort, self.training.rounds)
+        known = (self.running, cohort, plan, self.roster, seeds)
+        for state in simulate(*known, streams, start, keeper.before, drawn):
+            shown = None
+            watch.see(state)
+            if state.round % every == 0 or state.round == self.training.rounds:
+                vectors = personal_vectors(self.running, state, len(self.federation))
+                scores = score(self.task, test, vectors, self.training.memory).double().cpu()
+                totals = (scores * weight).sum(1)
+                if not history or history[-1][0] < state.round:
+                    history.append((state.round, totals.tolist()))
+                shown = float(totals.mean())
+            keeper.after(state, history)
+            if on_round is not None:
+                on_round(state.round, shown)
+        seconds = time.perf_counter() - began
+        if meter is not None:
+            self.notes.extend(meter.notes())
+        if broken := int((~torch.isfinite(vectors).all(-1)).sum()):
+            self.notes.append(
+                f"{self.method.name}: {broken} of {vectors[..., 0].numel()} models diverged (numbers that are"
+                " not finite) and have no score: lower train.lr, or what pulls them"
+            )
+        return watch.tell(self._result(plan, scores, vectors.cpu(), history, seconds, keeper))
+
+    def _result(
+        self,
+        plan: Plan,
+        scores: Tensor,
+        vectors: Tensor,
+        history: History,
+        seconds: float,
+        keeper: Keeper,
+    ) -> Result:
+        runs = []
+        spent = keeper.spent(len(self.keys))
+        for r, (seed, variant) in enumerate(self.keys):
+            silos = {}
+            for k, silo in enumerate(plan.silos[r]):
+                charged = (silo.epsilon, silo.delta) if spent is None else spent[k][r]
+                silos[silo.name] = SiloRecord(float(scores[r, k]), *charged, silo.noise)
+            runs.append(
+                RunRecord(
+                    method=self.method.title,
+                    settings=self.variants[variant].shown,
+                    seed=seed,
+                    metric=self.task.metric,
+                    score=history[-1][1][r],
+                    silos=silos,
+                    seconds=seconds / len(self.keys),
+                    bytes_up=sum(silo.bytes_up for silo in plan.silos[r]),
+                    bytes_down=sum(silo.bytes_down for silo in plan.silos[r]),
+                    history=[(number, totals[r]) for number, totals in history],
+                )
+            )
+        kept = {r: vectors[r] for r in range(len(runs))}
+        return Result(self.task, self.federation.names, runs, kept, list(self.notes))
+
+
+def experiments(
+    federation: Federation,
+    task: Task,
+    methods: Sequence[tuple[Method, str]],
+    privacy: Privacy,
+    training: Training,
+) -> list[Experiment]:
+    """Make one experiment for each method and how it takes silos' budgets, checked."""
+    made = [
+        Experiment(federation, task, method, privacy, training, budgets=budgets)
+        for method, budgets in methods
+    ]
+    seen: set[str] = set()
+    for experiment in made:
+        for label in experiment.labels:
+            if label in seen:
+                raise Problem(f"'{label}' is asked for twice: name each method and setting once")
+            seen.add(label)
+        experiment.check()
+    return made

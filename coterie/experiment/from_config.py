@@ -1,0 +1,148 @@
+"""From a configuration to experiments, and the same for people who write Python."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+from ..data.federation import Federation, load
+from ..data.partition import Partition
+from ..errors import Problem
+from ..methods import AUTO, METHODS, MRMTL, MRMTLAuto, Then, Tune
+from ..planning.schedule import Dropping, Participation
+from ..planning.training import Training
+from ..privacy.budget import NOT_GIVEN, Privacy
+from ..protocol.method import Method
+from ..protocol.settings import settings_of
+from ..tasks.task import make_task
+from .config.schema import Config
+from .experiment import Experiment, experiments
+
+
+def load_federation(config: Config, data_dir: str | Path | None = None) -> Federation:
+    """Load the data of a configuration."""
+    data = config.data
+    kind = data.kind
+    if kind == "auto" and config.model.loss != "auto":
+        kind = "regression" if config.model.loss == "squared" else "classification"
+    partition = None
+    if data.partition is not None:
+        partition = Partition(data.partition, data.shards, data.alpha, data.rotations, data.mask)
+    return load(
+        data.source,
+        silos=data.silos,
+        rows=data.rows,
+        partition=partition,
+        test=data.test,
+        seed=data.seed,
+        features=data.features,
+        feature_range=data.feature_range,
+        norm=data.norm,
+        positive=data.positive,
+        target_range=data.target_range,
+        kind=kind,
+        min_examples=data.min_examples,
+        silo_column=data.silo_column,
+        target_column=data.target_column,
+        drop=data.drop,
+        data_dir=data_dir,
+    )
+
+
+def make_methods(config: Config) -> list[tuple[Method, str]]:
+    """Make the methods of a configuration, each with how it takes silos' budgets.
+
+    Lists of settings that shape a method make a method for each value.
+    """
+    for table in config.method:
+        if table["name"] == Tune.name and "after" not in table:
+            raise Problem(
+                "method: 'tune' trains on what silos learned together: give it `after` another method, as"
+                ' after = { name = "fedavg", share = 0.6 }; alone it would hold them near an untrained model'
+            )
+    return [(method, table.get("budgets", "own")) for table in config.method for method in methods_of(table)]
+
+
+def methods_of(table: dict[str, Any]) -> list[Method]:
+    """Make the methods of one table."""
+    if table["name"] == MRMTL.name and AUTO in _listed(table.get("lam")):
+        rest = [lam for lam in _listed(table["lam"]) if lam != AUTO]
+        fixed = methods_of({**table, "lam": rest}) if rest else []
+        own = {key: value for key, value in table.items() if key != "lam"}
+        return [*fixed, *methods_of({**own, "name": MRMTLAuto.name})]
+    kind = METHODS[table["name"]]
+    axes: dict[str, list[Any]] = {}
+    each_run: dict[str, tuple[float, ...]] = {}
+    for key, field in settings_of(kind).items():
+        value = table.get(key)
+        if isinstance(value, list) and not field.metadata.get("fixed") and "after" not in table:
+            each_run[key] = tuple(map(float, value))
+        elif value is not None:
+            axes[key] = _listed(value)
+            if "read" in field.metadata:
+                axes[key] = [field.metadata["read"](value) for value in axes[key]]
+    picks = [dict(zip(axes, picked, strict=True)) for picked in itertools.product(*axes.values())]
+    made = [kind(**picked, **each_run) for picked in picks]
+    if "after" not in table:
+        return made
+    first = {key: value for key, value in table["after"].items() if key != "share"}
+    (before,) = methods_of(first)
+    return [Then(first=before, second=method, share=table["after"].get("share", 0.1)) for method in made]
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def make_experiments(config: Config, data_dir: str | Path | None = None) -> list[Experiment]:
+    """Make the checked experiments of a configuration, one for each method."""
+    train, table = config.train, config.privacy
+    epsilon = NOT_GIVEN if table.epsilon is None else table.epsilon
+    where = (table.unit, table.budget_seed, table.noise_by, table.noise, table.sensitivity, table.quantile)
+    privacy = Privacy(epsilon, table.delta, table.clip, *where)
+    federation = load_federation(config, data_dir)
+    options = dict(config.model.model_extra or {})
+    task = make_task(
+        config.model.name,
+        shape=federation.shape,
+        classes=len(federation.classes),
+        loss=config.model.loss,
+        options=options,
+    )
+    training = Training(
+        rounds=train.rounds,
+        epochs=train.epochs or 1.0,
+        steps=train.steps,
+        batch=train.batch,
+        lr=train.lr,
+        seeds=tuple(train.seeds),
+        participation=_participation(train.participation, len(federation)),
+        memory=train.memory,
+        device=train.device,
+        dropping=dropping_of(config),
+    )
+    return experiments(federation, task, make_methods(config), privacy, training)
+
+
+def dropping_of(config: Config) -> Dropping | None:
+    """Read how silos drop out; None if they do not."""
+    train = config.train
+    if train.drop == 0 and train.uneven == 0:
+        if train.recover is not None:
+            raise Problem("train.recover: nobody drops out: give train.drop, too")
+        return None
+    return Dropping(train.drop, train.recover, train.uneven)
+
+
+def _participation(value: Any, silos: int) -> Participation | None:
+    if isinstance(value, dict) and "cohort" in value:
+        count = value["cohort"]
+        if count > silos:
+            raise Problem(
+                f"train.participation: a cohort of {count} is larger than the federation, which has {silos}"
+            )
+        value = count / silos
+    if value is None or value == 1:
+        return None
+    return Participation(value["poisson"], "poisson") if isinstance(value, dict) else Participation(value)

@@ -1,0 +1,240 @@
+"""Tuning that bills itself: a random number of trials, the best one chosen by a noised score.
+
+Each trial draws one of the configured settings, all with the same noise, which is found so that
+the chosen model keeps to the silo's budget against whoever sees that model only. Against the
+server and the other silos, who see every trial, all trials add up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .._seeds import seed_for
+from ..cohort.examples import stack
+from ..cohort.score import score
+from ..errors import Problem
+from ..guard.checkpoint import digest_of
+from ..guard.claims import run_plans
+from ..guard.meter import Meter
+from ..planning.plan import Plan
+from ..privacy.calibration import Target, noise_for
+from ..privacy.events import Event
+from ..privacy.ledger.claim import RunPlan
+from ..privacy.trials import Trials, draw_trials
+from ..privacy.tuning import noise_for_tuning, server_epsilon
+from ..protocol.state import State
+from .config.schema import Tuning
+from .experiment import Experiment
+
+SHARE_FOR_SCORE = 0.1  # of epsilon, for the noise of a score alone
+TRIALS_SEEN, CHOSEN_SEEN = ("server", "silos"), ("shared", "personal")
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep: how the number of trials is drawn, the settings drawn, and what scores release.
+
+    `scores[k]` is how silo k's score is released, None where nothing protects it. If `public`, only
+    the scores of silos without privacy count.
+    """
+
+    trials: Trials
+    drawn: tuple[int, ...]
+    scores: tuple[Event | None, ...]
+    public: bool = False
+
+    def stages(self, plan: Plan, k: int) -> tuple[tuple[int, tuple[Event, ...]], ...]:
+        """Give what one trial releases of silo k: its training and, in the last round, its score."""
+        stages = run_plans("", plan, k)[0].stages
+        more = self.scores[k]
+        if more is None:
+            return stages
+        rounds, events = stages[-1]
+        before = ((rounds - 1, events),) if rounds > 1 else ()
+        return (*stages[:-1], *before, (1, (*events, more)))
+
+    def best(self, label: str, plan: Plan, k: int) -> RunPlan:
+        """Give what the chosen trial asks of silo k's data set: held before the number of trials is drawn."""
+        found = self._run(f"{label}, the best trial", plan, k, CHOSEN_SEEN)
+        return _certified(replace(found, trials=self.trials))
+
+    def asks(self, label: str, plan: Plan, k: int) -> list[RunPlan]:
+        """Give what all trials together ask of silo k's data set."""
+        one, ran = self._run(f"{label}, {len(self.drawn)} trials", plan, k, TRIALS_SEEN), len(self.drawn)
+        every = tuple((rounds, tuple(_times(e, ran) for e in events)) for rounds, events in one.stages)
+        return [_certified(replace(one, stages=every))]
+
+    def _run(self, label: str, plan: Plan, k: int, seen: tuple[str, ...]) -> RunPlan:
+        return RunPlan(label, "example", plan.silos[0][k].delta, 0.0, self.stages(plan, k), seen)
+
+    def facts(self, plan: Plan, k: int) -> dict[str, Any]:
+        """Give what a statement says about tuning."""
+        one, how = self._run("", plan, k, CHOSEN_SEEN), self.trials
+        return {
+            "distribution": how.distribution,
+            "mean": how.mean,
+            "shape": how.shape,
+            "most": how.most,
+            "ran": len(self.drawn),
+            "delta": one.delta,
+            "score": "public" if self.scores[k] is None else "noised and charged",
+            "trial": [vars(event) for event in one.events(0, one.rounds)],
+        }
+
+
+def _certified(plan: RunPlan) -> RunPlan:
+    return replace(plan, epsilon=plan.certified(0, plan.rounds))
+
+
+def _times(event: Event, count: int) -> Event:
+    return replace(event, count=event.count * count)
+
+
+def trials_of(tuning: Tuning, settings: int) -> Trials:
+    """Give the distribution of the number of trials; its mean is the number of settings, if not said."""
+    mean = float(settings) if tuning.mean is None else tuning.mean
+    return Trials(tuning.trials, mean, tuning.shape, tuning.most)
+
+
+def check_sweep(experiment: Experiment, tuning: Tuning, metered: bool) -> None:
+    """Refuse what cannot be billed."""
+    if len(experiment.training.seeds) > 1:
+        raise Problem("train.seeds: a sweep draws its own trials: give one seed")
+    if len({repr(variant.epsilon) for variant in experiment.variants}) > 1:
+        raise Problem("privacy.epsilon: the budget is not a setting to be tuned: give one, not a list")
+    if len(experiment.variants) < 2:
+        raise Problem("a sweep needs a list to choose from, as train.lr = [0.1, 0.3] or a method's setting")
+    if experiment.privacy.unit != "example":
+        raise Problem("privacy.unit: a sweep is billed for the unit 'example' only")
+    if experiment.training.dropping is not None:
+        raise Problem("train.drop, train.uneven: a sweep is billed for rounds in which everybody does all")
+    if experiment.training.participation is not None:
+        raise Problem("train.participation: a sweep is billed for rounds in which everybody takes part")
+    if experiment.budgets != "own":
+        raise Problem(f"budgets: a sweep is billed for silos' own budgets, not for '{experiment.budgets}'")
+    public = torch.isinf(experiment.epsilon[0])
+    if tuning.score == "public" and not public.any():
+        raise Problem(
+            "tuning.score: 'public' takes the scores of silos without privacy (epsilon inf), and there is"
+            " none: use 'noised'"
+        )
+    if metered and tuning.most is None:
+        raise Problem(
+            "tuning.most: a metered sweep needs the most trials that the ledgers must be able to pay for"
+        )
+
+
+def draw(trials: Trials, settings: int, entropy: int) -> tuple[int, ...]:
+    """Draw the setting of every trial."""
+    generator = np.random.default_rng(entropy)
+    count = draw_trials(trials, generator)
+    return tuple(int(setting) for setting in generator.integers(0, settings, count))
+
+
+def entropy_of(seed: int, meter: Meter | None) -> int:
+    """Give what a draw follows from: of a metered sweep the silos' secrets and the rows that hold it.
+
+    Who draws again must hold again, and is charged again.
+    """
+    return seed_for(seed, "sweep") if meter is None else meter.entropy()
+
+
+def score_events(experiment: Experiment, tuning: Tuning) -> tuple[Event | None, ...]:
+    """Give the release of each silo's score: a bounded sum, with noise for a tenth of epsilon."""
+    found: list[Event | None] = []
+    for epsilon, delta in zip(experiment.epsilon[0].tolist(), experiment.delta[0].tolist(), strict=True):
+        if tuning.score == "public" or math.isinf(epsilon):
+            found.append(None)
+        else:
+            noise = noise_for(Target(epsilon * SHARE_FOR_SCORE, delta, 1.0, 1)).noise
+            found.append(Event("gaussian", noise))
+    return tuple(found)
+
+
+def tuned_plan(
+    experiment: Experiment, sweep: Sweep, on_progress: Callable[[int, int], None] | None = None
+) -> Plan:
+    """Plan the trials: the noise of each is that with which the chosen model keeps to the budget.
+
+    What is stated as spent is what all trials spend together.
+    """
+    plan = experiment.plan()
+    if any(silo.selections for silo in plan.silos[0]):
+        raise Problem(f"'{experiment.method.name}' makes private choices, which a sweep does not bill")
+    found: dict[Any, tuple[float, float]] = {}
+    silos = []
+    for k, silo in enumerate(plan.silos[0]):
+        beside = tuple(event for event in (sweep.scores[k],) if event is not None)
+        key = silo.budget, silo.delta, silo.rate, silo.steps, beside
+        if key not in found:
+            found[key] = 0.0, math.inf
+            if math.isfinite(silo.budget) and silo.steps:
+                noise = noise_for_tuning(*key[:4], sweep.trials, beside).noise
+                events = (Event("gaussian", noise, silo.rate, silo.steps), *beside)
+                found[key] = noise, server_epsilon(events, max(1, len(sweep.drawn)), silo.delta)
+        noise, spent = found[key]
+        silos.append(replace(silo, noise=noise, epsilon=spent))
+        if on_progress is not None:
+            on_progress(k + 1, len(plan.silos[0]))
+    return Plan(plan.counts, (tuple(silos),) * len(plan.silos))
+
+
+def check_affordable(sweep: Sweep, plan: Plan, meter: Meter, label: str) -> None:
+    """Refuse, before the number of trials is known to anybody, a ledger that could not pay for the most.
+
+    A ledger that refuses only large numbers would change their distribution.
+    """
+    largest = replace(sweep, drawn=(0,) * (sweep.trials.most or 1))
+    for k, ledger in enumerate(meter.ledgers):
+        state = ledger.state()
+        for asked in (*largest.asks(label, plan, k), sweep.best(label, plan, k)):
+            if state.filter.affordable(state, asked, partial=False) < asked.rounds:
+                raise Problem(
+                    f"silo '{meter.names[k]}': for {sweep.trials.most} trials (tuning.most):"
+                    f" {state.refusal(asked)}"
+                )
+
+
+def noised_scores(experiment: Experiment, sweep: Sweep, vectors: Tensor, meter: Meter | None) -> list[float]:
+    """Release the score of every trial: bounded sums over test examples, noised in each silo.
+
+    Only silos that were charged for the last round give theirs. A repetition after a crash gives the
+    same numbers: the noise is keyed by the models and the sum.
+    """
+    test = stack(experiment.federation, "test", experiment.training.device)
+    sizes = torch.tensor(test.sizes, dtype=torch.float64)
+    moved = vectors.to(experiment.training.device)
+    sums = score(experiment.task, test, moved, experiment.training.memory, bounded=True).cpu() * sizes
+    digest = digest_of(State(0, vectors, None))
+    rounds = experiment.training.rounds
+    seeded = experiment.streams()
+    counted = torch.isinf(experiment.epsilon[0]) if sweep.public else torch.ones(len(sizes), dtype=torch.bool)
+    if meter is not None:
+        there = meter.present(rounds - 1)
+        counted = counted & torch.tensor([k in there for k in range(len(sizes))])
+    if not counted.any():
+        raise Problem("no silo is left to give a score: nothing is chosen; give the ledgers larger budgets")
+    for k, event in enumerate(sweep.scores):
+        if event is None or not counted[k]:
+            continue
+        name = experiment.federation.names[k]
+        for trial in range(len(sums)):
+            if meter is None:
+                noise = seeded.generators(trial, name, rounds, 0)[1]
+            else:
+                asked = f"score\0{trial}\0{meter.claims[k]}\0{digest}\0{float(sums[trial, k])!r}"
+                noise = meter.streams.kept(name, asked)
+            sums[trial, k] += event.noise * noise.standard_normal()
+    return [float(total) for total in (sums[:, counted].sum(1) / sizes[counted].sum())]
+
+
+def best_of(scores: list[float], higher_is_better: bool) -> int:
+    """Give the place of the best score."""
+    return max(range(len(scores)), key=lambda place: scores[place] if higher_is_better else -scores[place])

@@ -1,0 +1,1 @@
+"""What stands between a data set and the world: meters, claims, checkpoints, secrets."""

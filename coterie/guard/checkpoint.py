@@ -1,0 +1,99 @@
+"""Checkpoints: where a training stands, in one file, so that it can go on to the bit.
+
+A checkpoint holds what silos keep at home (heads, duals), so only its owner may read it.
+
+Random streams are keyed by round, so the number of the round is their position; the ledger's
+is the rows of the runs that were claimed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import Problem
+from ..protocol.messages import pack, unpack
+from ..protocol.state import State
+from ..protocol.tree import leaves
+
+SCHEMA = "coterie-checkpoint/1"
+History = list[tuple[int, list[float]]]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A state, the scores so far, and the runs claimed in each silo's ledger."""
+
+    state: State
+    history: History
+    claims: list[list[int]]
+
+
+def save(path: Path, key: str, point: Checkpoint) -> None:
+    """Write a checkpoint in one move, on disk before this returns."""
+    facts = {
+        "schema": SCHEMA,
+        "key": key,
+        "round": point.state.round,
+        "history": point.history,
+        "claims": point.claims,
+    }
+    head = json.dumps(facts).encode()
+    body = len(head).to_bytes(8, "little") + head + pack((point.state.shared, point.state.own))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.tmp")
+    try:
+        handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(handle, "wb") as file:
+            file.write(hashlib.sha256(body).digest() + body)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+        _sync(path.parent)
+    except OSError as error:
+        raise Problem(f"cannot write the checkpoint '{path}': {error.strerror or error}") from error
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def load(path: Path, key: str) -> Checkpoint | None:
+    """Read a checkpoint; None where there is none, refused where it is damaged or of another training."""
+    if not path.exists():
+        return None
+    content = path.read_bytes()
+    digest, body = content[:32], content[32:]
+    if hashlib.sha256(body).digest() != digest:
+        raise Problem(f"checkpoint '{path}' is damaged: remove it to begin anew")
+    length = int.from_bytes(body[:8], "little")
+    facts: dict[str, Any] = json.loads(body[8 : 8 + length])
+    if facts["schema"] != SCHEMA or facts["key"] != key:
+        raise Problem(f"checkpoint '{path}' is of another training: remove it, or choose another folder")
+    shared, own = unpack(body[8 + length :])
+    history = [(number, list(scores)) for number, scores in facts["history"]]
+    return Checkpoint(State(facts["round"], shared, own), history, facts["claims"])
+
+
+def digest_of(state: State, sealed: Sequence[bool] = ()) -> str:
+    """Give a digest of what a state holds, without those parts of silos' own that only doors may read.
+
+    (A digest is shown to others, who could try out what it is the digest of.)
+    """
+    kept = [part for k, part in enumerate(leaves(state.own)) if not (sealed and sealed[k])]
+    own = kept if any(sealed) else state.own
+    return hashlib.sha256(pack((state.shared, own))).hexdigest()
+
+
+def key_of(parts: Sequence[Any]) -> str:
+    """Give a key of everything that must be equal for a training to go on."""
+    return hashlib.sha256(json.dumps(parts, default=str, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,310 @@
+"""Metered training: ledgers are asked before a round happens."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .._threads import in_threads
+from ..data.federation import Federation
+from ..errors import Problem
+from ..privacy.adversaries import ADVERSARIES
+from ..privacy.events import Event
+from ..privacy.ledger.claim import RunPlan
+from ..privacy.ledger.entries import Entry, State, runs_of
+from ..privacy.ledger.filters import Spent, charge, repeated
+from ..privacy.ledger.ledger import Claim, Identity, Ledger, open_ledger
+from .claims import certify
+from .secret_streams import EntropyStreams, secret_of
+
+
+def identities(federation: Federation, source: str) -> list[Identity]:
+    """Give each silo's identity: the data's name, the silo's, and all its examples, also those for tests."""
+    return [Identity(source, silo.name, len(silo.y) + len(silo.test_y)) for silo in federation.silos]
+
+
+def open_ledgers(
+    folder: Path,
+    federation: Federation,
+    source: str,
+    budgets: Sequence[tuple[float, float] | None],
+    filter: str = "basic",
+    unit: str = "example",
+) -> list[Ledger]:
+    """Open the ledgers of all silos of a federation, making those that are not there and have a budget."""
+    pairs = zip(identities(federation, source), budgets, strict=True)
+    return in_threads(lambda pair: open_ledger(folder, *pair, unit, filter), pairs)
+
+
+def make_meter(
+    folder: Path,
+    federation: Federation,
+    source: str,
+    budgets: Sequence[tuple[float, float] | None],
+    unit: str = "example",
+) -> Meter:
+    """Make the meter of a training; a ledger that is not there yet gets the silo's budget of it."""
+    ledgers = open_ledgers(folder, federation, source, budgets, unit=unit)
+    secrets = in_threads(lambda who: secret_of(folder, who), identities(federation, source))
+    return Meter(federation.names, ledgers, EntropyStreams(dict(zip(federation.names, secrets, strict=True))))
+
+
+def totals_of(state: State, unit: str) -> dict[str, dict[str, float]]:
+    """Give what all runs of a ledger spent in a unit against each adversary; infinite: nothing protects."""
+    totals = {name: state.total(unit, name) for name in ADVERSARIES}
+    return {name: {"epsilon": e, "delta": d} for name, (e, d) in totals.items()}
+
+
+class Account(NamedTuple):
+    """What a run released and was charged, the budget that paid for it, and facts of the ledger, if any.
+
+    `rounds` lists the rounds it did, those repeated twice.
+    """
+
+    events: tuple[Event, ...]
+    epsilon: float
+    delta: float
+    budget: float
+    rounds: tuple[tuple[int, int], ...]
+    facts: dict[str, Any] | None
+
+
+@dataclass
+class Meter:
+    """The ledgers of a training's silos: claims of its runs, `claims[k][run]`, and what each may do.
+
+    `held[k]` is a run that was charged whole beforehand, if there is one.
+    """
+
+    names: tuple[str, ...]
+    ledgers: list[Ledger]
+    streams: EntropyStreams
+    claims: list[list[int]] = field(default_factory=list)
+    rounds: list[int] = field(default_factory=list)
+    left: dict[str, str] = field(default_factory=dict)
+    held: list[int] = field(default_factory=list)
+    _open: dict[int, int] = field(default_factory=dict)
+
+    def another(self) -> Meter:
+        """Give the meter of one more training with the same ledgers."""
+        return Meter(self.names, self.ledgers, EntropyStreams(self.streams.secrets))
+
+    def hold(self, asked: Sequence[RunPlan]) -> None:
+        """Charge one run to every silo, all of it at once, before anything about it is decided."""
+        self.claim([[plan] for plan in asked], partial=False)
+        self.held, self.claims, self.rounds = [runs[0] for runs in self.claims], [], []
+        for ledger, run, plan in zip(self.ledgers, self.held, asked, strict=True):
+            ledger.reserve(run, 0, plan.rounds)
+
+    def take_held(self, asked: Sequence[RunPlan], held: list[int]) -> None:
+        """Take up a run that was charged before; it must be what is asked."""
+        self.go_on([[plan] for plan in asked], [[run] for run in held])
+        for k, (ledger, run) in enumerate(zip(self.ledgers, held, strict=True)):
+            if not ledger.state().reserved(run):
+                raise Problem(f"silo '{self.names[k]}': row {run} of its ledger was not reserved: begin anew")
+        self.held, self.claims, self.rounds = held, [], []
+
+    def entropy(self) -> int:
+        """Give a number that follows from the silos' secrets and the rows that are held."""
+        digest = hashlib.blake2b(digest_size=32)
+        for name, ledger, run in zip(self.names, self.ledgers, self.held, strict=True):
+            row = ledger.entries()[run - 1].hash.encode()
+            digest.update(hashlib.blake2b(row, key=self.streams.secrets[name]).digest())
+        return int.from_bytes(digest.digest())
+
+    def release_held(self, digest: str) -> None:
+        """Record that the held run happened."""
+        for ledger, run in zip(self.ledgers, self.held, strict=True):
+            state = ledger.state()
+            rows = [seq for seq, row in state.reservations.items() if run in runs_of(row)]
+            ledger.commit_all([seq for seq in rows if seq not in state.committed], digest)
+
+    def claim(self, asked: Sequence[Sequence[RunPlan]], partial: bool) -> None:
+        """Charge every run `asked[k]` to every silo k, or none to any.
+
+        With `partial` a silo that cannot pay for all rounds takes part in as many as it can.
+        """
+        made: dict[int, list[Claim]] = {}
+        certify(plan for own in asked for plan in own)
+
+        def one(k: int) -> None:
+            try:
+                made[k] = self.ledgers[k].claim_all(asked[k], partial)
+            except Problem as problem:
+                raise self.refusal(k, problem, len(asked[k])) from None
+
+        try:
+            in_threads(one, range(len(self.ledgers)))
+            pays = max(min(claim.rounds for claim in claims) for claims in made.values())
+            if pays < asked[0][0].rounds:
+                raise Spent(
+                    f"no silo's budget pays for more than {pays} of {asked[0][0].rounds} rounds, so that the"
+                    " training could not end: take fewer rounds or a smaller epsilon, or raise the budgets"
+                    " with `coterie ledger budget`; nothing was charged"
+                )
+        except BaseException:
+            for k, claims in made.items():
+                for claim in claims:
+                    self.ledgers[k].cancel(claim.run)
+            raise
+        for k, name in enumerate(self.names):
+            self.claims.append([claim.run for claim in made[k]])
+            self.rounds.append(min(claim.rounds for claim in made[k]))
+            planned = asked[k][0].rounds
+            if self.rounds[k] < planned:
+                self.left[name] = f"its budget pays for {self.rounds[k]} of {planned} rounds"
+
+    def refusal(self, k: int, problem: Problem, runs: int) -> Problem:
+        """Say whose ledger refuses and, of several runs, that all are refused."""
+        more = (
+            f"; {runs} runs are asked for, and nothing is trained unless all of them fit (spent is also what"
+            " those before this one would take: ask for fewer methods, settings or seeds)"
+        )
+        all_of_them = isinstance(problem, Spent) and runs > 1
+        return type(problem)(f"silo '{self.names[k]}': {problem}{more if all_of_them else ''}")
+
+    def go_on(self, asked: Sequence[Sequence[RunPlan]], claims: list[list[int]]) -> None:
+        """Take up the claims of a training that was interrupted; they must be of what is asked."""
+        self.claims = claims
+        for k, (ledger, runs) in enumerate(zip(self.ledgers, claims, strict=True)):
+            state = ledger.state()
+            for run, plan in zip(runs, asked[k], strict=True):
+                kept = state.plan_of(run) if run in state.runs else None
+                if kept is None or replace(kept, epsilon=plan.epsilon, as_example=None) != plan:
+                    raise Problem(
+                        f"silo '{self.names[k]}': its ledger does not have the run that the checkpoint goes"
+                        " on with: restore the ledger, or begin anew in another folder"
+                    )
+            self.rounds.append(min(int(state.runs[run]["allowed"]) for run in runs))
+
+    def catch_up(self, done: int, digest: str, total: int) -> None:
+        """Commit the block before a checkpoint, if the training was stopped before it could be committed.
+
+        Where all rounds are done, silos that did not reserve the last one have left.
+        """
+        self._open = {}
+        for k, ledger in enumerate(self.ledgers):
+            state = ledger.state()
+            own = [seq for seq, row in state.reservations.items() if runs_of(row) == self.claims[k]]
+            end = min(done, self.rounds[k])
+            if own and own[-1] not in state.committed and state.reservations[own[-1]]["last"] == end:
+                self._open[k] = own[-1]
+            paid = max((last for _, last in state.reserved(self.claims[k][0])), default=0)
+            if done == total and paid < self.rounds[k]:
+                self.rounds[k] = paid
+                self.left[self.names[k]] = f"its ledger paid for {paid} of {total} rounds"
+        self.commit(digest)
+
+    def repeat(self, first: int) -> int:
+        """Give the end of the rounds after `first` that were reserved before and have to be repeated.
+
+        They are charged anew: silos that cannot pay for them leave; if none can, nothing is charged.
+        """
+        ends: list[int] = [first]
+        refused: dict[int, Spent] = {}
+        for k, ledger in enumerate(self.ledgers):
+            state = ledger.state()
+            end = max((last for _, last in state.reserved(self.claims[k][0])), default=0)
+            ends.append(end)
+            if first < end:
+                try:
+                    state.filter.check_reserve(state, self.claims[k], first, end)
+                except Spent as problem:
+                    refused[k] = problem
+        if refused and len(refused) == sum(first < rounds for rounds in self.rounds):
+            k = min(refused)
+            raise Spent(
+                f"silo '{self.names[k]}': {refused[k]}, nor do those of the others: raise the budgets with"
+                " `coterie ledger budget`, then give the same command again; nothing was charged"
+            )
+        for k, why in refused.items():
+            self.rounds[k], self.left[self.names[k]] = first, str(why)
+        return max(ends)
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether claims have rounds left for which budgets were too small when they came."""
+        return any(text.startswith("rounds ") for text in self.left.values())
+
+    def present(self, number: int) -> list[int]:
+        """Give the places of the silos that may take part in a round."""
+        return [k for k, rounds in enumerate(self.rounds) if number < rounds]
+
+    def reserve(self, first: int, last: int, digest: str | None = None) -> None:
+        """Charge rounds to every silo before they happen; a silo that cannot pay leaves before the first.
+
+        With a `digest` the rounds reserved before are committed in the same transactions.
+        """
+        before, self._open = {} if digest is None else self._open, {}
+
+        def one(k: int) -> Entry | Spent | None:
+            end = min(last, self.rounds[k])
+            done = (before[k], str(digest)) if k in before else None
+            try:
+                if end > first:
+                    return self.ledgers[k].reserve_all(self.claims[k], first, end, done)
+                problem = None
+            except Spent as found:
+                problem = found
+            if done is not None:
+                self.ledgers[k].commit(*done)
+            return problem
+
+        for name in self.names:
+            self.streams.end(name)
+        for k, row in enumerate(in_threads(one, range(len(self.ledgers)))):
+            if isinstance(row, Spent):
+                self.rounds[k], self.left[self.names[k]] = first, str(row)
+            elif row is not None:
+                self.streams.begin(self.names[k], row.hash, first, min(last, self.rounds[k]))
+                self._open[k] = row.seq
+
+    def commit(self, digest: str, done: int | None = None) -> None:
+        """Record that the reserved rounds happened: all, or those before `done`, and no more will."""
+        for name in self.names:
+            self.streams.end(name)
+        in_threads(lambda k: self.ledgers[k].commit(self._open[k], digest, done), self._open)
+        self._open = {}
+
+    def notes(self) -> list[str]:
+        """Say who left, and that rounds were repeated."""
+        found = [f"'{silo}' left early: {why}" for silo, why in self.left.items()]
+        states = [ledger.state() for ledger in self.ledgers]
+        spans = [state.reserved(runs[0]) for state, runs in zip(states, self.claims, strict=True)]
+        twice = sum(bool(repeated(each)) for each in spans)
+        if twice:
+            found.append(
+                f"the training was stopped and {twice} silo(s) repeated rounds that had been reserved: these"
+                " are charged again, so that more is spent than was planned"
+            )
+        return found
+
+    def charged(self, k: int) -> list[tuple[float, float]]:
+        """Give the (epsilon, delta) that silo k's ledger charged for each claim."""
+        state = self.ledgers[k].state()
+        return [charge(state, run) for run in self.claims[k]]
+
+    def account(self, k: int, run: int) -> Account:
+        """Give what a run released of silo k, what was charged, and where its ledger stands."""
+        ledger, row = self.ledgers[k], self.claims[k][run]
+        state = ledger.state()
+        plan, rounds = state.plan_of(row), state.reserved(row)
+        facts = {
+            "file": ledger.path.name,
+            "head": ledger.head,
+            "run": row,
+            "rounds": int(state.runs[row]["allowed"]),
+            "total": totals_of(state, plan.unit),
+            "chosen": self.held[k] if self.held else None,
+        }
+        if plan.unit == "silo":
+            facts["as_example"] = totals_of(state, "example")
+        events = tuple(event for span in rounds for event in plan.events(*span))
+        return Account(events, *charge(state, row), state.budgets[plan.unit][0], rounds, facts)
+
+    def close(self) -> None:
+        """Close the files."""
+        in_threads(Ledger.close, self.ledgers)

@@ -1,0 +1,60 @@
+"""One shared model: FedAvg (McMahan et al. 2017) and FedProx (Li et al. 2020)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from torch import Tensor
+
+from ..protocol.method import HandOver, Method, Start
+from ..protocol.roster import Roster
+from ..protocol.settings import PerRun, setting
+
+if TYPE_CHECKING:
+    from ..protocol.oracle import Oracle
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAvg(Method):
+    """Everybody trains the shared model; the server averages, weighted by size."""
+
+    name: ClassVar[str] = "fedavg"
+    paper: ClassVar[str] = "McMahan et al. 2017"
+
+    def init(self, task: Start, silos: int) -> tuple[Tensor, None]:
+        """Start from one shared vector; silos keep nothing."""
+        return task.initial(), None
+
+    def broadcast(self, shared: Tensor) -> Tensor:
+        """Send the shared model."""
+        return shared
+
+    def local(self, sent: Tensor, own: None, oracle: Oracle) -> tuple[Tensor, None]:
+        """Train the shared model, upload the difference."""
+        return oracle.descend(sent) - sent, None
+
+    def merge(self, shared: Tensor, uploads: Tensor, roster: Roster) -> Tensor:
+        """Add the mean difference."""
+        return shared + roster.mean(uploads)
+
+    def personal(self, sent: Tensor, own: None) -> Tensor:
+        """Predict with the shared model."""
+        return sent
+
+    def hand_over(self, shared: Tensor) -> HandOver:
+        """Let the next method begin from the shared model."""
+        return HandOver(shared)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedProx(FedAvg):
+    """FedAvg with a pull of strength `mu` toward the model that was sent."""
+
+    name: ClassVar[str] = "fedprox"
+    paper: ClassVar[str] = "Li et al. 2020"
+    mu: PerRun = setting(0.1, minimum=0, help="pull toward the shared model")
+
+    def local(self, sent: Tensor, own: None, oracle: Oracle) -> tuple[Tensor, None]:
+        """Train the shared model, held near where it started."""
+        return oracle.descend(sent, toward=sent, strength=self.mu) - sent, None

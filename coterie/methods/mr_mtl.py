@@ -1,0 +1,53 @@
+"""MR-MTL: personal models pulled toward their mean (Liu, Hu, Wu, Smith, NeurIPS 2022)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from torch import Tensor
+
+from ..protocol.method import HandOver, Method, Start
+from ..protocol.roster import Roster
+from ..protocol.settings import PerRun, setting
+
+if TYPE_CHECKING:
+    from ..protocol.oracle import Oracle
+
+
+@dataclass(frozen=True, kw_only=True)
+class MRMTL(Method):
+    """Every silo trains its own model, pulled with strength `lam` toward the mean of all.
+
+    With `lam` 0 it is Local. The pull uses released vectors only, so it costs no privacy.
+    """
+
+    name: ClassVar[str] = "mr-mtl"
+    paper: ClassVar[str] = "Liu et al. 2022"
+    lam: PerRun = setting(1.0, minimum=0, help="pull toward the mean of all personal models")
+
+    def init(self, task: Start, silos: int) -> tuple[Tensor, Tensor]:
+        """Start the mean and every silo from the same vector."""
+        start = task.initial()
+        return start, start.expand(-1, silos, -1)
+
+    def broadcast(self, shared: Tensor) -> Tensor:
+        """Send the mean."""
+        return shared
+
+    def local(self, sent: Tensor, own: Tensor, oracle: Oracle) -> tuple[Tensor, Tensor]:
+        """Train the silo's own model, upload how it moved."""
+        trained = oracle.descend(own, toward=sent, strength=self.lam)
+        return trained - own, trained
+
+    def merge(self, shared: Tensor, uploads: Tensor, roster: Roster) -> Tensor:
+        """Move the mean with the models; those of silos that are not there stay where they are."""
+        return shared + roster.mean(uploads, everybody=True)
+
+    def personal(self, sent: Tensor, own: Tensor) -> Tensor:
+        """Predict with the silo's own model."""
+        return own
+
+    def hand_over(self, shared: Tensor) -> HandOver:
+        """Let the next method begin from the shared model."""
+        return HandOver(shared)

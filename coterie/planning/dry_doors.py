@@ -1,0 +1,185 @@
+"""Doors, a roster and a start for the dry run: they count and check labels, and see no examples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..errors import Refused
+from ..protocol.oracle import DUAL_AT_HOME, FISHER, Oracle, dual_door
+from ..protocol.roster import AS_SENT, Roster, Steps
+from ..protocol.settings import PerRun
+from .taint import Sealed, check_known, is_raw, label, seal
+
+
+def refuse(condition: bool, why: str) -> None:
+    """Refuse a method, if."""
+    if condition:
+        raise Refused(why)
+
+
+@dataclass(frozen=True, eq=False)
+class RandomStart:
+    """Where a dry run starts: random vectors, and public facts."""
+
+    scale: float
+    roster: Roster
+    rounds: int
+    layers: tuple[int, ...]
+    names: tuple[str, ...]
+    device: str
+
+    def initial(self, index: int = 0, apart: bool = False) -> Tensor:
+        """Give a random vector in place of an initial one."""
+        return label(_random((1, 1, sum(self.layers)), self.scale, -1, index, self.device), raw=False)
+
+    def duals(self, silos: int) -> Tensor:
+        """Give a dual of zero for each example and output."""
+        return label(torch.zeros(1, silos, 1, 1, device=self.device), raw=False)
+
+
+def _random(shape: tuple[int, ...], scale: float, round_: int, call: int, device: str) -> Tensor:
+    """Make random vectors; opposite scales give opposite vectors, other sizes give others."""
+    if device == "meta":
+        return torch.empty(shape, device=device)
+    seed = ((round_ + 2) * 1_000_003 + call) * 1_000_003 + round(abs(scale))
+    return scale * torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+class CountingOracle(Oracle):
+    """Doors without examples: they count, check the labels, and give random vectors."""
+
+    def __init__(
+        self,
+        number: int,
+        rounds: int,
+        silos: int,
+        unit: str,
+        scale: float,
+        device: str = "cpu",
+        nudge: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        self.nudge = nudge or (lambda leaf: leaf)
+        self.round = number
+        self.rounds = rounds
+        self.silos = silos
+        self.unit = unit
+        self.scale = scale
+        self.device = device
+        self.made: list[str] = []
+
+    def _random(self, shape: tuple[int, ...]) -> Tensor:
+        return _random(shape, self.scale, self.round, len(self.made), self.device)
+
+    def descend(
+        self,
+        start: Tensor,
+        *,
+        toward: Tensor | None = None,
+        strength: PerRun | Tensor = 0.0,
+        home: bool = False,
+        imitate: Tensor | None = None,
+    ) -> Tensor:
+        """Count a training."""
+        given = {"start": start, "target": toward, "strength": strength, "model to imitate": imitate}
+        check_known(tuple(given.values()))
+        for what, value in given.items():
+            if self.unit == "example" and is_raw(value):
+                raise Refused(f"the {what} of 'descend' is raw: under the unit 'example' it must be released")
+        self.made.append("home" if home else "descend")
+        shape = (1, self.silos, start.shape[-1])
+        moved = self.nudge(start.expand(shape) + self._random(shape))
+        inherited = any(map(is_raw, given.values()))
+        return label(moved, raw=home or self.unit == "silo" or inherited)
+
+    def fisher(self, vectors: Tensor) -> Tensor:
+        """Count a look at squared gradients."""
+        check_known(vectors)
+        refuse(self.unit == "example", FISHER)
+        self.made.append("fisher")
+        shape = (1, self.silos, vectors.shape[-1])
+        return label(self.nudge(self._random(shape).square()), raw=True)
+
+    def select(self, candidates: Tensor, share: float) -> Tensor:
+        """Count a private choice."""
+        check_known(candidates)
+        if self.unit == "silo":
+            raise Refused("what a silo chooses is raw under the unit 'silo', where it has no sound release")
+        if is_raw(candidates):
+            raise Refused("the candidates of 'select' are raw: they must be released")
+        self.made.append(f"select {share:g}")
+        drawn = self._random((1, self.silos)).abs() * 1e4
+        return label(drawn.long() % candidates.shape[1], raw=False)
+
+    def solve_dual(
+        self,
+        start: Tensor,
+        duals: Tensor,
+        *,
+        stiffness: Tensor,
+        xi: PerRun = 1.0,
+        whole: bool = False,
+        unproven: tuple[Tensor, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Count a move of duals; what is kept of one example must not have seen the others."""
+        check_known((start, duals, stiffness, xi, unproven))
+        whole = whole or unproven is not None
+        if self.unit == "silo":
+            raise Refused(DUAL_AT_HOME)
+        for what, value in (("start", start), ("stiffness", stiffness), ("xi", xi)):
+            if is_raw(value):
+                raise Refused(f"the {what} of 'solve_dual' is raw: it must be released")
+        if is_raw(duals) and not isinstance(duals, Sealed):
+            raise Refused("the duals of 'solve_dual' are raw: begin with task.duals, then give back its own")
+        if not whole and isinstance(duals, Sealed) and not duals.apart:
+            raise Refused(
+                "duals that moved one after the other have seen all examples: go on with whole=True"
+            )
+        self.made.append(dual_door(whole, unproven))
+        shape = (1, self.silos, start.shape[-1])
+        sums = start.expand(shape).tanh() + self._random(shape)
+        moved = torch.zeros(1, self.silos, 1, 1, device=self.device)
+        return label(sums, raw=False), seal(moved, apart=not whole)
+
+
+@dataclass(frozen=True, eq=False)
+class CountingRoster(Roster):
+    """A roster for the dry run: under the unit 'silo' its mean is what releases raw uploads."""
+
+    unit: str = "example"
+    asked: list[str] | None = None
+    received: tuple[Tensor, ...] = ()
+
+    @classmethod
+    def of(cls, roster: Roster, unit: str, run: int = 0, device: str = "cpu") -> CountingRoster:
+        """Wrap a roster of one run; its facts are public, so released."""
+        sizes, epsilon = label(roster.sizes, raw=False), label(roster.epsilon, raw=False)
+        one = label(torch.ones(1, len(roster), device=device), raw=False)
+        own = epsilon[run : run + 1].to(device)
+        return cls(roster.names, sizes.to(device), own, steps=Steps(one, one, one, one), unit=unit)
+
+    def mean(self, uploads: Tensor, weights: Tensor | None = None, everybody: bool = False) -> Tensor:
+        """Give the mean, released under the unit 'silo'."""
+        refuse(
+            self.unit == "silo" and (weights is not None or self.groups is not None),
+            "under the unit 'silo' the mean is uniform over all: no weights, no groups",
+        )
+        self._ask("mean", uploads)
+        mean = super().mean(uploads, weights, everybody)
+        return label(mean, raw=False) if self.unit == "silo" else mean
+
+    def _ask(self, what: str, uploads: Tensor) -> None:
+        refuse(self.unit == "silo" and not any(uploads is one for one in self.received), AS_SENT)
+        if self.asked is not None:
+            self.asked.append(what)
+
+    def mix(self, uploads: Tensor, matrix: Tensor) -> Tensor:
+        """Give sums by a public matrix, released under the unit 'silo'."""
+        check_known(matrix)
+        refuse(is_raw(matrix), "uploads are mixed by a raw matrix: it must be public")
+        self._ask("mix", uploads)
+        mixed = super().mix(uploads, matrix)
+        return label(mixed, raw=False) if self.unit == "silo" else mixed

@@ -1,0 +1,267 @@
+"""The dry run: the method runs with an oracle that only counts.
+
+Its vectors carry labels (see `labels`), so a method that is not sound in a unit is not run in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .._threads import one_thread
+from ..errors import Refused
+from ..protocol.messages import bytes_of
+from ..protocol.method import Method
+from ..protocol.roster import Roster
+from ..protocol.settings import for_run
+from ..protocol.tree import Tree, leaves, map_leaves
+from .dry_doors import CountingOracle, CountingRoster, RandomStart, refuse
+from .taint import Labelling, Sealed, check_known, is_raw, label, tree_is_raw
+
+# Layers longer than this, or than twice the silos, are shortened where only values and labels matter.
+LONG = 64
+# So many first rounds are also run with other values: doors that values change are refused in training too.
+COMPARED = 1000
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What a dry run saw: the doors called in each round, bytes of each silo in all rounds.
+
+    `sealed` says which parts of a silo's own state only doors may read. Under the unit 'silo' also in which
+    rounds uploads are merged, whether personal models are raw, and whether other sums than the mean are
+    asked for. `more` has the bytes, up and down, of further runs in which others take part.
+    """
+
+    calls: tuple[tuple[str, ...], ...]
+    bytes_up: tuple[int, ...]
+    bytes_down: tuple[int, ...]
+    merged: tuple[bool, ...] = ()
+    raw_personal: bool = False
+    mixed: bool = False
+    sealed: tuple[bool, ...] = ()
+    more: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
+
+    def like(self, other: Counts) -> bool:
+        """Whether all but the bytes agrees."""
+        return replace(self, bytes_up=(), bytes_down=(), more=()) == replace(
+            other, bytes_up=(), bytes_down=(), more=()
+        )
+
+    def runs(self) -> list[Counts]:
+        """Give the counts of this run and of the further ones."""
+        rest = [replace(self, bytes_up=up, bytes_down=down, more=()) for up, down in self.more]
+        return [replace(self, more=()), *rest]
+
+
+@dataclass(frozen=True, eq=False)
+class Facts:
+    """What is public when a training is planned; `device` "meta": shapes and labels are, values are not."""
+
+    roster: Roster
+    rounds: int
+    layers: tuple[int, ...]
+    names: tuple[str, ...] = ()
+    device: str = "cpu"
+
+    def shortened(self, unit: str) -> Facts:
+        """Give the facts with layers that are not long; uploads that may be looked into keep their rank."""
+        most = LONG if unit == "silo" else max(LONG, 2 * len(self.roster))
+        return replace(self, layers=tuple(min(length, most) for length in self.layers))
+
+
+class Tally:
+    """Bytes of each silo in each of some runs; `present` says who comes when, `[rounds, runs, silos]`."""
+
+    def __init__(self, silos: int, present: Tensor | None) -> None:
+        self.present = None if present is None else present.cpu().numpy()
+        runs = 1 if self.present is None else self.present.shape[1]
+        self.bytes = np.zeros((runs, silos), dtype=np.int64)
+
+    def add(self, number: int, tree: Tree) -> None:
+        """Add the bytes of a message of one round for who takes part."""
+        each = np.array(bytes_of(tree, self.bytes.shape[1]), dtype=np.int64)
+        self.bytes += each if self.present is None else each * self.present[number]
+
+
+def dry_run(
+    method: Method,
+    roster: Roster,
+    layers: tuple[int, ...],
+    rounds: int,
+    unit: str = "example",
+    present: Tensor | None = None,
+    names: tuple[str, ...] = (),
+) -> Counts:
+    """Run a method on labelled random vectors, on their opposites and on others: the counts must agree.
+
+    The others only for some first rounds: training refuses a door that the plan does not have.
+
+    `layers` and `names` are lengths and names of the parameters; `present` says who takes part when,
+    `[rounds, silos]`, or `[rounds, runs, silos]` to count the bytes of so many runs (see `Counts.more`).
+    Long layers are shortened for this; then doors, bytes and labels are those of a pass in full length
+    that has no values, unless the method asks for values: then everything is done in full length.
+    """
+    single, facts = for_run(method, 0), Facts(roster, rounds, layers, names)
+    short = facts.shortened(unit)
+    if short.layers == layers:
+        return _checked(single, facts, unit, present)
+    checked = _checked(single, short, unit, present)
+    try:
+        whole = one_pass(single, replace(facts, device="meta"), present, 0, unit)
+    except Refused:
+        raise
+    except (RuntimeError, TypeError, ValueError):  # a value was asked for
+        return _checked(single, facts, unit, present)
+    return whole if whole.like(checked) else _checked(single, facts, unit, present)
+
+
+def _checked(method: Method, facts: Facts, unit: str, present: Tensor | None) -> Counts:
+    whole = Pass(method, facts, unit, present)
+    first, start = whole.count(), replace(whole, last=COMPARED)
+    others = [replace(start, scale=scale).count() for scale in (-1.0, 7.0)]
+    compared = start.count() if facts.rounds > COMPARED else first
+    if any(other != compared for other in others):
+        raise Refused(
+            f"'{method.name}' called other doors, or sent other bytes, for other vectors: which doors are"
+            " called may depend on public facts and the round only"
+        )
+    return first
+
+
+def one_pass(method: Method, facts: Facts, present: Tensor | None, run: int, unit: str = "example") -> Counts:
+    """Count one run of a method that was found sound: bytes differ where others take part."""
+    return Pass(for_run(method, run), facts, unit, present, run).count()
+
+
+@dataclass(frozen=True, eq=False)
+class Pass:
+    """One run of a method on vectors of one `scale`, all of its rounds or those before the `last`."""
+
+    method: Method
+    facts: Facts
+    unit: str
+    present: Tensor | None
+    run: int = 0
+    scale: float = 1.0
+    last: int | None = None
+
+    def count(self) -> Counts:
+        """Count it, with labels and one thread; bytes also of further runs."""
+        present, silos = self.present, len(self.facts.roster)
+        if present is not None and present.dim() == 2:
+            present = present.unsqueeze(1)
+        up, down = Tally(silos, present), Tally(silos, present)
+        first = None if present is None else present[:, 0].to(self.facts.device)
+        with one_thread(), Labelling():  # vectors are few, threads would wait for each other
+            counts = _count(self, first, up, down)
+        runs = [(tuple(u), tuple(d)) for u, d in zip(up.bytes.tolist(), down.bytes.tolist(), strict=True)]
+        return replace(counts, bytes_up=runs[0][0], bytes_down=runs[0][1], more=tuple(runs[1:]))
+
+
+def _count(given: Pass, present: Tensor | None, up: Tally, down: Tally) -> Counts:
+    method, facts, unit = given.method, given.facts, given.unit
+    silos, size, rounds = len(facts.roster), sum(facts.layers), facts.rounds
+    public = CountingRoster.of(facts.roster, unit, given.run, facts.device)
+    start = RandomStart(given.scale, public, rounds, facts.layers, _names(facts), facts.device)
+    shared, own = method.init(start, silos)
+    check_known((shared, own))
+    calls, merged, mixed = [], [], False
+    for number in range(rounds)[: given.last]:
+        here = None if present is None else label(present, raw=False)[number].unsqueeze(0)
+        sent = method.broadcast(shared)
+        check_known(sent)
+        refuse(tree_is_raw(sent), "broadcast sends a raw value to the silos")
+        down.add(number, sent)
+        asking = (number, rounds, silos, unit, given.scale, facts.device)
+        if silos > 1 and (number == 0 or unit == "silo") and facts.device != "meta":
+            _check_apart(method, sent, own, asking)
+        oracle = CountingOracle(*asking)
+        uploads, new = method.local(sent, own, oracle)
+        check_known((uploads, new))
+        _check_home(uploads, new, silos, unit)
+        up.add(number, uploads)
+        if here is not None:
+            uploads = map_leaves(lambda leaf, who=here: _where(who, leaf, torch.zeros_like(leaf)), uploads)
+            new = map_leaves(lambda old, own, who=here: _where(who, own, old), own, new)
+        own = new
+        asked: list[str] = []
+        who = None if here is None else label(here, raw=unit == "silo")  # who came is hidden there
+        merging = replace(public, present=who, asked=asked, received=tuple(leaves(uploads)))
+        shared = method.merge(shared, uploads, merging)
+        check_known(shared)
+        refuse(
+            unit == "silo" and len(asked) > 1,
+            "merge asks for two means: under the unit 'silo' the mean of a round is asked for once",
+        )
+        merged.append(bool(asked))
+        mixed |= "mix" in asked
+        refuse(
+            tree_is_raw(shared),
+            "merge looks into raw uploads: under the unit 'silo' it may only ask for roster.mean(uploads)",
+        )
+        calls.append(tuple(oracle.made))
+    personal = method.personal(method.broadcast(shared), own)
+    check_known(personal)
+    refuse(unit == "example" and is_raw(personal), "a personal model is raw: it must be released")
+    if personal.shape not in ((1, silos, size), (1, 1, size)):
+        raise Refused(f"personal must give [runs, silos, {size}], got {list(personal.shape)}")
+    if unit == "example":
+        sealed = tuple(isinstance(leaf, Sealed) for leaf in leaves(own))
+        return Counts(tuple(calls), (), (), sealed=sealed)
+    return Counts(tuple(calls), (), (), tuple(merged), is_raw(personal), mixed)
+
+
+def _names(facts: Facts) -> tuple[str, ...]:
+    """Give the names of the parameters, or numbers in their places."""
+    return facts.names or tuple(map(str, range(len(facts.layers))))
+
+
+def _where(present: Tensor, new: Tensor, old: Tensor) -> Tensor:
+    if isinstance(new, Sealed) or new is old:
+        return new
+    return torch.where(present.reshape(*present.shape, *[1] * (new.dim() - 2)), new, old)
+
+
+def _check_home(uploads: Tree, own: Tree, silos: int, unit: str) -> None:
+    """Check what a silo sends and keeps."""
+    with torch._C.DisableTorchFunction():
+        for what, tree in (("upload", uploads), ("own state", own)):
+            for leaf in leaves(tree):
+                if leaf.dim() < 2 or leaf.shape[1] != silos:
+                    raise Refused(f"a silo's {what} must be [runs, silos, ...], got {list(leaf.shape)}")
+    if unit == "silo":
+        sent = leaves(uploads)
+        refuse(
+            len(sent) > 1 or not all(leaf.is_floating_point() for leaf in sent),
+            "under the unit 'silo' a silo sends one real vector, which is clipped as a whole",
+        )
+    if unit == "example":
+        refuse(
+            tree_is_raw(uploads), "an upload is raw: under the unit 'example' only released values may leave"
+        )
+        refuse(
+            any(is_raw(leaf) and not isinstance(leaf, Sealed) for leaf in leaves(own)),
+            "a silo keeps raw state: under the unit 'example' that makes its later releases unsound",
+        )
+
+
+def _check_apart(method: Method, sent: Tree, own: Tree, asked: tuple[int, int, int, str, float, str]) -> None:
+    """Refuse a `local` that is not pure, or in which one silo's state changes what another does."""
+
+    def nudge(leaf: Tensor) -> Tensor:
+        first = torch.arange(silos).reshape(1, -1, *[1] * (leaf.dim() - 2)) == 0
+        return leaf + first.to(leaf.dtype) if leaf.is_floating_point() else leaf
+
+    silos = asked[2]
+    plain, again = (method.local(sent, own, CountingOracle(*asked)) for _ in range(2))
+    nudged = method.local(sent, map_leaves(nudge, own), CountingOracle(*asked, nudge=nudge))
+    with torch._C.DisableTorchFunction():
+        for before, repeated, after in zip(leaves(plain), leaves(again), leaves(nudged), strict=True):
+            if not torch.equal(before, repeated):
+                raise Refused(f"'{method.name}' gave two answers to the same question: methods are pure")
+            if before.dim() > 1 and not torch.equal(before[:, 1:], after[:, 1:]):
+                raise Refused("local mixes silos: what one silo does must not depend on another's state")

@@ -1,0 +1,62 @@
+"""How long and how fast silos train."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from ..errors import Problem
+from ..privacy.budget import Swept
+from ..protocol.doors import Work, epochs_of_work
+from .schedule import Dropping, Participation
+
+MOST = 1_000_000
+
+
+@dataclass(frozen=True)
+class Training:
+    """How long and how fast silos train.
+
+    A round is `epochs` expected passes over a silo's examples, or `steps` batches.
+    `lr` may be one number, one for each silo, or a list (one run each). `participation` says who takes
+    part in a round; None: everybody; `dropping` who of these drops out, and who does less. `memory` bounds
+    the working memory of a step, in bytes.
+    """
+
+    rounds: int = 50
+    epochs: float = 1.0
+    steps: int | None = None
+    batch: int = 32
+    lr: Swept = 0.1
+    seeds: tuple[int, ...] = (0,)
+    participation: Participation | None = None
+    memory: int = 2**30
+    device: str = "cpu"
+    dropping: Dropping | None = None
+
+    def __post_init__(self) -> None:
+        for key in ("rounds", "batch", "steps"):
+            value = getattr(self, key)
+            whole = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST
+            if not whole and not (key == "steps" and value is None):
+                raise Problem(f"train.{key}: expected a whole number from 1 to {MOST}, got {value!r}")
+        if not (math.isfinite(self.epochs) and 0 < self.epochs <= MOST):
+            raise Problem(f"train.epochs: expected a number > 0, got {self.epochs!r}")
+        if not self.seeds or len(set(self.seeds)) != len(self.seeds):
+            raise Problem(f"train.seeds: expected one or more different seeds, got {list(self.seeds)}")
+
+    def work(self, size: int) -> Work:
+        """Give the local work of a silo of some size."""
+        if self.steps is not None:
+            return Work(size, min(self.batch, size), self.steps)
+        return epochs_of_work(size, self.batch, self.epochs)
+
+
+def check_device(device: str) -> None:
+    """Refuse a device that is not there."""
+    try:
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError) as error:
+        raise Problem(f"train.device: '{device}' cannot be used here; use cpu, cuda or cuda:1") from error

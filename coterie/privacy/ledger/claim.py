@@ -1,0 +1,120 @@
+"""What a run asks of one data set, fixed before it begins."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from ...errors import Problem
+from ..accountant import ADJACENCY, ORDERS, ROUNDING, epsilon_of, least_of, renyi_curve
+from ..adversaries import ADVERSARIES
+from ..calibration import certified
+from ..events import Event, grouped, joined
+from ..trials import Trials
+from ..tuning import chosen_epsilon, selected_curve
+
+OTHER = "replace-one"  # what zeroing out an example does to its silo
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """What a run asks of a data set: `stages` are (rounds, events of each round), one after the other.
+
+    `epsilon` is certified for all of it at `delta`; `seen` names the adversaries who see what it
+    releases. With `trials` it is one of a random number of trials, of which only the best is seen.
+
+    Under the unit 'silo' `unprotected` names those who see a silo as it is, and `as_example` is epsilon in
+    the unit 'example', infinite where it is None: an example that is zeroed out changes an upload to any
+    other one, so that its silo is replaced, not zeroed out. Ledgers find it when they are charged.
+    """
+
+    label: str
+    unit: str
+    delta: float
+    epsilon: float
+    stages: tuple[tuple[int, tuple[Event, ...]], ...]
+    seen: tuple[str, ...] = tuple(ADVERSARIES)
+    trials: Trials | None = None
+    unprotected: tuple[str, ...] = ()
+    as_example: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.seen and any(events for _, events in self.stages):
+            raise Problem(f"run '{self.label}': what releases something is seen by somebody")
+        if self.unprotected and (self.unit != "silo" or set(self.seen) & set(self.unprotected)):
+            raise Problem(f"run '{self.label}': who sees a silo as it is sees no protected release of it")
+        if self.trials is not None and self.unit == "silo":
+            raise Problem(f"run '{self.label}': a best trial is billed for the unit 'example' only")
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """The units in which it is charged: who protects a whole silo protects each example."""
+        return ("silo", "example") if self.unit == "silo" else (self.unit,)
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds are planned."""
+        return sum(rounds for rounds, _ in self.stages)
+
+    def events(self, first: int, last: int) -> tuple[Event, ...]:
+        """Give the events of the rounds from `first` to `last`."""
+        found: list[Event] = []
+        start = 0
+        for rounds, events in self.stages:
+            count = min(last, start + rounds) - max(first, start)
+            if count > 0:
+                found += [Event(e.mechanism, e.noise, e.rate, e.count * count, e.sampler) for e in events]
+            start += rounds
+        return tuple(found)
+
+    def stated(self, unit: str) -> float:
+        """Give the epsilon that is stated for all of it in a unit."""
+        if unit == self.unit:
+            return self.epsilon
+        return math.inf if self.as_example is None else self.as_example
+
+    def certified(self, first: int, last: int, anew: bool = False, unit: str | None = None) -> float:
+        """Bound from above the epsilon of the rounds from `first` to `last`, at the plan's delta.
+
+        `anew` does not believe what calibration found for the same events. In another `unit` than its own
+        it is that of replacing a silo by any other.
+        """
+        events = grouped(self.events(first, last))
+        if unit not in (None, self.unit):
+            return epsilon_of(events, self.delta, OTHER)
+        if self.trials is None:
+            return epsilon_of(events, self.delta) if anew else certified(events, self.delta)
+        return chosen_epsilon(joined(events), self.trials, self.delta)
+
+    def least(self, first: int, last: int, unit: str) -> float:
+        """Give the least epsilon of rounds that another machine or version may have certified."""
+        if self.trials is not None:
+            return self.certified(first, last, anew=True, unit=unit) * (1 - ROUNDING)
+        adjacency = ADJACENCY if unit == self.unit else OTHER
+        return least_of(grouped(self.events(first, last)), self.delta, adjacency)
+
+    def divergence(self, first: int, last: int, order: int, unit: str | None = None) -> float:
+        """Bound from above the Renyi divergence of rounds; that of a best trial is never split."""
+        if self.trials is None:
+            adjacency = ADJACENCY if unit in (None, self.unit) else OTHER
+            return renyi_curve(self.events(first, last), adjacency)[ORDERS.index(order)]
+        curve = renyi_curve(joined(self.events(0, self.rounds)))
+        return selected_curve(curve, self.trials)[ORDERS.index(order)]
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the plan as plain data."""
+        stages = [{"rounds": r, "events": [dict(vars(e)) for e in events]} for r, events in self.stages]
+        trials = None if self.trials is None else dict(vars(self.trials))
+        plain = {**vars(self), "stages": stages, "seen": list(self.seen), "trials": trials}
+        return {**plain, "unprotected": list(self.unprotected)}
+
+    @classmethod
+    def from_json(cls, body: dict[str, Any]) -> RunPlan:
+        """Read a plan back."""
+        stages = tuple((s["rounds"], tuple(Event(**e) for e in s["events"])) for s in body["stages"])
+        trials = Trials(**body["trials"]) if body.get("trials") else None
+        return cls(
+            body["label"], body["unit"], body["delta"], body["epsilon"], stages, tuple(body["seen"]), trials,
+            tuple(body.get("unprotected", ())), body.get("as_example"),
+        )  # fmt: skip

@@ -1,0 +1,159 @@
+"""Checking a ledger from its rows alone: the chain, every epsilon, and that no budget was passed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...errors import Problem
+from ..accountant import ROUNDING
+from ..adversaries import ADVERSARIES
+from ..budget import UNITS
+from .claim import RunPlan
+from .entries import Entry, State, runs_of
+from .filters import vetoing
+from .ledger import Identity, read_ledger
+
+WHOLE = {"order", "size", "rounds", "allowed", "first", "last", "count", "run", "reservation"}
+NUMBERS = WHOLE | {"epsilon", "delta", "noise", "rate", "as_example", "time", "mean", "shape", "most"}
+UNKNOWN = {"as_example", "shape", "most"}  # may be null
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a ledger says once it was checked."""
+
+    path: Path
+    identity: Identity
+    rows: int
+    head: str
+    filter: str
+    budgets: dict[str, tuple[float, float]]
+    totals: dict[str, dict[str, tuple[float, float]]]
+    runs: int
+    uncommitted: int
+
+
+def check_ledger(path: Path) -> Report:
+    """Recompute a ledger and replay its rules; refuse it, naming the row, if anything does not fit."""
+    ledger = read_ledger(path, only_read=True)
+    try:
+        entries = ledger.entries()
+        named = len(path.stem) == 24 and path.stem != ledger.identity.fingerprint
+        if named and path.suffix == ".sqlite":
+            raise Problem(f"ledger '{path}' is that of '{ledger.identity.silo}' under another one's name")
+        state = State()
+        for entry in entries:
+            try:
+                _check_row(state, entry)
+                state.add(entry)
+                for run in _charged(entry):
+                    _check_budget(state, state.plan_of(run))
+            except (Problem, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+                raise Problem(f"ledger '{path}': row {entry.seq}: {error}") from error
+        totals = {unit: {name: state.total(unit, name) for name in ADVERSARIES} for unit in _units(state)}
+        uncommitted = len(state.reservations.keys() - state.committed)
+        return Report(
+            path, ledger.identity, len(entries), entries[-1].hash, entries[0].body["filter"],
+            state.budgets, totals, len(state.runs), uncommitted,
+        )  # fmt: skip
+    finally:
+        ledger.close()
+
+
+def _charged(entry: Entry) -> list[int]:
+    """List the runs that a row charges."""
+    return runs_of(entry.body) if entry.kind == "reserve" else [entry.seq] if entry.kind == "run" else []
+
+
+def _units(state: State) -> list[str]:
+    """List the units with a budget, and that of examples also if only whole silos have one."""
+    return sorted({*state.budgets, "example"} if state.budgets else ())
+
+
+def _check_row(state: State, entry: Entry) -> None:
+    """Check that a row could have been written where it stands."""
+    body = entry.body
+    _check_numbers(body)
+    if (entry.kind == "open") != (entry.seq == 1):
+        raise Problem("a ledger is opened by its first row, and once")
+    if entry.kind == "budget":
+        _check_new_budget(state, body)
+    elif entry.kind == "run":
+        _check_run(state, RunPlan.from_json(body), int(body["allowed"]))
+    elif entry.kind == "reserve":
+        if not runs_of(body) or len(set(runs_of(body))) != len(runs_of(body)):
+            raise Problem("rounds of no run are reserved, or twice in one row")
+        if not all(type(value) is int for value in (*runs_of(body), body["first"], body["last"])):
+            raise Problem("runs and rounds are whole numbers")
+        for allowed in [int(state.runs[run]["allowed"]) for run in runs_of(body)]:
+            if not 0 <= body["first"] < body["last"] <= allowed:
+                raise Problem(f"rounds {body['first']} to {body['last']} are reserved of {allowed}")
+    elif entry.kind == "commit":
+        if body["reservation"] not in state.reservations:
+            raise Problem(f"row {body['reservation']} is committed, which is no reservation")
+        if "last" in body:
+            state.check_shorter(body["reservation"], body["last"])
+    elif entry.kind == "cancel":
+        if body["run"] not in state.runs or state.reserved(body["run"]):
+            raise Problem(f"run {body['run']} is cancelled, which is none, or has released something")
+    elif entry.kind != "open":
+        raise Problem(f"unknown kind '{entry.kind}'")
+
+
+def _check_numbers(content: Any) -> None:
+    """Refuse text, or yes and no, where a number must be: what is read must be what was written."""
+    for key, value in content.items() if isinstance(content, dict) else ():
+        kinds = (int,) if key in WHOLE else (int, float)
+        known = type(value) in kinds or (key in UNKNOWN and value is None)
+        if key in NUMBERS and not known:
+            raise Problem(f"{key}: expected a {'whole ' * (key in WHOLE)}number, got {value!r}")
+    for value in content.values() if isinstance(content, dict) else content:
+        if isinstance(value, dict | list):
+            _check_numbers(value)
+
+
+def _check_new_budget(state: State, body: dict[str, Any]) -> None:
+    epsilon, delta = float(body["epsilon"]), float(body["delta"])
+    if body["unit"] not in UNITS:
+        raise Problem(f"a budget in the unit {body['unit']!r}, which is none")
+    if not (0 < epsilon < math.inf and 0 < delta < 1):
+        raise Problem(f"({epsilon}, {delta}) is no budget")
+    now = state.budgets.get(body["unit"])
+    raised = now is not None and (epsilon > now[0] or delta > now[1])
+    said = isinstance(body["reason"], str) and body["reason"].strip()
+    if raised and not (body["raised"] is True and said):
+        raise Problem("the budget was raised without saying so")
+
+
+def _check_run(state: State, plan: RunPlan, allowed: int) -> None:
+    """A run's epsilon is at least what its events cost; it says who sees it and in which unit."""
+    if plan.unit not in state.budgets or not {*plan.seen, *plan.unprotected} <= set(ADVERSARIES):
+        raise Problem(f"a run in the unit '{plan.unit}', seen by {list(plan.seen)}")
+    if plan.unit == "silo" and plan.seen and {*plan.seen, *plan.unprotected} != set(ADVERSARIES):
+        raise Problem(f"a run in the unit 'silo', seen by {list(plan.seen)} only: everybody sees merges")
+    if any(rounds < 1 for rounds, _ in plan.stages):
+        raise Problem("every stage of a run has a round at least")
+    if not 1 <= allowed <= plan.rounds:
+        raise Problem(f"{allowed} rounds are allowed of {plan.rounds}")
+    for unit in plan.units:
+        said = plan.stated(unit)
+        if not said >= plan.least(0, allowed, unit):
+            true = plan.certified(0, allowed, anew=True, unit=unit)
+            where = "" if unit == plan.unit else f" in the unit '{unit}'"
+            raise Problem(f"it states epsilon {said:.6g}{where}, its events give {true:.6g}")
+
+
+def _check_budget(state: State, plan: RunPlan) -> None:
+    """After each charge the totals of those who see it are within the budgets of that time."""
+    for unit in vetoing(state, plan):
+        epsilon, delta = state.budgets[unit]
+        for name in plan.seen:
+            spent = state.spent(unit, name)
+            if not (spent[0] <= epsilon * (1 + ROUNDING) and spent[1] <= delta * (1 + ROUNDING)):
+                raise Problem(
+                    f"it passes the budget ({epsilon:g}, {delta:g}) against {name}:"
+                    f" ({spent[0]:.6g}, {spent[1]:.3g})"
+                )

@@ -1,0 +1,229 @@
+"""Privacy-loss distributions of events, discretised so that epsilon is bounded from above or below."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import log_ndtr, ndtr
+
+from ..events import Event
+from .grid import Array, Losses, composed, connected, rounded_down
+
+Curve = Callable[[Array], Array]
+REACH = 10.0  # deviations of noise, beyond which a loss counts as infinite: a chance of 1e-23
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """Losses in each direction: when a unit is taken away, and when one is added."""
+
+    directions: tuple[Losses, ...]
+
+    def epsilon_at(self, delta: float) -> float:
+        """Give the least epsilon at which delta is enough in every direction; infinite if there is none."""
+        return max(one.epsilon_at(delta) for one in self.directions)
+
+    def delta_at(self, epsilons: Array) -> Array:
+        """Give the larger delta of both directions at each epsilon."""
+        found: Array = np.maximum.reduce([one.delta_at(epsilons) for one in self.directions])
+        return found
+
+
+def distribution(
+    events: Iterable[Event],
+    interval: float,
+    adjacency: str = "zero-out",
+    upper: bool = True,
+    lean: float = 0.5,
+) -> Distribution:
+    """Compose the privacy-loss distributions of events.
+
+    With `upper` every epsilon read off it is an upper bound, without it a lower bound on that
+    of the worst data sets (for a selection and a fixed-size sample: of some data sets; `lean`
+    in (0, 1) picks the selection).
+    """
+    with np.errstate(all="ignore"):  # what is no number then is refused
+        parts = [(_one(event, interval, adjacency, upper, lean), event.count) for event in events]
+        ways = max(len(both) for both, _ in parts)
+        made = [composed([(both[way % len(both)], n) for both, n in parts], upper) for way in range(ways)]
+    return Distribution(tuple(made))
+
+
+def _one(event: Event, interval: float, adjacency: str, upper: bool, lean: float) -> tuple[Losses, ...]:
+    """Give the losses of one release: in one direction where the other is the same."""
+    reach = 2.0 if adjacency == "replace-one" else 1.0
+    if event.mechanism == "laplace":
+        return (_laplace(reach / event.noise, interval, upper),)
+    if event.mechanism == "selection":
+        made = _selection if upper else _some_selection
+        return (made(reach / event.noise, interval, lean),)
+    if event.sampler == "fixed" and event.rate < 1 and upper:
+        return (_fixed_size(event.noise, event.rate, interval),)
+    if event.rate == 1:
+        return (_gaussian(reach / event.noise, interval, upper),)
+    if reach == 2:
+        return (_replaced(event.noise, event.rate, interval, upper),)
+    return _sampled(event.noise, event.rate, interval, upper)
+
+
+def _gaussian(mu: float, interval: float, upper: bool) -> Losses:
+    """Give the losses of N(0, 1) against N(mu, 1)."""
+    end = REACH * mu + mu**2 / 2
+    if upper:
+        return _from_curve(lambda a: gaussian_delta(a, mu), -end, end, interval)
+    return _from_chances(lambda a: ndtr(mu / 2 - a / mu), -end, end, interval)
+
+
+def gaussian_delta(a: Array, mu: float) -> Array:
+    """Give delta(a) of N(0, 1) against N(mu, 1) (Balle and Wang 2018)."""
+    return np.asarray(ndtr(mu / 2 - a / mu) - np.exp(a + log_ndtr(-mu / 2 - a / mu)))
+
+
+def _sampled(noise: float, rate: float, interval: float, upper: bool) -> tuple[Losses, Losses]:
+    """Give the losses of a Poisson-sampled Gaussian, with P = (1 - rate) N(0) + rate N(1) and Q = N(0).
+
+    P - e^a Q = rate (N(1) - e^b N(0)) where e^b = (e^a - 1 + rate) / rate, and Q - e^a P =
+    (1 - e^a (1 - rate)) (N(0) - e^c N(1)) where e^c = rate e^a / (1 - e^a (1 - rate)): each delta is
+    that of a Gaussian at another epsilon. Losses of P are above log(1 - rate), those of Q below minus it.
+    """
+    mu, floor = 1 / noise, math.log1p(-rate)
+
+    def outer(a: Array) -> Array:  # b, of losses above the floor
+        return np.asarray(a - math.log(rate) + np.log(-np.expm1(np.minimum(floor - a, 0))))
+
+    def loss(x: float) -> float:  # at place x, in deviations
+        return float(np.logaddexp(floor, math.log(rate) + (x - mu / 2) * mu))
+
+    def taken(a: Array) -> Array:
+        above = a > floor
+        inside = rate * gaussian_delta(outer(np.where(above, a, 0.0)), mu)
+        return np.where(above, inside, -np.expm1(a))
+
+    def added(a: Array) -> Array:
+        below = a < -floor
+        share = -np.expm1(np.where(below, a, 2 * floor) + floor)
+        c = np.where(below, a, 0.0) + math.log(rate) - np.log(share)
+        return np.where(below, share * gaussian_delta(c, mu), 0.0)
+
+    def taken_chance(a: Array) -> Array:
+        above = a > floor
+        x = outer(np.where(above, a, 0.0)) / mu + mu / 2
+        return np.where(above, (1 - rate) * ndtr(-x) + rate * ndtr(mu - x), 1.0)
+
+    def added_chance(a: Array) -> Array:  # the loss of Q is at least a where that of P is at most -a
+        below = a < -floor
+        return np.where(below, ndtr(outer(np.where(below, -a, 0.0)) / mu + mu / 2), 0.0)
+
+    make, both = (_from_curve, (taken, added)) if upper else (_from_chances, (taken_chance, added_chance))
+    ends = loss(-REACH), loss(mu + REACH), loss(REACH)
+    return make(both[0], ends[0], ends[1], interval), make(both[1], -ends[2], -ends[0], interval)
+
+
+def _replaced(noise: float, rate: float, interval: float, upper: bool) -> Losses:
+    """Give the losses of a Poisson-sampled Gaussian where a unit is replaced by its opposite.
+
+    P = (1 - rate) N(0) + rate N(1) against Q = (1 - rate) N(0) + rate N(-1), the worst pair of
+    dp-accounting. The loss grows with x and is odd, so that a loss a >= 0 is that of one x: with
+    u = e^(x mu) a root of r u^2 - (1 - rate)(e^a - 1) u - r e^a = 0, r = rate e^(-mu^2 / 2).
+    """
+    mu = 1 / noise
+
+    def place(a: Array) -> Array:
+        size = np.abs(a)
+        small = math.log(rate) - mu**2 / 2
+        one = math.log1p(-rate) + np.log(-np.expm1(-size)) - math.log(2)
+        two = small - size / 2
+        high = np.maximum(one, two)
+        first, second = np.exp(one - high), np.exp(two - high)
+        return np.asarray(np.sign(a) * (high + np.log(first + np.hypot(first, second)) + size - small) / mu)
+
+    def chance(a: Array) -> Array:
+        x = place(a)
+        return np.asarray((1 - rate) * ndtr(-x) + rate * ndtr(mu - x))
+
+    def curve(a: Array) -> Array:
+        x = place(a)
+        other = np.logaddexp(math.log1p(-rate) + log_ndtr(-x), math.log(rate) + log_ndtr(-x - mu))
+        return chance(a) - np.exp(a + other)
+
+    far = math.log1p(-rate), math.log(rate)
+    x = mu + REACH
+    end = float(
+        np.logaddexp(far[0], far[1] + (x - mu / 2) * mu) - np.logaddexp(far[0], far[1] - (x + mu / 2) * mu)
+    )
+    return (_from_curve if upper else _from_chances)(curve if upper else chance, -end, end, interval)
+
+
+def _laplace(epsilon: float, interval: float, upper: bool) -> Losses:
+    """Give the losses of Laplace noise; both ends of their range have a chance of their own."""
+    if upper:
+        return _from_curve(
+            lambda a: np.where(a <= -epsilon, -np.expm1(a), -np.expm1(np.minimum(a - epsilon, 0) / 2)),
+            -epsilon, epsilon, interval,
+        )  # fmt: skip
+    return _from_chances(
+        lambda a: np.where(a > epsilon, 0.0, np.where(a <= -epsilon, 1.0, 1 - np.exp((a - epsilon) / 2) / 2)),
+        -epsilon, epsilon, interval,
+    )  # fmt: skip
+
+
+def _selection(epsilon: float, interval: float, lean: float) -> Losses:
+    """Bound all selections whose privacy losses lie in a range of length epsilon.
+
+    The curve of Dong, Durfee and Rogers (2020): delta(a) = (1 - e^(-(epsilon - a) / 2))^2 / (1 - e^-epsilon).
+    """
+
+    def curve(a: Array) -> Array:
+        inside = np.expm1(-(epsilon - np.clip(a, -epsilon, epsilon)) / 2) ** 2 / -math.expm1(-epsilon)
+        return np.asarray(np.where(a <= -epsilon, -np.expm1(a), inside))
+
+    return _from_curve(curve, -epsilon - interval, epsilon + interval, interval)
+
+
+def _some_selection(epsilon: float, interval: float, lean: float) -> Losses:
+    """Give one selection of that kind: two candidates, losses t and t - epsilon, t = lean * epsilon."""
+    high, low = lean * epsilon, (lean - 1) * epsilon
+    chance = math.expm1(-low) / (math.exp(-low) - math.exp(-high))
+    first, last = math.floor(low / interval), math.floor(high / interval)
+    masses = np.zeros(last - first + 1)
+    masses[0] += 1 - chance
+    masses[-1] += chance
+    return Losses(interval, first, masses, 0.0)
+
+
+def _fixed_size(noise: float, rate: float, interval: float) -> Losses:
+    """Give the distribution of a Gaussian on a sample of fixed size, drawn without replacement.
+
+    In a sample of fixed size the unit that left is another's place: sums differ by twice the
+    clip, whatever the adjacency. delta'(a) = rate delta(log(1 + (e^a - 1) / rate)) for a >= 0
+    (Balle, Barthe, Gaboardi 2018, theorem 9); for a < 0 by symmetry of the two data sets.
+    """
+    mu = 2 / noise
+
+    def curve(a: Array) -> Array:
+        size = np.abs(a)
+        inner = np.where(size > 30, size - math.log(rate), np.log1p(np.expm1(np.minimum(size, 30)) / rate))
+        positive = np.clip(rate * gaussian_delta(inner, mu), 0, 1)
+        return np.asarray(np.where(a >= 0, positive, 1 - np.exp(a) * (1 - positive)))
+
+    widest = REACH * mu + mu**2 / 2
+    return _from_curve(curve, -widest, widest, interval)
+
+
+def _from_curve(curve: Curve, low: float, high: float, interval: float) -> Losses:
+    """Connect the dots of a curve delta(a) between two losses: an upper bound of it."""
+    first, last = math.floor(low / interval), math.ceil(high / interval)
+    return connected(interval, first, curve(_grid(first, last, interval)))
+
+
+def _from_chances(chance: Curve, low: float, high: float, interval: float) -> Losses:
+    """Round losses between two ends down, given the chance of a loss of at least a."""
+    first, last = math.floor(low / interval), math.ceil(high / interval)
+    return rounded_down(interval, first, chance(_grid(first, last, interval)))
+
+
+def _grid(first: int, last: int, interval: float) -> Array:
+    return np.asarray(np.arange(first, last + 1) * interval, dtype=np.float64)

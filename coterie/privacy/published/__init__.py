@@ -1,0 +1,1 @@
+"""The formulas that papers report, shown next to the certified number."""

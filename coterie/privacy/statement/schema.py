@@ -1,0 +1,168 @@
+"""The schema of statements: what each field is, checked before anything is recomputed."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ...errors import Problem
+
+Bound = Annotated[float, Field(ge=0)] | None
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class Part(BaseModel):
+    """A part of a statement; unknown fields are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Guarantee(Part):
+    """What is certified; numbers are null where nothing protects."""
+
+    unit: Literal["example", "silo"]
+    adjacency: Literal["zero-out"]
+    epsilon: Bound
+    lower: Bound
+    delta: Share | None
+    budget: Bound
+    replace_one: Bound
+    bound: str
+    holds_for: str
+
+
+class Adversary(Part):
+    """Epsilon against somebody: 0 where nothing is seen, null where nothing protects."""
+
+    who: str
+    epsilon: Bound
+
+
+class Adversaries(Part):
+    """Everybody against whom epsilon is stated."""
+
+    server: Adversary
+    silos: Adversary
+    shared: Adversary
+    personal: Adversary
+
+
+class PublishedNumber(Part):
+    """What a paper's formula gives for the same events: not certified."""
+
+    paper: str
+    formula: str
+    epsilon: Bound
+
+
+class EventPart(Part):
+    """A release: `count` noisy sums, each on a sample of the examples."""
+
+    mechanism: Literal["gaussian", "laplace", "selection"]
+    noise: Annotated[float, Field(ge=0)]
+    rate: Share
+    count: Annotated[int, Field(ge=1, le=10**12)]
+    sampler: Literal["poisson", "fixed"]
+
+
+class DoorPart(Part):
+    """A door, and how often it was opened."""
+
+    door: str
+    calls: Annotated[int, Field(ge=1)]
+    steps: Annotated[int, Field(ge=1)]
+    sampler: str
+    rate: Share
+    expected_batch: float
+    clip: float | None
+
+
+class MergesPart(Part):
+    """How uploads of a whole silo were merged."""
+
+    noise: Annotated[float, Field(ge=0)]
+    clip: float
+    silos: Annotated[int, Field(ge=1)]
+    rate: Share
+    sampler: Literal["poisson", "fixed"]
+    merges: Annotated[int, Field(ge=0, le=10**9)]
+    came: Annotated[int, Field(ge=0, le=10**9)]
+    noise_by: Literal["server", "silos"]
+    raw_personal: bool
+    quantile: Share | None
+    mixed: bool
+    metered: bool = False
+    unequal: bool = False
+
+
+class TuningPart(Part):
+    """A sweep, of which the chosen trial is stated."""
+
+    distribution: Literal["poisson", "geometric", "negative-binomial"]
+    mean: Annotated[float, Field(ge=1)]
+    shape: float | None
+    most: Annotated[int, Field(ge=1, le=1_000_000)] | None
+    ran: Annotated[int, Field(ge=1, le=1_000_000)]
+    delta: Share
+    score: str
+    trial: list[EventPart]
+    epsilon: Bound
+    notes: list[str]
+
+
+class Total(Part):
+    """What all runs spent against somebody; null where nothing protects."""
+
+    epsilon: Bound
+    delta: Annotated[float, Field(ge=0)] | None
+
+
+class LedgerPart(Part):
+    """Where the ledger stood: totals in the unit of the statement; a whole silo's also for examples."""
+
+    file: str
+    head: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    run: int
+    rounds: int
+    total: dict[str, Total]
+    chosen: int | None
+    as_example: dict[str, Total] | None = None
+
+
+class StatementPart(Part):
+    """What one silo spent in one run."""
+
+    schema_: Annotated[str, Field(alias="schema")]
+    silo: str
+    method: str
+    settings: dict[str, Any]
+    guarantee: Guarantee
+    adversaries: Adversaries
+    published: list[PublishedNumber]
+    warnings: list[str]
+    tuning: str | TuningPart
+    declared_size: Annotated[int, Field(ge=0)]
+    doors: list[DoorPart]
+    merges: MergesPart | None
+    events: list[EventPart]
+    randomness: str
+    ledger: LedgerPart | None
+    not_covered: list[str]
+    software: dict[str, str]
+    checksum: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+def json_schema() -> dict[str, Any]:
+    """Give the schema as JSON Schema."""
+    return StatementPart.model_json_schema()
+
+
+def check_shape(content: dict[str, Any]) -> None:
+    """Refuse a statement with a missing, unknown or wrong field, naming it."""
+    try:
+        StatementPart.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise Problem(f"statement: {place}: {first['msg'][0].lower()}{first['msg'][1:]}") from error

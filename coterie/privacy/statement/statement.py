@@ -1,0 +1,247 @@
+"""What one silo spent in one run, said so that it can be checked by anybody who has the file."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from typing import Any
+
+from ..._json import finite
+from ..accountant import ADJACENCY, epsilon_of, quick_lower, upper_of
+from ..adversaries import ADVERSARIES, table
+from ..cache import Kept
+from ..events import Event, grouped, joined
+from ..merges import Merges
+from ..published.dual import published_dual
+from ..published.formulas import Published, published_for, warning
+from ..published.merges import merge_warnings, published_for_merges
+from ..trials import Trials
+from ..tuning import COVERED, chosen_epsilon
+
+SCHEMA = "coterie-statement/3"
+SEES_UPLOADS = ("server", "silos", "shared")
+CHOSEN = ("shared", "personal")  # who sees only the chosen one of a sweep's trials
+TEST_SCORES = (
+    "scores on test examples without noise, if they are shared; choosing a setting by them is tuning"
+)
+ALWAYS_UNCOVERED = (
+    TEST_SCORES,
+    "the number of examples of the silo, the classes and the shape of the data, taken as public",
+    "rounding of floating-point noise",
+)
+HOLDS = {
+    "example": "everything that leaves the silo: uploads, shared and personal models",
+    "silo": "the merges that everybody sees and all that others make of them (billboard, hence joint,"
+    " privacy); this silo's own personal model is for itself",
+}
+HIDDEN = "who took part in which round: that must stay secret, epsilon rests on it"
+SEES_ALL = "the server, which sees uploads as they are unless they are added up by secure aggregation"
+SAMPLES = ("poisson", "all examples", "all test examples")
+BOUNDS = {
+    "pld": "upper, by privacy-loss distributions",
+    "rdp": "upper, by Renyi privacy",
+    "exact": "upper, by the closed form of the Gaussian mechanism",
+    "nothing": "none",
+}
+WITHOUT_LEDGER = "other runs on the same data: budgets of several runs add up; a ledger would add them"
+LEAVING = "that a silo left early, which shows what else was spent of its data set"
+SIMULATED = "simulated: whoever knows the seed knows the noise; not for release"
+EXAMPLES_APART = (
+    "runs on the same data under the unit 'example': they protect its examples, and no whole silo; totals in"
+    " the unit 'silo' are without them"
+)
+METERED = (
+    "the operating system's entropy, keyed by the silo's secret and the ledger's row, seeds numpy's SFC64"
+    " (not a cryptographic generator)"
+)
+UNTUNED = "not accounted: if this run was chosen among several by their scores, its epsilon is larger"
+
+
+@dataclass(frozen=True)
+class Door:
+    """A door and how it was used: `calls` times, `steps` noisy sums a call."""
+
+    door: str
+    calls: int
+    steps: int
+    sampler: str
+    rate: float
+    expected_batch: float
+    clip: float
+
+
+@functools.cache
+def software() -> dict[str, str]:
+    """Give the versions of what the numbers rest on."""
+    return {name: version(name) for name in ("coterie", "dp-accounting", "torch", "numpy", "scipy")}
+
+
+def always_uncovered(merges: Merges | None) -> tuple[str, ...]:
+    """Give the sentences about what no statement of a unit covers."""
+    sees_all = merges is not None and merges.releases()["server"] is None
+    hidden = merges is not None and merges.hidden and merges.merges > 0
+    apart = merges is not None and merges.metered
+    return (*ALWAYS_UNCOVERED, *[SEES_ALL] * sees_all, *[HIDDEN] * hidden, *[EXAMPLES_APART] * apart)
+
+
+def kept_numbers() -> Kept:
+    """Open the numbers of earlier statements."""
+    return Kept("statements", f"{ADJACENCY}/{SCHEMA}")
+
+
+@functools.lru_cache(maxsize=4096)
+def numbers(events: tuple[Event, ...], delta: float) -> dict[str, Any]:
+    """Find all numbers that follow from events: bounds, replace-one, what papers would report."""
+    upper, by = upper_of(events, delta, ADJACENCY)
+    lower = min(quick_lower(events, delta), upper)
+    beside: tuple[Published, ...] = ()
+    whole = joined(events)
+    if len(whole) == 1 and whole[0].mechanism == "gaussian" and math.isfinite(upper):
+        one = whole[0]
+        beside = published_for(one.noise, one.rate, one.count, delta, quick=True)
+    return {
+        "epsilon": upper,
+        "by": by,
+        "lower": lower,
+        "replace_one": epsilon_of(events, delta, "replace-one"),
+        "published": [asdict(published) for published in beside],
+        "warnings": [line for line in (warning(published, lower) for published in beside) if line],
+    }
+
+
+def statement(
+    *,
+    silo: str,
+    method: str,
+    settings: dict[str, Any],
+    size: int,
+    doors: Sequence[Door],
+    events: Sequence[Event],
+    seen: tuple[str, ...],
+    budget: float,
+    delta: float,
+    not_covered: Sequence[str],
+    charged: float = 0.0,
+    ledger: dict[str, Any] | None = None,
+    tuning: dict[str, Any] | None = None,
+    kept: Kept | None = None,
+    merges: Merges | None = None,
+) -> dict[str, Any]:
+    """Give the statement of one silo as plain data.
+
+    `charged` is what the ledger charged, where that is more than what was released. `tuning` tells of
+    a sweep, of which `events` are all trials: how their number was drawn, and what one trial releases.
+    `kept` are numbers of earlier statements, not found again. With `merges` the unit is the whole silo.
+    """
+    whole = grouped(events)
+    found = _beside_dual(_found(whole, delta, kept), settings, [asdict(door) for door in doors], whole, delta)
+    private = math.isfinite(found["epsilon"])
+    certified = max(found["epsilon"], charged)
+    unit = "example" if merges is None else "silo"
+    uncovered = [*not_covered, *always_uncovered(merges), WITHOUT_LEDGER if ledger is None else LEAVING]
+    against = table(certified, seen) if merges is None else _against(merges, delta, certified)
+    if tuning is not None:
+        best = best_trial(tuning)
+        against |= {name: best if math.isfinite(best) else None for name in CHOSEN}
+        tuning = {**tuning, "epsilon": best, "notes": list(COVERED)}
+    content = {
+        "schema": SCHEMA,
+        "silo": silo,
+        "method": method,
+        "settings": settings,
+        "guarantee": {
+            "unit": unit,
+            "adjacency": ADJACENCY,
+            "epsilon": certified if private else None,
+            "lower": (0.0 if merges is not None and merges.mixed else found["lower"]) if private else None,
+            "delta": delta if private else None,
+            "budget": budget if private else None,
+            "replace_one": found["replace_one"] if private else None,
+            "bound": BOUNDS[found["by"]],
+            "holds_for": HOLDS[unit],
+        },
+        "adversaries": {
+            name: {"who": ADVERSARIES[name], "epsilon": value} for name, value in against.items()
+        },
+        **_beside(found, merges, delta),
+        "tuning": UNTUNED if tuning is None else tuning,
+        "declared_size": size,
+        "doors": [asdict(door) for door in doors],
+        "merges": None if merges is None else asdict(merges),
+        "events": [asdict(event) for event in whole],
+        "randomness": SIMULATED if ledger is None else METERED,
+        "ledger": ledger,
+        "not_covered": uncovered,
+        "software": software(),
+    }
+    plain: dict[str, Any] = json.loads(json.dumps(finite(content)))
+    return {**plain, "checksum": checksum(plain)}
+
+
+def _against(merges: Merges, delta: float, certified: float) -> dict[str, float | None]:
+    """Give epsilon against each adversary: what merges give or, in a metered run, what was charged."""
+    found = merges.against(delta)
+    return {name: certified if value else value for name, value in found.items()} if merges.metered else found
+
+
+def _beside(found: dict[str, Any], merges: Merges | None, delta: float) -> dict[str, Any]:
+    """Give what papers report, and where it is too little."""
+    if merges is None:
+        return {"published": found["published"], "warnings": found["warnings"]}
+    published = [asdict(one) for one in published_for_merges(merges, delta)]
+    return {"published": published, "warnings": merge_warnings(merges, delta)}
+
+
+def _beside_dual(
+    found: dict[str, Any],
+    settings: dict[str, Any],
+    doors: Sequence[dict[str, Any]],
+    events: tuple[Event, ...],
+    delta: float,
+) -> dict[str, Any]:
+    """Add what the paper on dual coordinates reports, where its doors were opened."""
+    used = [(door["door"], door["calls"], door["steps"]) for door in doors]
+    more = published_dual(settings, used, events, delta)
+    lines = [line for line in (warning(one, found["lower"]) for one in more) if line]
+    published = [*found["published"], *(asdict(one) for one in more)]
+    return {**found, "published": published, "warnings": [*found["warnings"], *lines]}
+
+
+def _found(events: tuple[Event, ...], delta: float, kept: Kept | None) -> dict[str, Any]:
+    if kept is None:
+        return numbers(events, delta)
+    question = repr((events, delta))
+    found = kept.get(question)
+    if found is None:
+        found = finite(numbers(events, delta))
+        kept.put(question, found)
+    return {key: math.inf if value is None else value for key, value in found.items()}
+
+
+def best_trial(tuning: dict[str, Any]) -> float:
+    """Give the epsilon, at the trial's delta, against whoever sees only the chosen trial of a sweep."""
+    trials = Trials(tuning["distribution"], tuning["mean"], tuning["shape"], tuning["most"])
+    return chosen_epsilon(joined(Event(**event) for event in tuning["trial"]), trials, tuning["delta"])
+
+
+def checksum(content: dict[str, Any]) -> str:
+    """Give the hash of a statement without its checksum."""
+    rest = {key: value for key, value in content.items() if key != "checksum"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
+def text_of(content: dict[str, Any]) -> str:
+    """Give the text of a statement's file."""
+    return json.dumps(content, indent=2, allow_nan=False) + "\n"
+
+
+def merge_door(merges: Merges) -> list[Door]:
+    """Give the door of a silo's uploads."""
+    clip = math.inf if merges.noise == 0 else merges.clip
+    door = Door("merge", merges.came, 1, merges.sampler, merges.rate, merges.cohort, clip)
+    return [door] if merges.came else []

@@ -1,0 +1,1 @@
+"""The narrow waist: what methods, planners and engines agree on."""

@@ -1,0 +1,86 @@
+"""Which modules can be trained privately."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from ..errors import Problem
+from .layout import Layout
+
+MIXERS: dict[type[nn.Module], str] = {
+    nn.modules.batchnorm._BatchNorm: "GroupNorm (or LayerNorm)",
+    nn.modules.instancenorm._InstanceNorm: "GroupNorm with one group a channel",
+}
+
+
+RANDOM = (nn.modules.dropout._DropoutNd, nn.RReLU, nn.FractionalMaxPool2d, nn.FractionalMaxPool3d)
+
+
+def check_module(module: nn.Module, shape: tuple[int, ...], outputs: int) -> None:
+    """Refuse a module that cannot be trained privately, naming what to use instead."""
+    for name, part in module.named_modules():
+        where = f"model: layer '{name or type(part).__name__}' ({type(part).__name__})"
+        for kind, replacement in MIXERS.items():
+            if isinstance(part, kind) and not (
+                isinstance(part, nn.modules.instancenorm._InstanceNorm) and not part.track_running_stats
+            ):
+                raise Problem(f"{where} mixes examples of a batch: use {replacement} instead")
+        if isinstance(part, RANDOM) and getattr(part, "p", 1.0) > 0:
+            raise Problem(
+                f"{where} draws random numbers of its own, which no seed of a run reaches: leave it out"
+            )
+        if any(nn.parameter.is_lazy(p) for p in part.parameters(recurse=False)):
+            raise Problem(f"{where} has no shape yet: give its input size")
+    layout = Layout.of(module)
+    if not layout.size:
+        raise Problem("model: the module has no trainable parameter")
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad and parameter.dtype != torch.float32:
+            raise Problem(f"model: parameter '{name}' must be float32, got {parameter.dtype}")
+    _check_behaviour(module, shape, outputs)
+
+
+def _check_behaviour(module: nn.Module, shape: tuple[int, ...], outputs: int) -> None:
+    """Try the module on made-up examples, small and large: right output, no mixing, works one at a time."""
+    generator = torch.Generator().manual_seed(0)
+    buffers = {k: b.clone() for k, b in module.named_buffers()}
+    small = torch.rand(3, *shape, generator=generator)
+    for x in (small, 30 * torch.randn(3, *shape, generator=generator), 1000 * small - 300):
+        try:
+            with torch.no_grad():
+                together = module(x)
+                alone = torch.cat([module(x[i : i + 1]) for i in range(3)])
+        except (RuntimeError, IndexError, TypeError, ValueError) as error:
+            if x is not small:  # large values may well be out of a table's range
+                continue
+            said = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise Problem(f"model: the module does not take examples of shape {shape}: {said}") from error
+        if not isinstance(together, Tensor) or tuple(together.shape) != (3, outputs):
+            raise Problem(
+                f"model: the module must give {outputs} number(s) an example,"
+                f" shape (3, {outputs}) for three, got {tuple(getattr(together, 'shape', ()))}"
+            )
+        size = float(together.abs().max())
+        if not torch.allclose(together, alone, rtol=1e-3, atol=1e-4 * max(1.0, size), equal_nan=True):
+            raise Problem(
+                "model: the module mixes examples of a batch (its output for one depends on the"
+                " others): normalise within an example, as GroupNorm and LayerNorm do"
+            )
+    if any(not torch.equal(b, buffers[k]) for k, b in module.named_buffers()):
+        raise Problem("model: the module changes its buffers in forward: use a stateless layer")
+    parameters = {k: p.detach().unsqueeze(0) for k, p in module.named_parameters()}
+
+    def one(own: dict[str, Tensor], example: Tensor) -> Any:
+        return functional_call(module, own, (example.unsqueeze(0),))
+
+    try:
+        vmap(vmap(one, (None, 0)))(parameters, small.unsqueeze(0))
+    except RuntimeError as error:
+        raise Problem(
+            "model: a layer cannot be run for many silos at once (torch.func.vmap says:"
+            f" {str(error).splitlines()[0]})"
+        ) from error

@@ -1,0 +1,57 @@
+"""Losses of single examples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def squared(output: Tensor, target: Tensor) -> Tensor:
+    """Squared error of each prediction."""
+    return (output.squeeze(-1) - target).square()
+
+
+def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
+    """Cross-entropy of each prediction, a score for each class."""
+    return F.cross_entropy(output, target, reduction="none")
+
+
+def logistic(output: Tensor, target: Tensor) -> Tensor:
+    """Logistic loss of each score; the target is 0 or 1."""
+    return F.softplus(-(2 * target - 1) * output.squeeze(-1))
+
+
+def hinge(output: Tensor, target: Tensor) -> Tensor:
+    """Hinge loss of each score; the target is 0 or 1."""
+    return (1 - (2 * target - 1) * output.squeeze(-1)).clamp(min=0)
+
+
+def squared_hinge(output: Tensor, target: Tensor) -> Tensor:
+    """Squared hinge loss of each score; the target is 0 or 1."""
+    return hinge(output, target).square()
+
+
+def one_against_rest(output: Tensor, target: Tensor) -> Tensor:
+    """Hinge losses of each class against the rest, added up; a score for each class."""
+    classes = torch.arange(output.shape[-1], device=output.device)
+    signs = 2 * (target.unsqueeze(-1) == classes).to(output.dtype) - 1
+    return (1 - signs * output).clamp(min=0).sum(-1)
+
+
+LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "squared": squared,
+    "cross-entropy": cross_entropy,
+    "logistic": logistic,
+    "hinge": hinge,
+    "squared-hinge": squared_hinge,
+    "one-against-rest": one_against_rest,
+}
+
+
+TWO_CLASSES = ("logistic", "hinge", "squared-hinge")
+
+
+SCORE_EACH_CLASS = ("cross-entropy", "one-against-rest")

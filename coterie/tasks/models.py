@@ -1,0 +1,114 @@
+"""Built-in models; each is a factory that gets the shape of one example and the outputs."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import math
+import sys
+from collections.abc import Callable, Iterable
+
+from torch import nn
+
+from ..errors import Problem, nearest
+
+
+def linear(input_shape: tuple[int, ...], outputs: int, bias: bool = True) -> nn.Module:
+    """One linear layer that starts at zero: the problem is convex, a random start only costs steps."""
+    layer = nn.Linear(math.prod(input_shape), outputs, bias=bias)
+    for parameter in layer.parameters():
+        nn.init.zeros_(parameter)
+    return nn.Sequential(nn.Flatten(), layer)
+
+
+def mlp(input_shape: tuple[int, ...], outputs: int, hidden: int = 64, layers: int = 1) -> nn.Module:
+    """Linear layers with ReLU between them; `layers` of width `hidden`."""
+    if hidden < 1 or layers < 0:
+        raise Problem(f"model 'mlp' needs hidden >= 1 and layers >= 0, got {hidden} and {layers}")
+    parts: list[nn.Module] = [nn.Flatten()]
+    width = math.prod(input_shape)
+    for _ in range(layers):
+        parts += [nn.Linear(width, hidden), nn.ReLU()]
+        width = hidden
+    return nn.Sequential(*parts, nn.Linear(width, outputs))
+
+
+def cnn(input_shape: tuple[int, ...], outputs: int, channels: int = 16) -> nn.Module:
+    """Two strided convolutions, pooling, two linear layers; for images `[height, width]` or with channels.
+
+    Channels may come first (3, 32, 32) or last (32, 32, 3).
+    """
+    if channels < 1:
+        raise Problem(f"model 'cnn' needs channels >= 1, got {channels}")
+    if len(input_shape) == 2:
+        order: nn.Module = nn.Unflatten(1, (1, input_shape[0]))
+        depth, height, width = 1, *input_shape
+    elif len(input_shape) == 3 and input_shape[-1] in (1, 3):
+        height, width, depth = input_shape
+        order = ChannelsFirst()
+    elif len(input_shape) == 3:
+        order = nn.Identity()
+        depth, height, width = input_shape
+    else:
+        raise Problem(f"model 'cnn' needs images, the examples have shape {input_shape}; use 'mlp'")
+    for _ in range(3):  # two strided convolutions and the pooling each halve the image
+        height, width = math.ceil(height / 2), math.ceil(width / 2)
+    return nn.Sequential(
+        order,
+        nn.Conv2d(depth, channels, 5, stride=2, padding=2),
+        nn.ReLU(),
+        nn.Conv2d(channels, 2 * channels, 3, stride=2, padding=1),
+        nn.ReLU(),
+        nn.AvgPool2d(2, ceil_mode=True),
+        nn.Flatten(),
+        nn.Linear(2 * channels * height * width, 32),
+        nn.ReLU(),
+        nn.Linear(32, outputs),
+    )
+
+
+class ChannelsFirst(nn.Module):
+    """Move the channels of `[batch, height, width, channels]` to the front."""
+
+    def forward(self, x):  # type: ignore[no-untyped-def]
+        """Permute the axes."""
+        return x.permute(0, 3, 1, 2)
+
+
+MODELS: dict[str, Callable[..., nn.Module]] = {"linear": linear, "mlp": mlp, "cnn": cnn}
+
+
+GIVEN = ("input_shape", "outputs")  # what a factory of models is told of the data
+
+
+def find_factory(name: str) -> Callable[..., nn.Module]:
+    """Find a built-in model, or import `package.module:function`."""
+    if ":" not in name:
+        if name not in MODELS:
+            raise Problem(
+                f"model.name: unknown model '{name}'; {nearest(name, MODELS)}"
+                " (a model of your own is 'package.module:function')"
+            )
+        return MODELS[name]
+    module_name, _, function = name.partition(":")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        found = getattr(importlib.import_module(module_name), function)
+    except (ImportError, AttributeError) as error:
+        raise Problem(f"model.name: cannot import '{name}': {error}") from error
+    if not callable(found):
+        raise Problem(f"model.name: '{name}' is not a function")
+    return found  # type: ignore[no-any-return]
+
+
+def setting_problems(name: str, factory: Callable[..., nn.Module], options: Iterable[str]) -> list[str]:
+    """List the settings that a model does not have."""
+    accepted = inspect.signature(factory).parameters
+    free = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in accepted.values())
+    known = [key for key in accepted if key not in GIVEN]
+    return [
+        f"model.{key}: '{name}' has no such setting (it has: {', '.join(known)})"
+        for key in options
+        if key in GIVEN or (key not in accepted and not free)
+    ]

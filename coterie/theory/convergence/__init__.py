@@ -1,0 +1,1 @@
+"""Bounds on convergence: the papers' and ours."""
