@@ -11,7 +11,8 @@ from ..guard.meter import Account, Meter
 from ..planning.plan import Plan
 from ..privacy.cache import Kept
 from ..privacy.statement.statement import Door, merge_door, statement
-from ..protocol.doors import SAMPLED
+from ..protocol.doors import CHOICE, SAMPLES
+from ..protocol.doors import Door as OpenDoor
 from .experiment import Experiment
 
 
@@ -116,19 +117,17 @@ def statement_for(
 def opened_doors(plan: Plan, run: int, k: int, rounds: list[int], trials: int, clip: float) -> list[Door]:
     """Give the doors that a silo opened in some rounds, by the dry run; where steps differ, each apart."""
     silo = plan.silos[run][k]
-    counts: Counter[tuple[str, int]] = Counter()
+    counts: Counter[tuple[OpenDoor, int]] = Counter()
     for number in rounds:
         if plan.present is None or bool(plan.present[number, run, k]):
             steps = silo.work.steps if plan.steps is None else int(plan.steps[number, run, k])
             for door in plan.counts.calls[number]:
-                counts[
-                    door.split()[0] if door.startswith("select") else door, steps if door in SAMPLED else 1
-                ] += trials
+                counts[door, door.sums_per_call(steps)] += trials
     found = []
     for (door, steps), calls in sorted(counts.items()):
-        if door in SAMPLED:
+        if door.kind == SAMPLES:
             sample = ("poisson", silo.work.rate, silo.work.expected, clip)
         else:
-            sample = ("all examples", 1.0, float(silo.work.size), 1.0 if door == "select" else clip)
-        found.append(Door(door, calls, steps, *sample))
+            sample = ("all examples", 1.0, float(silo.work.size), 1.0 if door.kind == CHOICE else clip)
+        found.append(Door(door.name, calls, steps, *sample))
     return found
