@@ -15,7 +15,14 @@ from coterie.errors import Problem
 from coterie.privacy.accountant import epsilon_of
 from coterie.privacy.events import Event
 from coterie.privacy.statement.schema import check_shape
-from coterie.privacy.statement.statement import Door, best_trial, checksum, kept_numbers, statement, text_of
+from coterie.privacy.statement.statement import (
+    Door,
+    best_trial,
+    checksum,
+    statement,
+    statement_cache,
+    text_of,
+)
 from coterie.privacy.statement.verify import verify
 from coterie.privacy.tuning import COVERED
 from coterie.report.statement_page import page
@@ -264,11 +271,11 @@ def test_ledgers_made_beforehand_have_the_budget_that_was_given(tmp_path, monkey
 
 def test_numbers_are_kept_and_a_forged_store_is_found(monkeypatch, tmp_path):
     monkeypatch.setenv("COTERIE_CACHE", str(tmp_path))
-    kept = kept_numbers()
+    kept = statement_cache()
     first = make(kept=kept)
     kept.save()
-    assert make(kept=kept_numbers()) == first == make()
-    forged = kept_numbers()
+    assert make(kept=statement_cache()) == first == make()
+    forged = statement_cache()
     (question,) = forged.entries
     forged.put(question, {**forged.get(question), "epsilon": 0.5})
     with pytest.raises(Problem, match=r"guarantee\.epsilon"):
@@ -278,7 +285,7 @@ def test_numbers_are_kept_and_a_forged_store_is_found(monkeypatch, tmp_path):
 def test_a_statement_without_privacy_is_kept_too(monkeypatch, tmp_path):
     monkeypatch.setenv("COTERIE_CACHE", str(tmp_path))
     bare = {"events": (Event("gaussian", 0.0, 0.01, 500),), "budget": math.inf}
-    kept = kept_numbers()
+    kept = statement_cache()
     assert make(**bare, kept=kept) == make(**bare, kept=kept) == make(**bare)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from ..guard.claims import merges_done, run_plans
 from ..guard.meter import Account, Meter
 from ..planning.plan import Plan
-from ..privacy.cache import Kept
+from ..privacy.cache import Cache
 from ..privacy.statement.statement import Door, merge_door, statement
 from ..protocol.doors import SAMPLED
 from .experiment import Experiment
@@ -27,7 +27,7 @@ def statement_of(
     run: int,
     k: int,
     meter: Meter | None = None,
-    kept: Kept | None = None,
+    kept: Cache | None = None,
 ) -> dict[str, Any]:
     """Give the statement of one silo in one run."""
     silo = plan.silos[run][k]
@@ -43,7 +43,7 @@ def statement_of(
 
 
 def silo_statement(
-    experiment: Experiment, plan: Plan, run: int, k: int, meter: Meter | None, kept: Kept | None
+    experiment: Experiment, plan: Plan, run: int, k: int, meter: Meter | None, kept: Cache | None
 ) -> dict[str, Any]:
     """Give the statement of a whole silo in one run, from the plan or, if it was metered, from its ledger."""
     silo = plan.silos[run][k]
@@ -80,7 +80,7 @@ def statement_for(
     seen: tuple[str, ...],
     tuning: dict[str, Any] | None = None,
     scored: bool = False,
-    kept: Kept | None = None,
+    kept: Cache | None = None,
 ) -> dict[str, Any]:
     """Give the statement of one silo from its account; `scored` if it releases scores.
 

@@ -23,7 +23,7 @@ from ..experiment.result import Result, RunRecord, SiloRecord, file_names, save_
 from ..experiment.statements import published_facts, statement_of
 from ..guard.meter import Meter
 from ..planning.plan import Plan
-from ..privacy.statement.statement import kept_numbers, text_of
+from ..privacy.statement.statement import statement_cache, text_of
 from .statement_page import page
 
 
@@ -129,7 +129,7 @@ class Folder:
         """Write the statements of every variant, and the models of its first seed."""
         seeds = len(experiment.training.seeds)
         labels = file_names(experiment.labels)
-        kept = kept_numbers()
+        kept = statement_cache()
         for number in range(len(experiment.variants)):
             run = number * seeds
             silos = range(len(plan.silos[run]))

@@ -14,7 +14,7 @@ from typing import Any
 from ..._json import finite
 from ..accountant import ADJACENCY, epsilon_of, quick_lower, upper_of
 from ..adversaries import ADVERSARIES, table
-from ..cache import Kept
+from ..cache import Cache
 from ..events import Event, grouped, joined
 from ..merges import Merges
 from ..published.dual import published_dual
@@ -89,9 +89,9 @@ def always_uncovered(merges: Merges | None) -> tuple[str, ...]:
     return (*ALWAYS_UNCOVERED, *[SEES_ALL] * sees_all, *[HIDDEN] * hidden, *[EXAMPLES_APART] * apart)
 
 
-def kept_numbers() -> Kept:
+def statement_cache() -> Cache:
     """Open the numbers of earlier statements."""
-    return Kept("statements", f"{ADJACENCY}/{SCHEMA}")
+    return Cache("statements", f"{ADJACENCY}/{SCHEMA}")
 
 
 @functools.lru_cache(maxsize=4096)
@@ -129,7 +129,7 @@ def statement(
     charged: float = 0.0,
     ledger: dict[str, Any] | None = None,
     tuning: dict[str, Any] | None = None,
-    kept: Kept | None = None,
+    kept: Cache | None = None,
     merges: Merges | None = None,
 ) -> dict[str, Any]:
     """Give the statement of one silo as plain data.
@@ -212,7 +212,7 @@ def _beside_dual(
     return {**found, "published": published, "warnings": [*found["warnings"], *lines]}
 
 
-def _found(events: tuple[Event, ...], delta: float, kept: Kept | None) -> dict[str, Any]:
+def _found(events: tuple[Event, ...], delta: float, kept: Cache | None) -> dict[str, Any]:
     if kept is None:
         return numbers(events, delta)
     question = repr((events, delta))
