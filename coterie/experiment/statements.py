@@ -27,23 +27,23 @@ def statement_of(
     run: int,
     k: int,
     meter: Meter | None = None,
-    kept: Cache | None = None,
+    cache: Cache | None = None,
 ) -> dict[str, Any]:
     """Give the statement of one silo in one run."""
     silo = plan.silos[run][k]
     if silo.merges is not None:
-        return silo_statement(experiment, plan, run, k, meter, kept)
+        return silo_statement(experiment, plan, run, k, meter, cache)
     asked = run_plans(experiment.method.name, plan, k)[run]
     account = Account(
         asked.events(0, asked.rounds), silo.epsilon, silo.delta, silo.budget, ((0, asked.rounds),), None
     )
     if meter is not None:
         account = meter.account(k, run)
-    return statement_for(experiment, plan, run, k, account, asked.seen, kept=kept)
+    return statement_for(experiment, plan, run, k, account, asked.seen, cache=cache)
 
 
 def silo_statement(
-    experiment: Experiment, plan: Plan, run: int, k: int, meter: Meter | None, kept: Cache | None
+    experiment: Experiment, plan: Plan, run: int, k: int, meter: Meter | None, cache: Cache | None
 ) -> dict[str, Any]:
     """Give the statement of a whole silo in one run, from the plan or, if it was metered, from its ledger."""
     silo = plan.silos[run][k]
@@ -66,7 +66,7 @@ def silo_statement(
         not_covered=experiment.not_covered(run, k),
         charged=epsilon,
         ledger=facts,
-        kept=kept,
+        cache=cache,
         merges=merges,
     )
 
@@ -80,7 +80,7 @@ def statement_for(
     seen: tuple[str, ...],
     tuning: dict[str, Any] | None = None,
     scored: bool = False,
-    kept: Cache | None = None,
+    cache: Cache | None = None,
 ) -> dict[str, Any]:
     """Give the statement of one silo from its account; `scored` if it releases scores.
 
@@ -109,7 +109,7 @@ def statement_for(
         charged=account.epsilon,
         ledger=account.facts,
         tuning=tuning,
-        kept=kept,
+        cache=cache,
     )
 
 

@@ -129,17 +129,17 @@ def statement(
     charged: float = 0.0,
     ledger: dict[str, Any] | None = None,
     tuning: dict[str, Any] | None = None,
-    kept: Cache | None = None,
+    cache: Cache | None = None,
     merges: Merges | None = None,
 ) -> dict[str, Any]:
     """Give the statement of one silo as plain data.
 
     `charged` is what the ledger charged, where that is more than what was released. `tuning` tells of
     a sweep, of which `events` are all trials: how their number was drawn, and what one trial releases.
-    `kept` are numbers of earlier statements, not found again. With `merges` the unit is the whole silo.
+    `cache` are numbers of earlier statements, not found again. With `merges` the unit is the whole silo.
     """
     whole = grouped(events)
-    found = _beside_dual(_found(whole, delta, kept), settings, [asdict(door) for door in doors], whole, delta)
+    found = _beside_dual(_found(whole, delta, cache), settings, [asdict(door) for door in doors], whole, delta)
     private = math.isfinite(found["epsilon"])
     certified = max(found["epsilon"], charged)
     unit = "example" if merges is None else "silo"
@@ -212,14 +212,14 @@ def _beside_dual(
     return {**found, "published": published, "warnings": [*found["warnings"], *lines]}
 
 
-def _found(events: tuple[Event, ...], delta: float, kept: Cache | None) -> dict[str, Any]:
-    if kept is None:
+def _found(events: tuple[Event, ...], delta: float, cache: Cache | None) -> dict[str, Any]:
+    if cache is None:
         return numbers(events, delta)
     question = repr((events, delta))
-    found = kept.get(question)
+    found = cache.get(question)
     if found is None:
         found = finite(numbers(events, delta))
-        kept.put(question, found)
+        cache.put(question, found)
     return {key: math.inf if value is None else value for key, value in found.items()}
 
 
