@@ -18,7 +18,7 @@ from coterie.methods.relations import Relations
 from coterie.planning.schedule import Participation
 from coterie.planning.training import Training
 from coterie.privacy.budget import Privacy
-from coterie.privacy.merges import Merges
+from coterie.privacy.merges import MergeEvents
 from coterie.privacy.published.merges import merge_warnings
 from coterie.privacy.statement.statement import HIDDEN, checksum, text_of
 from coterie.privacy.statement.verify import verify
@@ -30,7 +30,7 @@ from tests.helpers import task_for, vectors
 
 @dataclass(frozen=True, kw_only=True)
 class MergesAtZero(FedAvg):
-    """Merges only a model of zeros, which the dry run's random vectors never are."""
+    """MergeEvents only a model of zeros, which the dry run's random vectors never are."""
 
     name: ClassVar[str] = "merges-at-zero"
 
@@ -40,7 +40,7 @@ class MergesAtZero(FedAvg):
 
 @dataclass(frozen=True, kw_only=True)
 class MergesWithoutNoise(FedAvg):
-    """Merges only where there is no noise; in the dry run all steps have some."""
+    """MergeEvents only where there is no noise; in the dry run all steps have some."""
 
     name: ClassVar[str] = "merges-without-noise"
 
@@ -209,7 +209,7 @@ def test_a_noise_that_is_given_does_not_go_without_budgets(federation):
 
 
 def test_a_fixed_draw_is_warned_of_by_what_other_silos_know():
-    merges = Merges(2.0, 1.0, 20, 0.1, "fixed", 40, 10, "server", True)
+    merges = MergeEvents(2.0, 1.0, 20, 0.1, "fixed", 40, 10, "server", True)
     (line,) = merge_warnings(merges, 1e-2)
     assert "Hu, Wu, Smith 2023" in line
 

@@ -23,7 +23,7 @@ from coterie.planning.training import Training
 from coterie.privacy.accountant import epsilon, epsilon_of
 from coterie.privacy.budget import Privacy
 from coterie.privacy.events import Event
-from coterie.privacy.merges import Merges
+from coterie.privacy.merges import MergeEvents
 from coterie.privacy.statement.statement import text_of
 from coterie.privacy.statement.verify import verify
 from coterie.protocol.roster import Merge, Roster
@@ -204,7 +204,7 @@ def test_what_a_budget_pays_for(classes, how, noise_by, expected):
 def merges(**facts):
     given = {"noise": 2.0, "clip": 1.0, "silos": 10, "rate": 0.3, "sampler": "poisson", "merges": 20,
              "came": 7, "noise_by": "server", "raw_personal": True}  # fmt: skip
-    return Merges(**given | facts)
+    return MergeEvents(**given | facts)
 
 
 def test_against_whom():

@@ -21,7 +21,7 @@ from ..planning.plan import Plan, SiloPlan
 from ..privacy.adversaries import seen_by
 from ..privacy.events import Event
 from ..privacy.ledger.claim import RunPlan
-from ..privacy.merges import Merges
+from ..privacy.merges import MergeEvents
 from ..protocol.doors import all_sums
 from .secret_streams import EntropyStreams
 
@@ -64,7 +64,7 @@ def secret_draw(plan: Plan, streams: EntropyStreams) -> Callable[[int], Tensor] 
     return draw
 
 
-def merges_done(plan: Plan, run: int, k: int, spans: Sequence[tuple[int, int]]) -> Merges:
+def merges_done(plan: Plan, run: int, k: int, spans: Sequence[tuple[int, int]]) -> MergeEvents:
     """Give what was merged of silo k in the rounds that it reserved, those repeated twice."""
     rounds = [number for first, last in spans for number in range(first, last)]
     came = comes(plan, run, k)
@@ -73,7 +73,7 @@ def merges_done(plan: Plan, run: int, k: int, spans: Sequence[tuple[int, int]]) 
     return replace(_merges(plan.silos[run][k]), merges=made, came=own, metered=True)
 
 
-def _merges(silo: SiloPlan) -> Merges:
+def _merges(silo: SiloPlan) -> MergeEvents:
     assert silo.merges is not None
     return silo.merges
 

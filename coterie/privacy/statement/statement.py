@@ -16,7 +16,7 @@ from ..accountant import ADJACENCY, epsilon_of, quick_lower, upper_of
 from ..adversaries import ADVERSARIES, table
 from ..cache import Cache
 from ..events import Event, grouped, joined
-from ..merges import Merges
+from ..merges import MergeEvents
 from ..published.dual import published_dual
 from ..published.formulas import Published, published_for, warning
 from ..published.merges import merge_warnings, published_for_merges
@@ -81,7 +81,7 @@ def software() -> dict[str, str]:
     return {name: version(name) for name in ("coterie", "dp-accounting", "torch", "numpy", "scipy")}
 
 
-def always_uncovered(merges: Merges | None) -> tuple[str, ...]:
+def always_uncovered(merges: MergeEvents | None) -> tuple[str, ...]:
     """Give the sentences about what no statement of a unit covers."""
     sees_all = merges is not None and merges.releases()["server"] is None
     hidden = merges is not None and merges.hidden and merges.merges > 0
@@ -130,7 +130,7 @@ def statement(
     ledger: dict[str, Any] | None = None,
     tuning: dict[str, Any] | None = None,
     cache: Cache | None = None,
-    merges: Merges | None = None,
+    merges: MergeEvents | None = None,
 ) -> dict[str, Any]:
     """Give the statement of one silo as plain data.
 
@@ -139,7 +139,9 @@ def statement(
     `cache` are numbers of earlier statements, not found again. With `merges` the unit is the whole silo.
     """
     whole = grouped(events)
-    found = _beside_dual(_found(whole, delta, cache), settings, [asdict(door) for door in doors], whole, delta)
+    found = _beside_dual(
+        _found(whole, delta, cache), settings, [asdict(door) for door in doors], whole, delta
+    )
     private = math.isfinite(found["epsilon"])
     certified = max(found["epsilon"], charged)
     unit = "example" if merges is None else "silo"
@@ -183,13 +185,13 @@ def statement(
     return {**plain, "checksum": checksum(plain)}
 
 
-def _against(merges: Merges, delta: float, certified: float) -> dict[str, float | None]:
+def _against(merges: MergeEvents, delta: float, certified: float) -> dict[str, float | None]:
     """Give epsilon against each adversary: what merges give or, in a metered run, what was charged."""
     found = merges.against(delta)
     return {name: certified if value else value for name, value in found.items()} if merges.metered else found
 
 
-def _beside(found: dict[str, Any], merges: Merges | None, delta: float) -> dict[str, Any]:
+def _beside(found: dict[str, Any], merges: MergeEvents | None, delta: float) -> dict[str, Any]:
     """Give what papers report, and where it is too little."""
     if merges is None:
         return {"published": found["published"], "warnings": found["warnings"]}
@@ -240,7 +242,7 @@ def text_of(content: dict[str, Any]) -> str:
     return json.dumps(content, indent=2, allow_nan=False) + "\n"
 
 
-def merge_door(merges: Merges) -> list[Door]:
+def merge_door(merges: MergeEvents) -> list[Door]:
     """Give the door of a silo's uploads."""
     clip = math.inf if merges.noise == 0 else merges.clip
     door = Door("merge", merges.came, 1, merges.sampler, merges.rate, merges.cohort, clip)

@@ -13,7 +13,7 @@ from ...errors import Problem
 from ..accountant import ADJACENCY, ELSEWHERE, ROUNDING, least_of, quick_lower
 from ..adversaries import ADVERSARIES
 from ..events import Event, grouped
-from ..merges import Merges
+from ..merges import MergeEvents
 from ..tuning import COVERED
 from .statement import (
     BOUNDS,
@@ -78,7 +78,7 @@ def _recompute(content: dict[str, Any]) -> None:
     said = content["guarantee"]
     events = tuple(Event(**event) for event in content["events"])
     try:
-        merges = None if content["merges"] is None else Merges(**content["merges"])
+        merges = None if content["merges"] is None else MergeEvents(**content["merges"])
     except Problem as problem:
         raise Problem(f"statement: {problem}") from None
     _check_words(content, merges)
@@ -139,7 +139,7 @@ def _is_too_good(key: str, value: float, true: float, events: tuple[Event, ...],
     return value < true * (1 - ROUNDING) and value < least_of(events, delta, adjacency)
 
 
-def _check_merges(content: dict[str, Any], merges: Merges) -> None:
+def _check_merges(content: dict[str, Any], merges: MergeEvents) -> None:
     """What is said against whom is what the merges give, and so are the doors."""
     true = _against(merges, content["guarantee"]["delta"], content["guarantee"]["epsilon"])
     for name, entry in content["adversaries"].items():
@@ -150,7 +150,7 @@ def _check_merges(content: dict[str, Any], merges: Merges) -> None:
         raise Problem("statement: doors: not those of the merges")
 
 
-def _check_words(content: dict[str, Any], merges: Merges | None) -> None:
+def _check_words(content: dict[str, Any], merges: MergeEvents | None) -> None:
     """Check the sentences that every statement has."""
     metered = content["ledger"] is not None
     always = always_uncovered(merges)
