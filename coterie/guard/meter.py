@@ -16,7 +16,7 @@ from ..privacy.events import Event
 from ..privacy.ledger.claim import RunPlan
 from ..privacy.ledger.entries import Entry, State, runs_of
 from ..privacy.ledger.filters import Spent, charge, repeated
-from ..privacy.ledger.ledger import Claim, Identity, Ledger, open_ledger
+from ..privacy.ledger.ledger import GrantedClaim, Identity, Ledger, open_ledger
 from .claims import certify
 from .secret_streams import EntropyStreams, secret_of
 
@@ -127,7 +127,7 @@ class Meter:
 
         With `partial` a silo that cannot pay for all rounds takes part in as many as it can.
         """
-        made: dict[int, list[Claim]] = {}
+        made: dict[int, list[GrantedClaim]] = {}
         certify(plan for own in asked for plan in own)
 
         def one(k: int) -> None:

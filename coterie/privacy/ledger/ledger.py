@@ -162,11 +162,11 @@ class Ledger:
             body = {"unit": unit, "epsilon": epsilon, "delta": delta, "raised": raised, "reason": reason}
             rows.add("budget", body)
 
-    def claim(self, plan: RunPlan, partial: bool = False) -> Claim:
+    def claim(self, plan: RunPlan, partial: bool = False) -> GrantedClaim:
         """Begin a run: charge it as planned, or refuse."""
         return self.claim_all([plan], partial)[0]
 
-    def claim_all(self, plans: Sequence[RunPlan], partial: bool = False) -> list[Claim]:
+    def claim_all(self, plans: Sequence[RunPlan], partial: bool = False) -> list[GrantedClaim]:
         """Begin runs, all or none.
 
         With `partial` a run that does not fit whole is given as many rounds as fit, fixed now, so that
@@ -240,7 +240,7 @@ class _Undo(Exception):
 
 
 @dataclass(frozen=True)
-class Claim:
+class GrantedClaim:
     """A run in a ledger: its row, that row's hash, and how many rounds it may do."""
 
     run: int
@@ -248,7 +248,7 @@ class Claim:
     rounds: int
 
 
-def _claim(rows: Changes, plan: RunPlan, partial: bool) -> Claim:
+def _claim(rows: Changes, plan: RunPlan, partial: bool) -> GrantedClaim:
     state, whole = rows.state, plan.certified(0, plan.rounds)
     if plan.epsilon < whole * (1 - ROUNDING):
         raise Problem(f"the plan states epsilon {plan.epsilon:.6g}, its events give {whole:.6g}: refused")
@@ -259,7 +259,7 @@ def _claim(rows: Changes, plan: RunPlan, partial: bool) -> Claim:
     other = plan.certified(0, rounds, unit="example") if plan.unit == "silo" else math.inf
     made = replace(plan, epsilon=epsilon, as_example=other if math.isfinite(other) else None)
     entry = rows.add("run", {**made.to_json(), "allowed": rounds}, made)
-    return Claim(entry.seq, entry.hash, rounds)
+    return GrantedClaim(entry.seq, entry.hash, rounds)
 
 
 def _reserve(rows: Changes, runs: Sequence[int], first: int, last: int) -> Entry:
