@@ -16,7 +16,7 @@ from coterie.methods import FedAvg
 from coterie.planning import plan as planning
 from coterie.privacy.accountant import epsilon
 from coterie.privacy.events import Event
-from coterie.privacy.ledger.claim import RunPlan
+from coterie.privacy.ledger.claim import Claim
 from coterie.privacy.ledger.entries import State
 from coterie.privacy.ledger.filters import Spent
 from coterie.privacy.ledger.ledger import Identity, open_ledger
@@ -94,7 +94,7 @@ def test_one_round_charged_where_many_were_trained(monkeypatch, tmp_path):
 def run_until_refused(folder):
     """Reserve round after round in a ledger that adds up divergences; give its path."""
     events = (Event("gaussian", 4.0, 0.5, 2),)
-    asked = RunPlan("fedavg", "example", DELTA, epsilon(4.0, 0.5, 80, DELTA), ((40, events),))
+    asked = Claim("fedavg", "example", DELTA, epsilon(4.0, 0.5, 80, DELTA), ((40, events),))
     book = open_ledger(folder, Identity("made", "north", 100), (3.0, DELTA), filter="rdp")
     claim = book.claim(asked, partial=True)
     for number in range(claim.rounds):

@@ -13,7 +13,7 @@ from ..data.federation import Federation
 from ..errors import Problem
 from ..privacy.adversaries import ADVERSARIES
 from ..privacy.events import Event
-from ..privacy.ledger.claim import RunPlan
+from ..privacy.ledger.claim import Claim
 from ..privacy.ledger.entries import Entry, State, runs_of
 from ..privacy.ledger.filters import Spent, charge, repeated
 from ..privacy.ledger.ledger import GrantedClaim, Identity, Ledger, open_ledger
@@ -92,14 +92,14 @@ class Meter:
         """Give the meter of one more training with the same ledgers."""
         return Meter(self.names, self.ledgers, EntropyStreams(self.streams.secrets))
 
-    def hold(self, asked: Sequence[RunPlan]) -> None:
+    def hold(self, asked: Sequence[Claim]) -> None:
         """Charge one run to every silo, all of it at once, before anything about it is decided."""
         self.claim([[plan] for plan in asked], partial=False)
         self.held, self.claims, self.rounds = [runs[0] for runs in self.claims], [], []
         for ledger, run, plan in zip(self.ledgers, self.held, asked, strict=True):
             ledger.reserve(run, 0, plan.rounds)
 
-    def take_held(self, asked: Sequence[RunPlan], held: list[int]) -> None:
+    def take_held(self, asked: Sequence[Claim], held: list[int]) -> None:
         """Take up a run that was charged before; it must be what is asked."""
         self.go_on([[plan] for plan in asked], [[run] for run in held])
         for k, (ledger, run) in enumerate(zip(self.ledgers, held, strict=True)):
@@ -122,7 +122,7 @@ class Meter:
             rows = [seq for seq, row in state.reservations.items() if run in runs_of(row)]
             ledger.commit_all([seq for seq in rows if seq not in state.committed], digest)
 
-    def claim(self, asked: Sequence[Sequence[RunPlan]], partial: bool) -> None:
+    def claim(self, asked: Sequence[Sequence[Claim]], partial: bool) -> None:
         """Charge every run `asked[k]` to every silo k, or none to any.
 
         With `partial` a silo that cannot pay for all rounds takes part in as many as it can.
@@ -166,7 +166,7 @@ class Meter:
         all_of_them = isinstance(problem, Spent) and runs > 1
         return type(problem)(f"silo '{self.names[k]}': {problem}{more if all_of_them else ''}")
 
-    def go_on(self, asked: Sequence[Sequence[RunPlan]], claims: list[list[int]]) -> None:
+    def go_on(self, asked: Sequence[Sequence[Claim]], claims: list[list[int]]) -> None:
         """Take up the claims of a training that was interrupted; they must be of what is asked."""
         self.claims = claims
         for k, (ledger, runs) in enumerate(zip(self.ledgers, claims, strict=True)):

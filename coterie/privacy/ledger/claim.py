@@ -18,7 +18,7 @@ OTHER = "replace-one"  # what zeroing out an example does to its silo
 
 
 @dataclass(frozen=True)
-class RunPlan:
+class Claim:
     """What a run asks of a data set: `stages` are (rounds, events of each round), one after the other.
 
     `epsilon` is certified for all of it at `delta`; `seen` names the adversaries who see what it
@@ -110,7 +110,7 @@ class RunPlan:
         return {**plain, "unprotected": list(self.unprotected)}
 
     @classmethod
-    def from_json(cls, body: dict[str, Any]) -> RunPlan:
+    def from_json(cls, body: dict[str, Any]) -> Claim:
         """Read a plan back."""
         stages = tuple((s["rounds"], tuple(Event(**e) for e in s["events"])) for s in body["stages"])
         trials = Trials(**body["trials"]) if body.get("trials") else None

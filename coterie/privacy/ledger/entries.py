@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...errors import Problem
-from .claim import RunPlan
+from .claim import Claim
 from .filters import Filter, charge, filter_for, vetoing
 
 FIRST = "0" * 64
@@ -44,7 +44,7 @@ class State:
     charges: dict[tuple[int, int, str], tuple[float, float]] = field(default_factory=dict)
     sums: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
     _spans: dict[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
-    _plans: dict[int, RunPlan] = field(default_factory=dict)
+    _plans: dict[int, Claim] = field(default_factory=dict)
 
     @classmethod
     def of(cls, entries: Sequence[Entry]) -> State:
@@ -61,7 +61,7 @@ class State:
             set(self.committed), dict(self.charges), dict(self.sums), dict(self._spans), dict(self._plans),
         )  # fmt: skip
 
-    def add(self, entry: Entry, plan: RunPlan | None = None) -> None:
+    def add(self, entry: Entry, plan: Claim | None = None) -> None:
         """Read one more row; `plan` is that of a run which was just made."""
         body = entry.body
         if entry.kind == "open":
@@ -111,12 +111,12 @@ class State:
                 more = charge(self, run, unit=unit)
                 self.sums[unit, adversary] = epsilon + more[0], delta + more[1]
 
-    def plan_of(self, run: int) -> RunPlan:
+    def plan_of(self, run: int) -> Claim:
         """Give a run's plan."""
         if run not in self.runs:
             raise Problem(f"the ledger has no run {run}")
         if run not in self._plans:
-            self._plans[run] = RunPlan.from_json(self.runs[run])
+            self._plans[run] = Claim.from_json(self.runs[run])
         return self._plans[run]
 
     def reserved(self, run: int) -> tuple[tuple[int, int], ...]:
@@ -145,7 +145,7 @@ class State:
         """Give the (epsilon, delta) that hold in a unit against an adversary, over all runs, or `NONE`."""
         return NONE if self.bare(unit, adversary) else self.spent(unit, adversary)
 
-    def refusal(self, plan: RunPlan) -> str:
+    def refusal(self, plan: Claim) -> str:
         """Say why a run does not fit, in the last unit in which it does not."""
         found = ""
         for unit in vetoing(self, plan):
@@ -172,7 +172,7 @@ class Changes:
         self.added: list[Entry] = []
         self.texts: list[str] = []
 
-    def add(self, kind: str, body: dict[str, Any], plan: RunPlan | None = None) -> Entry:
+    def add(self, kind: str, body: dict[str, Any], plan: Claim | None = None) -> Entry:
         """Add a row; with the `plan` that its body says, it need not be read back."""
         seq, previous = (self.last.seq + 1, self.last.hash) if self.last is not None else (1, FIRST)
         body = {**body, "time": round(time.time(), 3)}

@@ -22,7 +22,7 @@ from ...errors import Problem
 from ..accountant import ORDERS
 
 if TYPE_CHECKING:
-    from .claim import RunPlan
+    from .claim import Claim
     from .entries import State
 
 # What a sum of certified numbers may exceed a budget by, for the rounding of the sum itself.
@@ -40,11 +40,11 @@ class Filter(Protocol):
         """Give the (epsilon, delta) spent."""
         ...
 
-    def affordable(self, state: State, plan: RunPlan, partial: bool) -> int:
+    def affordable(self, state: State, plan: Claim, partial: bool) -> int:
         """Give how many rounds of a run the budget pays for: all, none or, with `partial`, some."""
         ...
 
-    def fits(self, state: State, plans: Sequence[RunPlan]) -> bool:
+    def fits(self, state: State, plans: Sequence[Claim]) -> bool:
         """Whether the budget surely pays for all of some runs, together."""
         ...
 
@@ -98,7 +98,7 @@ def _budget(state: State, unit: str) -> tuple[float, float]:
     return state.budgets[unit]
 
 
-def vetoing(state: State, plan: RunPlan) -> list[str]:
+def vetoing(state: State, plan: Claim) -> list[str]:
     """List the units whose budgets a run must fit into: its own, and those others in which there is one."""
     _budget(state, plan.unit)
     return [unit for unit in plan.units if unit in state.budgets]
@@ -126,11 +126,11 @@ class Basic:
             state.sums[unit, adversary] = math.fsum(e for e, _ in charged), math.fsum(d for _, d in charged)
         return state.sums[unit, adversary]
 
-    def _spent(self, state: State, plan: RunPlan, unit: str) -> list[tuple[float, float]]:
+    def _spent(self, state: State, plan: Claim, unit: str) -> list[tuple[float, float]]:
         """List what was spent against those who see a run."""
         return [self.total(state, unit, adversary) for adversary in plan.seen]
 
-    def affordable(self, state: State, plan: RunPlan, partial: bool) -> int:
+    def affordable(self, state: State, plan: Claim, partial: bool) -> int:
         """Compare what is left with what is planned, in every unit in which there is a budget."""
         units = vetoing(state, plan)
         if not plan.seen:
@@ -148,7 +148,7 @@ class Basic:
 
         return _most(plan.rounds, fits, partial)
 
-    def fits(self, state: State, plans: Sequence[RunPlan]) -> bool:
+    def fits(self, state: State, plans: Sequence[Claim]) -> bool:
         """Add up what all of them ask, whoever sees them."""
         for unit in dict.fromkeys(unit for plan in plans for unit in vetoing(state, plan)):
             epsilon, delta = _budget(state, unit)
@@ -183,7 +183,7 @@ class Basic:
                     )
 
 
-def _cost(plan: RunPlan, rounds: int, unit: str) -> float:
+def _cost(plan: Claim, rounds: int, unit: str) -> float:
     """Give the epsilon of the first rounds of a run that was not charged yet."""
     whole = rounds == plan.rounds and unit == plan.unit
     found = plan.certified(0, rounds, unit=unit)
@@ -212,12 +212,12 @@ class Renyi:
             for span in _charged(state.plan_of(run), state.reserved(run))
         )
 
-    def _left(self, state: State, plan: RunPlan, unit: str) -> float:
+    def _left(self, state: State, plan: Claim, unit: str) -> float:
         epsilon, delta = _budget(state, unit)
         most = epsilon - _turned(state.order, delta)
         return most - max(self._spent(state, unit, adversary) for adversary in plan.seen)
 
-    def affordable(self, state: State, plan: RunPlan, partial: bool) -> int:
+    def affordable(self, state: State, plan: Claim, partial: bool) -> int:
         """Compare what is left of the divergence with that of the rounds, in every unit with a budget."""
         units = vetoing(state, plan)
         if not plan.seen:
@@ -235,7 +235,7 @@ class Renyi:
 
         return _most(plan.rounds, fits, partial)
 
-    def fits(self, state: State, plans: Sequence[RunPlan]) -> bool:
+    def fits(self, state: State, plans: Sequence[Claim]) -> bool:
         """Reservations are what counts here: not known beforehand."""
         return False
 
@@ -260,7 +260,7 @@ def best_order(epsilon: float, delta: float) -> int:
     return min(ORDERS, key=lambda order: abs(math.log((order - 1) / wanted)))
 
 
-def _charged(plan: RunPlan, spans: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
+def _charged(plan: Claim, spans: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
     """List the rounds whose divergences count: all reserved ones; of a best trial once, and repetitions."""
     return spans if plan.trials is None else [*spans[:1], *repeated(spans)]
 

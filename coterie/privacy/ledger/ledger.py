@@ -23,7 +23,7 @@ from urllib.parse import quote
 from ...errors import Problem
 from ..accountant import ROUNDING
 from ..budget import UNITS
-from .claim import RunPlan
+from .claim import Claim
 from .entries import FIRST, Changes, Entry, State, hash_of, parse
 from .filters import FILTERS, Spent, best_order
 
@@ -162,11 +162,11 @@ class Ledger:
             body = {"unit": unit, "epsilon": epsilon, "delta": delta, "raised": raised, "reason": reason}
             rows.add("budget", body)
 
-    def claim(self, plan: RunPlan, partial: bool = False) -> GrantedClaim:
+    def claim(self, plan: Claim, partial: bool = False) -> GrantedClaim:
         """Begin a run: charge it as planned, or refuse."""
         return self.claim_all([plan], partial)[0]
 
-    def claim_all(self, plans: Sequence[RunPlan], partial: bool = False) -> list[GrantedClaim]:
+    def claim_all(self, plans: Sequence[Claim], partial: bool = False) -> list[GrantedClaim]:
         """Begin runs, all or none.
 
         With `partial` a run that does not fit whole is given as many rounds as fit, fixed now, so that
@@ -175,7 +175,7 @@ class Ledger:
         with self.change() as rows:
             return [_claim(rows, plan, partial) for plan in plans]
 
-    def check_all(self, plans: Sequence[RunPlan]) -> None:
+    def check_all(self, plans: Sequence[Claim]) -> None:
         """Refuse runs that do not all fit together; nothing is written."""
         state = self.state()
         if state.filter.fits(state, plans):
@@ -248,7 +248,7 @@ class GrantedClaim:
     rounds: int
 
 
-def _claim(rows: Changes, plan: RunPlan, partial: bool) -> GrantedClaim:
+def _claim(rows: Changes, plan: Claim, partial: bool) -> GrantedClaim:
     state, whole = rows.state, plan.certified(0, plan.rounds)
     if plan.epsilon < whole * (1 - ROUNDING):
         raise Problem(f"the plan states epsilon {plan.epsilon:.6g}, its events give {whole:.6g}: refused")

@@ -11,7 +11,7 @@ from ...errors import Problem
 from ..accountant import ROUNDING
 from ..adversaries import ADVERSARIES
 from ..budget import UNITS
-from .claim import RunPlan
+from .claim import Claim
 from .entries import Entry, State, runs_of
 from .filters import vetoing
 from .ledger import Identity, read_ledger
@@ -82,7 +82,7 @@ def _check_row(state: State, entry: Entry) -> None:
     if entry.kind == "budget":
         _check_new_budget(state, body)
     elif entry.kind == "run":
-        _check_run(state, RunPlan.from_json(body), int(body["allowed"]))
+        _check_run(state, Claim.from_json(body), int(body["allowed"]))
     elif entry.kind == "reserve":
         if not runs_of(body) or len(set(runs_of(body))) != len(runs_of(body)):
             raise Problem("rounds of no run are reserved, or twice in one row")
@@ -128,7 +128,7 @@ def _check_new_budget(state: State, body: dict[str, Any]) -> None:
         raise Problem("the budget was raised without saying so")
 
 
-def _check_run(state: State, plan: RunPlan, allowed: int) -> None:
+def _check_run(state: State, plan: Claim, allowed: int) -> None:
     """A run's epsilon is at least what its events cost; it says who sees it and in which unit."""
     if plan.unit not in state.budgets or not {*plan.seen, *plan.unprotected} <= set(ADVERSARIES):
         raise Problem(f"a run in the unit '{plan.unit}', seen by {list(plan.seen)}")
@@ -146,7 +146,7 @@ def _check_run(state: State, plan: RunPlan, allowed: int) -> None:
             raise Problem(f"it states epsilon {said:.6g}{where}, its events give {true:.6g}")
 
 
-def _check_budget(state: State, plan: RunPlan) -> None:
+def _check_budget(state: State, plan: Claim) -> None:
     """After each charge the totals of those who see it are within the budgets of that time."""
     for unit in vetoing(state, plan):
         epsilon, delta = state.budgets[unit]
