@@ -23,7 +23,7 @@ from coterie.privacy.accountant import epsilon
 from coterie.privacy.budget import Privacy
 from coterie.privacy.events import Event
 from coterie.privacy.ledger.claim import Claim
-from coterie.privacy.statement.statement import text_of
+from coterie.privacy.statement.build import text_of
 from coterie.privacy.statement.verify import verify
 from coterie.protocol.roster import Roster
 from coterie.protocol.streams import SeededStreams

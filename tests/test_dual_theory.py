@@ -15,7 +15,7 @@ from coterie.privacy.events import Event
 from coterie.privacy.published.dual import published_dual
 from coterie.privacy.published.formulas import Dual as Setting
 from coterie.privacy.published.formulas import dual_epsilon
-from coterie.privacy.statement.statement import checksum, text_of
+from coterie.privacy.statement.build import checksum, text_of
 from coterie.privacy.statement.verify import verify
 from coterie.report.relations_plot import by_similarity, correlations, draw_relations, relations_facts
 from coterie.theory.convergence.dual import lipschitz_rounds, quality, smooth_rounds, smooth_step

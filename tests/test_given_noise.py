@@ -21,7 +21,7 @@ from coterie.privacy.events import Event
 from coterie.privacy.merges import MergeEvents
 from coterie.privacy.published.formulas import central_limit_epsilon, pmtl_epsilon
 from coterie.privacy.published.merges import merge_warnings, published_for_merges
-from coterie.privacy.statement.statement import checksum, text_of
+from coterie.privacy.statement.build import checksum, text_of
 from coterie.privacy.statement.verify import verify
 from tests.helpers import call, refused, task_for, vectors
 from tests.measured import CHANCE, federation_of

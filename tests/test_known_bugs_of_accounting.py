@@ -21,7 +21,7 @@ from coterie.privacy.ledger.entries import State
 from coterie.privacy.ledger.filters import Spent
 from coterie.privacy.ledger.ledger import Identity, open_ledger
 from coterie.privacy.ledger.verify import check_ledger
-from coterie.privacy.statement.statement import text_of
+from coterie.privacy.statement.build import text_of
 from coterie.privacy.statement.verify import verify
 from tests.helpers import experiment
 from tests.measured import batch_sizes, is_poisson, noise_is_as_charged, silent

@@ -20,7 +20,7 @@ from coterie.planning.training import Training
 from coterie.privacy.budget import Privacy
 from coterie.privacy.merges import MergeEvents
 from coterie.privacy.published.merges import merge_warnings
-from coterie.privacy.statement.statement import HIDDEN, checksum, text_of
+from coterie.privacy.statement.build import HIDDEN, checksum, text_of
 from coterie.privacy.statement.verify import verify
 from coterie.protocol.roster import Merge, Roster
 from coterie.protocol.streams import SeededStreams
@@ -30,7 +30,7 @@ from tests.helpers import task_for, vectors
 
 @dataclass(frozen=True, kw_only=True)
 class MergesAtZero(FedAvg):
-    """MergeEvents only a model of zeros, which the dry run's random vectors never are."""
+    """Merges only a model of zeros, which the dry run's random vectors never are."""
 
     name: ClassVar[str] = "merges-at-zero"
 
@@ -40,7 +40,7 @@ class MergesAtZero(FedAvg):
 
 @dataclass(frozen=True, kw_only=True)
 class MergesWithoutNoise(FedAvg):
-    """MergeEvents only where there is no noise; in the dry run all steps have some."""
+    """Merges only where there is no noise; in the dry run all steps have some."""
 
     name: ClassVar[str] = "merges-without-noise"
 

@@ -20,7 +20,7 @@ from coterie.methods import MRMTL, FedAvg, Related
 from coterie.planning.schedule import Participation
 from coterie.privacy.ledger.verify import check_ledger
 from coterie.privacy.merges import MergeEvents
-from coterie.privacy.statement.statement import text_of
+from coterie.privacy.statement.build import text_of
 from coterie.privacy.statement.verify import verify
 from coterie.protocol.roster import Merge, Roster
 from coterie.protocol.streams import SeededStreams

@@ -19,7 +19,7 @@ from coterie.privacy.accountant import epsilon_of
 from coterie.privacy.events import Event
 from coterie.privacy.ledger.ledger import read_ledger
 from coterie.privacy.merges import MergeEvents
-from coterie.privacy.statement.statement import EXAMPLES_APART, HIDDEN, METERED, SEES_ALL, checksum, text_of
+from coterie.privacy.statement.build import EXAMPLES_APART, HIDDEN, METERED, SEES_ALL, checksum, text_of
 from coterie.privacy.statement.verify import verify
 from coterie.report.statement_page import page
 from tests.helpers import call, experiment

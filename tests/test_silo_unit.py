@@ -24,7 +24,7 @@ from coterie.privacy.accountant import epsilon, epsilon_of
 from coterie.privacy.budget import Privacy
 from coterie.privacy.events import Event
 from coterie.privacy.merges import MergeEvents
-from coterie.privacy.statement.statement import text_of
+from coterie.privacy.statement.build import text_of
 from coterie.privacy.statement.verify import verify
 from coterie.protocol.roster import Merge, Roster
 from coterie.protocol.streams import SeededStreams
@@ -283,7 +283,7 @@ def test_without_privacy_and_without_uploads(federation):
     ],
 )
 def test_forged_statements_are_found(federation, place, value):
-    from coterie.privacy.statement.statement import checksum
+    from coterie.privacy.statement.build import checksum
 
     forged = json.loads(json.dumps(statement_for(federation)))
     at = forged

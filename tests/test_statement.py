@@ -14,15 +14,15 @@ from coterie.cli.statement import verify_statement
 from coterie.errors import Problem
 from coterie.privacy.accountant import epsilon_of
 from coterie.privacy.events import Event
-from coterie.privacy.statement.schema import check_shape
-from coterie.privacy.statement.statement import (
+from coterie.privacy.statement.build import (
     Door,
     best_trial,
+    build_statement,
     checksum,
-    statement,
     statement_cache,
     text_of,
 )
+from coterie.privacy.statement.schema import check_shape
 from coterie.privacy.statement.verify import verify
 from coterie.privacy.tuning import COVERED
 from coterie.report.statement_page import page
@@ -34,7 +34,7 @@ EVENTS = (Event("gaussian", 0.6, 0.01, 500),)
 
 def make(events=EVENTS, seen=ALL, budget=6.0, **more):
     door = Door("descend", 5, 100, "poisson", 0.01, 8.0, 1.0)
-    return statement(
+    return build_statement(
         silo="north", method="mr-mtl", settings={"lam": 0.5}, size=800, doors=[door], events=events,
         seen=seen, budget=budget, delta=1e-5, not_covered=["features were standardized"], **more,
     )  # fmt: skip

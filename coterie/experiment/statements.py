@@ -10,7 +10,7 @@ from ..guard.claims import merges_done, run_plans
 from ..guard.meter import Account, Meter
 from ..planning.plan import Plan
 from ..privacy.cache import Cache
-from ..privacy.statement.statement import Door, merge_door, statement
+from ..privacy.statement.build import Door, build_statement, merge_door
 from ..protocol.doors import SAMPLED
 from .experiment import Experiment
 
@@ -53,7 +53,7 @@ def silo_statement(
         _, epsilon, delta, budget, rounds, facts = meter.account(k, run)
         merges = merges_done(plan, run, k, rounds)
     assert merges is not None
-    return statement(
+    return build_statement(
         silo=silo.name,
         method=experiment.method.title,
         settings=experiment.variants[experiment.keys[run][1]].shown,
@@ -95,7 +95,7 @@ def statement_for(
         *opened_doors(plan, run, k, rounds, trials, float(experiment.clip[run, k])),
         Door("score", scores, 1, "all test examples", 1.0, tests, 1.0),
     ]
-    return statement(
+    return build_statement(
         silo=silo.name,
         method=experiment.method.title,
         settings=experiment.variants[experiment.keys[run][1]].shown,

@@ -23,7 +23,7 @@ from ..experiment.result import Result, RunRecord, SiloRecord, file_names, save_
 from ..experiment.statements import published_facts, statement_of
 from ..guard.meter import Meter
 from ..planning.plan import Plan
-from ..privacy.statement.statement import statement_cache, text_of
+from ..privacy.statement.build import statement_cache, text_of
 from .statement_page import page
 
 

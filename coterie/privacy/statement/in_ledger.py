@@ -18,7 +18,7 @@ from ..ledger.verify import check_ledger
 from ..trials import Trials
 
 
-def _find_in_ledger(content: dict[str, Any], folder: Path) -> None:
+def find_in_ledger(content: dict[str, Any], folder: Path) -> None:
     """Compare a statement with its run, as its ledger stood at the head that it names."""
     named, said = content["ledger"], content["guarantee"]
     if named is None:

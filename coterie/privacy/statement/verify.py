@@ -15,7 +15,7 @@ from ..adversaries import ADVERSARIES
 from ..events import Event, grouped
 from ..merges import MergeEvents
 from ..tuning import COVERED
-from .statement import (
+from .build import (
     BOUNDS,
     CHOSEN,
     LEAVING,
@@ -26,15 +26,15 @@ from .statement import (
     SIMULATED,
     UNTUNED,
     WITHOUT_LEDGER,
-    _against,
-    _beside,
-    _beside_dual,
     always_uncovered,
     best_trial,
     checksum,
+    epsilon_against,
     merge_door,
     numbers,
+    published_beside,
     text_of,
+    with_published_dual,
 )
 
 
@@ -95,7 +95,7 @@ def _recompute(content: dict[str, Any]) -> None:
     if said["delta"] is None or said["budget"] is None:
         raise Problem("statement: guarantee.delta and guarantee.budget must be stated where epsilon is")
     found = numbers(events, said["delta"])
-    found = _beside_dual(found, content["settings"], content["doors"], grouped(events), said["delta"])
+    found = with_published_dual(found, content["settings"], content["doors"], grouped(events), said["delta"])
     for key in ("epsilon", "replace_one", "lower"):
         true, value = found[key], math.inf if said[key] is None else said[key]
         if _is_too_good(key, value, true, events, said["delta"]):
@@ -119,7 +119,7 @@ def _recompute(content: dict[str, Any]) -> None:
             raise Problem(f"statement: adversaries.{name}: {stated[name]} is not what the events give")
     if merges is None:
         _check_doors(content["doors"], events)
-    beside = _beside(found, merges, said["delta"])
+    beside = published_beside(found, merges, said["delta"])
     rows = [[p["paper"], p["formula"], p["epsilon"]] for p in content["published"]]
     if rows != finite([[p["paper"], p["formula"], p["epsilon"]] for p in beside["published"]]):
         raise Problem("statement: published: not what the formulas give for these events")
@@ -141,7 +141,7 @@ def _is_too_good(key: str, value: float, true: float, events: tuple[Event, ...],
 
 def _check_merges(content: dict[str, Any], merges: MergeEvents) -> None:
     """What is said against whom is what the merges give, and so are the doors."""
-    true = _against(merges, content["guarantee"]["delta"], content["guarantee"]["epsilon"])
+    true = epsilon_against(merges, content["guarantee"]["delta"], content["guarantee"]["epsilon"])
     for name, entry in content["adversaries"].items():
         said, least = entry["epsilon"], true[name]
         if (said is None) != (least is None) or abs((said or 0) - (least or 0)) > ROUNDING * (least or 1):

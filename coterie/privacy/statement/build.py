@@ -114,7 +114,7 @@ def numbers(events: tuple[Event, ...], delta: float) -> dict[str, Any]:
     }
 
 
-def statement(
+def build_statement(
     *,
     silo: str,
     method: str,
@@ -139,14 +139,14 @@ def statement(
     `cache` are numbers of earlier statements, not found again. With `merges` the unit is the whole silo.
     """
     whole = grouped(events)
-    found = _beside_dual(
+    found = with_published_dual(
         _found(whole, delta, cache), settings, [asdict(door) for door in doors], whole, delta
     )
     private = math.isfinite(found["epsilon"])
     certified = max(found["epsilon"], charged)
     unit = "example" if merges is None else "silo"
     uncovered = [*not_covered, *always_uncovered(merges), WITHOUT_LEDGER if ledger is None else LEAVING]
-    against = table(certified, seen) if merges is None else _against(merges, delta, certified)
+    against = table(certified, seen) if merges is None else epsilon_against(merges, delta, certified)
     if tuning is not None:
         best = best_trial(tuning)
         against |= {name: best if math.isfinite(best) else None for name in CHOSEN}
@@ -170,7 +170,7 @@ def statement(
         "adversaries": {
             name: {"who": ADVERSARIES[name], "epsilon": value} for name, value in against.items()
         },
-        **_beside(found, merges, delta),
+        **published_beside(found, merges, delta),
         "tuning": UNTUNED if tuning is None else tuning,
         "declared_size": size,
         "doors": [asdict(door) for door in doors],
@@ -185,13 +185,13 @@ def statement(
     return {**plain, "checksum": checksum(plain)}
 
 
-def _against(merges: MergeEvents, delta: float, certified: float) -> dict[str, float | None]:
+def epsilon_against(merges: MergeEvents, delta: float, certified: float) -> dict[str, float | None]:
     """Give epsilon against each adversary: what merges give or, in a metered run, what was charged."""
     found = merges.against(delta)
     return {name: certified if value else value for name, value in found.items()} if merges.metered else found
 
 
-def _beside(found: dict[str, Any], merges: MergeEvents | None, delta: float) -> dict[str, Any]:
+def published_beside(found: dict[str, Any], merges: MergeEvents | None, delta: float) -> dict[str, Any]:
     """Give what papers report, and where it is too little."""
     if merges is None:
         return {"published": found["published"], "warnings": found["warnings"]}
@@ -199,7 +199,7 @@ def _beside(found: dict[str, Any], merges: MergeEvents | None, delta: float) -> 
     return {"published": published, "warnings": merge_warnings(merges, delta)}
 
 
-def _beside_dual(
+def with_published_dual(
     found: dict[str, Any],
     settings: dict[str, Any],
     doors: Sequence[dict[str, Any]],
