@@ -14,7 +14,7 @@ from ..errors import Problem
 from ..privacy.adversaries import ADVERSARIES
 from ..privacy.events import Event
 from ..privacy.ledger.claim import Claim
-from ..privacy.ledger.entries import Entry, State, runs_of
+from ..privacy.ledger.entries import LedgerEntry, LedgerState, runs_of
 from ..privacy.ledger.filters import Spent, charge, repeated
 from ..privacy.ledger.ledger import GrantedClaim, Identity, Ledger, open_ledger
 from .claims import certify
@@ -52,7 +52,7 @@ def make_meter(
     return Meter(federation.names, ledgers, EntropyStreams(dict(zip(federation.names, secrets, strict=True))))
 
 
-def totals_of(state: State, unit: str) -> dict[str, dict[str, float]]:
+def totals_of(state: LedgerState, unit: str) -> dict[str, dict[str, float]]:
     """Give what all runs of a ledger spent in a unit against each adversary; infinite: nothing protects."""
     totals = {name: state.total(unit, name) for name in ADVERSARIES}
     return {name: {"epsilon": e, "delta": d} for name, (e, d) in totals.items()}
@@ -240,7 +240,7 @@ class Meter:
         """
         before, self._open = {} if digest is None else self._open, {}
 
-        def one(k: int) -> Entry | Spent | None:
+        def one(k: int) -> LedgerEntry | Spent | None:
             end = min(last, self.rounds[k])
             done = (before[k], str(digest)) if k in before else None
             try:

@@ -21,7 +21,7 @@ NONE = math.inf, math.inf  # where nothing protects
 
 
 @dataclass(frozen=True)
-class Entry:
+class LedgerEntry:
     """One row of a ledger."""
 
     seq: int
@@ -32,7 +32,7 @@ class Entry:
 
 
 @dataclass
-class State:
+class LedgerState:
     """What the rows of a ledger say: budgets, runs, reservations. Rows are only ever added."""
 
     filter: Filter = field(default_factory=lambda: filter_for("basic"))
@@ -47,21 +47,21 @@ class State:
     _plans: dict[int, Claim] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, entries: Sequence[Entry]) -> State:
+    def of(cls, entries: Sequence[LedgerEntry]) -> LedgerState:
         """Read the rows in order."""
         state = cls()
         for entry in entries:
             state.add(entry)
         return state
 
-    def copy(self) -> State:
+    def copy(self) -> LedgerState:
         """Give a copy, to which rows can be added that may be taken back."""
-        return State(
+        return LedgerState(
             self.filter, self.order, dict(self.budgets), dict(self.runs), dict(self.reservations),
             set(self.committed), dict(self.charges), dict(self.sums), dict(self._spans), dict(self._plans),
         )  # fmt: skip
 
-    def add(self, entry: Entry, plan: Claim | None = None) -> None:
+    def add(self, entry: LedgerEntry, plan: Claim | None = None) -> None:
         """Read one more row; `plan` is that of a run which was just made."""
         body = entry.body
         if entry.kind == "open":
@@ -166,18 +166,18 @@ class State:
 class Changes:
     """Rows that a transaction adds, and what all rows say with them."""
 
-    def __init__(self, last: Entry | None, state: State) -> None:
+    def __init__(self, last: LedgerEntry | None, state: LedgerState) -> None:
         self.last = last
         self.state = state.copy()
-        self.added: list[Entry] = []
+        self.added: list[LedgerEntry] = []
         self.texts: list[str] = []
 
-    def add(self, kind: str, body: dict[str, Any], plan: Claim | None = None) -> Entry:
+    def add(self, kind: str, body: dict[str, Any], plan: Claim | None = None) -> LedgerEntry:
         """Add a row; with the `plan` that its body says, it need not be read back."""
         seq, previous = (self.last.seq + 1, self.last.hash) if self.last is not None else (1, FIRST)
         body = {**body, "time": round(time.time(), 3)}
         text = text_of(body)
-        entry = Entry(seq, kind, body, previous, hash_of(seq, kind, text, previous))
+        entry = LedgerEntry(seq, kind, body, previous, hash_of(seq, kind, text, previous))
         self.added.append(entry)
         self.texts.append(text)
         self.state.add(entry, plan)

@@ -23,7 +23,7 @@ from ..accountant import ORDERS
 
 if TYPE_CHECKING:
     from .claim import Claim
-    from .entries import State
+    from .entries import LedgerState
 
 # What a sum of certified numbers may exceed a budget by, for the rounding of the sum itself.
 ROUNDING = 1e-9
@@ -36,25 +36,25 @@ class Spent(Problem):
 class Filter(Protocol):
     """How what was spent adds up over runs."""
 
-    def total(self, state: State, unit: str, adversary: str) -> tuple[float, float]:
+    def total(self, state: LedgerState, unit: str, adversary: str) -> tuple[float, float]:
         """Give the (epsilon, delta) spent."""
         ...
 
-    def affordable(self, state: State, plan: Claim, partial: bool) -> int:
+    def affordable(self, state: LedgerState, plan: Claim, partial: bool) -> int:
         """Give how many rounds of a run the budget pays for: all, none or, with `partial`, some."""
         ...
 
-    def fits(self, state: State, plans: Sequence[Claim]) -> bool:
+    def fits(self, state: LedgerState, plans: Sequence[Claim]) -> bool:
         """Whether the budget surely pays for all of some runs, together."""
         ...
 
-    def check_reserve(self, state: State, runs: Sequence[int], first: int, last: int) -> None:
+    def check_reserve(self, state: LedgerState, runs: Sequence[int], first: int, last: int) -> None:
         """Refuse rounds of some runs, all together, that the budget does not pay for."""
         ...
 
 
 def charge(
-    state: State, run: int, more: tuple[tuple[int, int], ...] = (), unit: str | None = None
+    state: LedgerState, run: int, more: tuple[tuple[int, int], ...] = (), unit: str | None = None
 ) -> tuple[float, float]:
     """Charge a run as planned, and each repetition of rounds as one more certified release.
 
@@ -89,7 +89,7 @@ def repeated(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     return found
 
 
-def _budget(state: State, unit: str) -> tuple[float, float]:
+def _budget(state: LedgerState, unit: str) -> tuple[float, float]:
     if unit not in state.budgets:
         raise Problem(
             f"the ledger has no budget in the unit '{unit}': give it one with `coterie ledger budget FOLDER"
@@ -98,7 +98,7 @@ def _budget(state: State, unit: str) -> tuple[float, float]:
     return state.budgets[unit]
 
 
-def vetoing(state: State, plan: Claim) -> list[str]:
+def vetoing(state: LedgerState, plan: Claim) -> list[str]:
     """List the units whose budgets a run must fit into: its own, and those others in which there is one."""
     _budget(state, plan.unit)
     return [unit for unit in plan.units if unit in state.budgets]
@@ -119,18 +119,18 @@ def _most(rounds: int, fits: Callable[[int], bool], partial: bool) -> int:
 class Basic:
     """Certified runs add up."""
 
-    def total(self, state: State, unit: str, adversary: str) -> tuple[float, float]:
+    def total(self, state: LedgerState, unit: str, adversary: str) -> tuple[float, float]:
         """Add up epsilon and delta of the runs that the adversary sees."""
         if (unit, adversary) not in state.sums:
             charged = [charge(state, run, unit=unit) for run in state.seen(unit, adversary)]
             state.sums[unit, adversary] = math.fsum(e for e, _ in charged), math.fsum(d for _, d in charged)
         return state.sums[unit, adversary]
 
-    def _spent(self, state: State, plan: Claim, unit: str) -> list[tuple[float, float]]:
+    def _spent(self, state: LedgerState, plan: Claim, unit: str) -> list[tuple[float, float]]:
         """List what was spent against those who see a run."""
         return [self.total(state, unit, adversary) for adversary in plan.seen]
 
-    def affordable(self, state: State, plan: Claim, partial: bool) -> int:
+    def affordable(self, state: LedgerState, plan: Claim, partial: bool) -> int:
         """Compare what is left with what is planned, in every unit in which there is a budget."""
         units = vetoing(state, plan)
         if not plan.seen:
@@ -148,7 +148,7 @@ class Basic:
 
         return _most(plan.rounds, fits, partial)
 
-    def fits(self, state: State, plans: Sequence[Claim]) -> bool:
+    def fits(self, state: LedgerState, plans: Sequence[Claim]) -> bool:
         """Add up what all of them ask, whoever sees them."""
         for unit in dict.fromkeys(unit for plan in plans for unit in vetoing(state, plan)):
             epsilon, delta = _budget(state, unit)
@@ -160,7 +160,7 @@ class Basic:
                 return False
         return True
 
-    def check_reserve(self, state: State, runs: Sequence[int], first: int, last: int) -> None:
+    def check_reserve(self, state: LedgerState, runs: Sequence[int], first: int, last: int) -> None:
         """Rounds of the plan are paid for unless the budget was lowered; repetitions must fit beside them.
 
         Those of all runs count against everybody who sees one of them.
@@ -194,7 +194,7 @@ def _cost(plan: Claim, rounds: int, unit: str) -> float:
 class Renyi:
     """Renyi divergences of reserved rounds add up at one order, which is fixed when a ledger is made."""
 
-    def total(self, state: State, unit: str, adversary: str) -> tuple[float, float]:
+    def total(self, state: LedgerState, unit: str, adversary: str) -> tuple[float, float]:
         """Add up the divergences that the adversary sees, and turn them to (epsilon, delta).
 
         At the delta of the budget; where only whole silos have one, at that.
@@ -205,19 +205,19 @@ class Renyi:
             return 0.0, 0.0
         return max(0.0, spent + _turned(state.order, delta)), delta
 
-    def _spent(self, state: State, unit: str, adversary: str) -> float:
+    def _spent(self, state: LedgerState, unit: str, adversary: str) -> float:
         return math.fsum(
             state.plan_of(run).divergence(*span, state.order, unit)
             for run in state.seen(unit, adversary)
             for span in _charged(state.plan_of(run), state.reserved(run))
         )
 
-    def _left(self, state: State, plan: Claim, unit: str) -> float:
+    def _left(self, state: LedgerState, plan: Claim, unit: str) -> float:
         epsilon, delta = _budget(state, unit)
         most = epsilon - _turned(state.order, delta)
         return most - max(self._spent(state, unit, adversary) for adversary in plan.seen)
 
-    def affordable(self, state: State, plan: Claim, partial: bool) -> int:
+    def affordable(self, state: LedgerState, plan: Claim, partial: bool) -> int:
         """Compare what is left of the divergence with that of the rounds, in every unit with a budget."""
         units = vetoing(state, plan)
         if not plan.seen:
@@ -235,11 +235,11 @@ class Renyi:
 
         return _most(plan.rounds, fits, partial)
 
-    def fits(self, state: State, plans: Sequence[Claim]) -> bool:
+    def fits(self, state: LedgerState, plans: Sequence[Claim]) -> bool:
         """Reservations are what counts here: not known beforehand."""
         return False
 
-    def check_reserve(self, state: State, runs: Sequence[int], first: int, last: int) -> None:
+    def check_reserve(self, state: LedgerState, runs: Sequence[int], first: int, last: int) -> None:
         """Every reservation must fit into what is left."""
         plans = [(state.plan_of(run), state.reserved(run)) for run in runs if state.plan_of(run).seen]
         for unit in dict.fromkeys(unit for plan, _ in plans for unit in vetoing(state, plan)):

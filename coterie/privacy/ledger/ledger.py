@@ -24,7 +24,7 @@ from ...errors import Problem
 from ..accountant import ROUNDING
 from ..budget import UNITS
 from .claim import Claim
-from .entries import FIRST, Changes, Entry, State, hash_of, parse
+from .entries import FIRST, Changes, LedgerEntry, LedgerState, hash_of, parse
 from .filters import FILTERS, Spent, best_order
 
 SCHEMA = "coterie-ledger/1"
@@ -59,14 +59,14 @@ class Ledger:
 
     path: Path
     connection: sqlite3.Connection
-    _known: list[Entry] = field(default_factory=list)
-    _state: State = field(default_factory=State)
+    _known: list[LedgerEntry] = field(default_factory=list)
+    _state: LedgerState = field(default_factory=LedgerState)
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[LedgerEntry]:
         """Read the rows; refuse a broken chain, naming the row."""
         return list(self._read())
 
-    def _read(self) -> list[Entry]:
+    def _read(self) -> list[LedgerEntry]:
         """Read the rows that are not known yet; give all."""
         try:
             rows = self.connection.execute(
@@ -74,7 +74,8 @@ class Ledger:
                 (len(self._known),),
             )
             found = [
-                (Entry(seq, kind, parse(text), before, own), text) for seq, kind, text, before, own in rows
+                (LedgerEntry(seq, kind, parse(text), before, own), text)
+                for seq, kind, text, before, own in rows
             ]
         except sqlite3.Error as error:
             raise Problem(f"ledger '{self.path}' cannot be read: {error}: restore a copy") from error
@@ -103,7 +104,7 @@ class Ledger:
         """Give the hash of the last row."""
         return self._read()[-1].hash
 
-    def state(self) -> State:
+    def state(self) -> LedgerState:
         """Give what all rows together say."""
         self._read()
         return self._state
@@ -188,13 +189,13 @@ class Ledger:
         except _Undo:
             pass
 
-    def reserve(self, run: int, first: int, last: int) -> Entry:
+    def reserve(self, run: int, first: int, last: int) -> LedgerEntry:
         """Charge rounds before they happen; a round that was reserved before is charged again."""
         return self.reserve_all([run], first, last)
 
     def reserve_all(
         self, runs: Sequence[int], first: int, last: int, done: tuple[int, str] | None = None
-    ) -> Entry:
+    ) -> LedgerEntry:
         """Charge rounds of several runs, in one row; `done` is a reservation to commit, with its digest."""
         with self.change() as rows:
             if done is not None:
@@ -262,7 +263,7 @@ def _claim(rows: Changes, plan: Claim, partial: bool) -> GrantedClaim:
     return GrantedClaim(entry.seq, entry.hash, rounds)
 
 
-def _reserve(rows: Changes, runs: Sequence[int], first: int, last: int) -> Entry:
+def _reserve(rows: Changes, runs: Sequence[int], first: int, last: int) -> LedgerEntry:
     state = rows.state
     if not runs or len(set(runs)) != len(runs):
         raise Problem(f"rounds {first} to {last} of no run, or of one run twice, are not reserved")

@@ -12,7 +12,7 @@ from ..accountant import ROUNDING
 from ..adversaries import ADVERSARIES
 from ..budget import UNITS
 from .claim import Claim
-from .entries import Entry, State, runs_of
+from .entries import LedgerEntry, LedgerState, runs_of
 from .filters import vetoing
 from .ledger import Identity, read_ledger
 
@@ -44,7 +44,7 @@ def check_ledger(path: Path) -> Report:
         named = len(path.stem) == 24 and path.stem != ledger.identity.fingerprint
         if named and path.suffix == ".sqlite":
             raise Problem(f"ledger '{path}' is that of '{ledger.identity.silo}' under another one's name")
-        state = State()
+        state = LedgerState()
         for entry in entries:
             try:
                 _check_row(state, entry)
@@ -63,17 +63,17 @@ def check_ledger(path: Path) -> Report:
         ledger.close()
 
 
-def _charged(entry: Entry) -> list[int]:
+def _charged(entry: LedgerEntry) -> list[int]:
     """List the runs that a row charges."""
     return runs_of(entry.body) if entry.kind == "reserve" else [entry.seq] if entry.kind == "run" else []
 
 
-def _units(state: State) -> list[str]:
+def _units(state: LedgerState) -> list[str]:
     """List the units with a budget, and that of examples also if only whole silos have one."""
     return sorted({*state.budgets, "example"} if state.budgets else ())
 
 
-def _check_row(state: State, entry: Entry) -> None:
+def _check_row(state: LedgerState, entry: LedgerEntry) -> None:
     """Check that a row could have been written where it stands."""
     body = entry.body
     _check_numbers(body)
@@ -115,7 +115,7 @@ def _check_numbers(content: Any) -> None:
             _check_numbers(value)
 
 
-def _check_new_budget(state: State, body: dict[str, Any]) -> None:
+def _check_new_budget(state: LedgerState, body: dict[str, Any]) -> None:
     epsilon, delta = float(body["epsilon"]), float(body["delta"])
     if body["unit"] not in UNITS:
         raise Problem(f"a budget in the unit {body['unit']!r}, which is none")
@@ -128,7 +128,7 @@ def _check_new_budget(state: State, body: dict[str, Any]) -> None:
         raise Problem("the budget was raised without saying so")
 
 
-def _check_run(state: State, plan: Claim, allowed: int) -> None:
+def _check_run(state: LedgerState, plan: Claim, allowed: int) -> None:
     """A run's epsilon is at least what its events cost; it says who sees it and in which unit."""
     if plan.unit not in state.budgets or not {*plan.seen, *plan.unprotected} <= set(ADVERSARIES):
         raise Problem(f"a run in the unit '{plan.unit}', seen by {list(plan.seen)}")
@@ -146,7 +146,7 @@ def _check_run(state: State, plan: Claim, allowed: int) -> None:
             raise Problem(f"it states epsilon {said:.6g}{where}, its events give {true:.6g}")
 
 
-def _check_budget(state: State, plan: Claim) -> None:
+def _check_budget(state: LedgerState, plan: Claim) -> None:
     """After each charge the totals of those who see it are within the budgets of that time."""
     for unit in vetoing(state, plan):
         epsilon, delta = state.budgets[unit]

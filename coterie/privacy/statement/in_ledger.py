@@ -11,7 +11,7 @@ from ...errors import Problem
 from ..accountant import ROUNDING
 from ..adversaries import ADVERSARIES
 from ..events import Event, grouped
-from ..ledger.entries import State
+from ..ledger.entries import LedgerState
 from ..ledger.filters import charge
 from ..ledger.ledger import read_ledger
 from ..ledger.verify import check_ledger
@@ -34,8 +34,8 @@ def find_in_ledger(content: dict[str, Any], folder: Path) -> None:
             f"statement: ledger '{path}' does not have its head {named['head'][:12]}: rows were lost, or this"
             " is another one's ledger"
         )
-    state = State.of(entries[: hashes.index(named["head"]) + 1])
-    run, now = named["run"], State.of(entries)
+    state = LedgerState.of(entries[: hashes.index(named["head"]) + 1])
+    run, now = named["run"], LedgerState.of(entries)
     if run not in state.runs or report.identity.silo != content["silo"]:
         raise Problem(f"statement: ledger '{path}' does not have its run {run}")
     plan = state.plan_of(run)
@@ -71,13 +71,13 @@ def _alike(one: Any, other: Any) -> bool:
     )
 
 
-def _totals(state: State, unit: str) -> Any:
+def _totals(state: LedgerState, unit: str) -> Any:
     """Give what all runs spent in a unit, as statements tell it."""
     both = ("epsilon", "delta")
     return finite({name: dict(zip(both, state.total(unit, name), strict=True)) for name in ADVERSARIES})
 
 
-def _find_chosen(content: dict[str, Any], state: State) -> None:
+def _find_chosen(content: dict[str, Any], state: LedgerState) -> None:
     """Compare what a statement says of a sweep with the row that was charged for the chosen trial."""
     tuning, row = content["tuning"], content["ledger"]["chosen"]
     if not isinstance(tuning, dict):
