@@ -15,7 +15,7 @@ from coterie.errors import Problem
 from coterie.privacy.accountant import epsilon_of
 from coterie.privacy.events import Event
 from coterie.privacy.statement.build import (
-    Door,
+    OpenedDoor,
     best_trial,
     build_statement,
     checksum,
@@ -33,7 +33,7 @@ EVENTS = (Event("gaussian", 0.6, 0.01, 500),)
 
 
 def make(events=EVENTS, seen=ALL, budget=6.0, **more):
-    door = Door("descend", 5, 100, "poisson", 0.01, 8.0, 1.0)
+    door = OpenedDoor("descend", 5, 100, "poisson", 0.01, 8.0, 1.0)
     return build_statement(
         silo="north", method="mr-mtl", settings={"lam": 0.5}, size=800, doors=[door], events=events,
         seen=seen, budget=budget, delta=1e-5, not_covered=["features were standardized"], **more,

@@ -10,7 +10,7 @@ from ..guard.claims import merges_done, run_plans
 from ..guard.meter import Account, Meter
 from ..planning.plan import Plan
 from ..privacy.cache import Cache
-from ..privacy.statement.build import Door, build_statement, merge_door
+from ..privacy.statement.build import OpenedDoor, build_statement, merge_door
 from ..protocol.doors import SAMPLED
 from .experiment import Experiment
 
@@ -93,7 +93,7 @@ def statement_for(
     tests = len(experiment.federation.silos[k].test_y)
     doors = [
         *opened_doors(plan, run, k, rounds, trials, float(experiment.clip[run, k])),
-        Door("score", scores, 1, "all test examples", 1.0, tests, 1.0),
+        OpenedDoor("score", scores, 1, "all test examples", 1.0, tests, 1.0),
     ]
     return build_statement(
         silo=silo.name,
@@ -113,7 +113,9 @@ def statement_for(
     )
 
 
-def opened_doors(plan: Plan, run: int, k: int, rounds: list[int], trials: int, clip: float) -> list[Door]:
+def opened_doors(
+    plan: Plan, run: int, k: int, rounds: list[int], trials: int, clip: float
+) -> list[OpenedDoor]:
     """Give the doors that a silo opened in some rounds, by the dry run; where steps differ, each apart."""
     silo = plan.silos[run][k]
     counts: Counter[tuple[str, int]] = Counter()
@@ -130,5 +132,5 @@ def opened_doors(plan: Plan, run: int, k: int, rounds: list[int], trials: int, c
             sample = ("poisson", silo.work.rate, silo.work.expected, clip)
         else:
             sample = ("all examples", 1.0, float(silo.work.size), 1.0 if door == "select" else clip)
-        found.append(Door(door, calls, steps, *sample))
+        found.append(OpenedDoor(door, calls, steps, *sample))
     return found

@@ -63,7 +63,7 @@ UNTUNED = "not accounted: if this run was chosen among several by their scores, 
 
 
 @dataclass(frozen=True)
-class Door:
+class OpenedDoor:
     """A door and how it was used: `calls` times, `steps` noisy sums a call."""
 
     door: str
@@ -120,7 +120,7 @@ def build_statement(
     method: str,
     settings: dict[str, Any],
     size: int,
-    doors: Sequence[Door],
+    doors: Sequence[OpenedDoor],
     events: Sequence[Event],
     seen: tuple[str, ...],
     budget: float,
@@ -242,8 +242,8 @@ def text_of(content: dict[str, Any]) -> str:
     return json.dumps(content, indent=2, allow_nan=False) + "\n"
 
 
-def merge_door(merges: MergeEvents) -> list[Door]:
+def merge_door(merges: MergeEvents) -> list[OpenedDoor]:
     """Give the door of a silo's uploads."""
     clip = math.inf if merges.noise == 0 else merges.clip
-    door = Door("merge", merges.came, 1, merges.sampler, merges.rate, merges.cohort, clip)
+    door = OpenedDoor("merge", merges.came, 1, merges.sampler, merges.rate, merges.cohort, clip)
     return [door] if merges.came else []
