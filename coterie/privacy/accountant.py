@@ -26,7 +26,7 @@ TIGHT_POINTS = 40_000
 MOST_POINTS = 200_000
 LONGEST = 2_000_000
 LEAST_NOISE = 1e-6
-ROUNDING = 1e-6  # by how much of an epsilon two machines may differ
+MACHINE_TOLERANCE = 1e-6  # by how much of an epsilon two machines may differ
 ELSEWHERE = 0.9  # the share of what is set aside for rounding by which statements of others are judged
 LEANS = (0.5, 0.6, 0.7, 0.8)  # selections that are tried for a lower bound
 
@@ -89,7 +89,7 @@ def least_of(events: tuple[Event, ...], delta: float, adjacency: str = ADJACENCY
 
     Less is set aside for rounding (see `rounding`): a tenth of that is far more than they can differ by.
     """
-    return _upper(events, delta, adjacency, POINTS, ELSEWHERE)[0] * (1 - ROUNDING)
+    return _upper(events, delta, adjacency, POINTS, ELSEWHERE)[0] * (1 - MACHINE_TOLERANCE)
 
 
 def _upper(

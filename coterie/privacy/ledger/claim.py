@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import Problem
-from ..accountant import ADJACENCY, ORDERS, ROUNDING, epsilon_of, least_of, renyi_curve
+from ..accountant import ADJACENCY, MACHINE_TOLERANCE, ORDERS, epsilon_of, least_of, renyi_curve
 from ..adversaries import ADVERSARIES
 from ..calibration import certified
 from ..events import Event, grouped, joined
@@ -90,7 +90,7 @@ class Claim:
     def least(self, first: int, last: int, unit: str) -> float:
         """Give the least epsilon of rounds that another machine or version may have certified."""
         if self.trials is not None:
-            return self.certified(first, last, anew=True, unit=unit) * (1 - ROUNDING)
+            return self.certified(first, last, anew=True, unit=unit) * (1 - MACHINE_TOLERANCE)
         adjacency = ADJACENCY if unit == self.unit else OTHER
         return least_of(grouped(self.events(first, last)), self.delta, adjacency)
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .entries import LedgerState
 
 # What a sum of certified numbers may exceed a budget by, for the rounding of the sum itself.
-ROUNDING = 1e-9
+SUM_TOLERANCE = 1e-9
 
 
 class Spent(Problem):
@@ -139,8 +139,8 @@ class Basic:
         for unit in units:
             epsilon, delta = _budget(state, unit)
             spent = self._spent(state, plan, unit)
-            left[unit] = epsilon * (1 + ROUNDING) - max(e for e, _ in spent)
-            if max(d for _, d in spent) + plan.delta > delta * (1 + ROUNDING):
+            left[unit] = epsilon * (1 + SUM_TOLERANCE) - max(e for e, _ in spent)
+            if max(d for _, d in spent) + plan.delta > delta * (1 + SUM_TOLERANCE):
                 return 0
 
         def fits(rounds: int) -> bool:
@@ -174,7 +174,9 @@ class Basic:
             again = [math.fsum(a[i] - b[i] for a, b in zip(after, before, strict=True)) for i in (0, 1)]
             spent = {each for plan in plans for each in self._spent(state, plan, unit)}
             for total in ((e + again[0], d + again[1]) for e, d in spent):
-                if not (total[0] <= epsilon * (1 + ROUNDING) and total[1] <= delta * (1 + ROUNDING)):
+                if not (
+                    total[0] <= epsilon * (1 + SUM_TOLERANCE) and total[1] <= delta * (1 + SUM_TOLERANCE)
+                ):
                     why = "would be repeated, which is charged anew" if twice else "remain"
                     where = "" if unit == plans[0].unit else f" in the unit '{unit}'"
                     raise Spent(
@@ -248,7 +250,7 @@ class Renyi:
                 for plan, before in plans
                 for span in _charged(plan, [*before, (first, last)])[len(_charged(plan, before)) :]
             )
-            if asked > min(self._left(state, plan, unit) for plan, _ in plans) + ROUNDING:
+            if asked > min(self._left(state, plan, unit) for plan, _ in plans) + SUM_TOLERANCE:
                 epsilon, _ = _budget(state, unit)
                 raise Spent(f"the budget (epsilon {epsilon:g}) does not pay for rounds {first} to {last}")
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from ...errors import Problem
-from ..accountant import ROUNDING
+from ..accountant import MACHINE_TOLERANCE
 from ..budget import UNITS
 from .claim import Claim
 from .entries import FIRST, Changes, LedgerEntry, LedgerState, hash_of, parse
@@ -251,7 +251,7 @@ class GrantedClaim:
 
 def _claim(rows: Changes, plan: Claim, partial: bool) -> GrantedClaim:
     state, whole = rows.state, plan.certified(0, plan.rounds)
-    if plan.epsilon < whole * (1 - ROUNDING):
+    if plan.epsilon < whole * (1 - MACHINE_TOLERANCE):
         raise Problem(f"the plan states epsilon {plan.epsilon:.6g}, its events give {whole:.6g}: refused")
     rounds = state.filter.affordable(state, plan, partial)
     if rounds < 1:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import Problem
-from ..accountant import ROUNDING
+from ..accountant import MACHINE_TOLERANCE
 from ..adversaries import ADVERSARIES
 from ..budget import UNITS
 from .claim import Claim
@@ -152,7 +152,9 @@ def _check_budget(state: LedgerState, plan: Claim) -> None:
         epsilon, delta = state.budgets[unit]
         for name in plan.seen:
             spent = state.spent(unit, name)
-            if not (spent[0] <= epsilon * (1 + ROUNDING) and spent[1] <= delta * (1 + ROUNDING)):
+            if not (
+                spent[0] <= epsilon * (1 + MACHINE_TOLERANCE) and spent[1] <= delta * (1 + MACHINE_TOLERANCE)
+            ):
                 raise Problem(
                     f"it passes the budget ({epsilon:g}, {delta:g}) against {name}:"
                     f" ({spent[0]:.6g}, {spent[1]:.3g})"

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..._json import finite
 from ...errors import Problem
-from ..accountant import ROUNDING
+from ..accountant import MACHINE_TOLERANCE
 from ..adversaries import ADVERSARIES
 from ..events import Event, grouped
 from ..ledger.entries import LedgerState
@@ -45,7 +45,10 @@ def find_in_ledger(content: dict[str, Any], folder: Path) -> None:
     if not plan.label.startswith(content["method"]):
         raise Problem(f"statement: method: run {run} of its ledger is of '{plan.label}'")
     epsilon, delta = charge(now, run)
-    if not (said["epsilon"] >= epsilon * (1 - ROUNDING) and said["delta"] >= delta * (1 - ROUNDING)):
+    if not (
+        said["epsilon"] >= epsilon * (1 - MACHINE_TOLERANCE)
+        and said["delta"] >= delta * (1 - MACHINE_TOLERANCE)
+    ):
         raise Problem(f"statement: guarantee: the ledger charged ({epsilon:.6g}, {delta:.3g}) for this run")
     if said["unit"] != plan.unit or said["budget"] != state.budgets[plan.unit][0]:
         raise Problem("statement: guarantee.unit or guarantee.budget: not what its ledger says")
@@ -67,7 +70,7 @@ def _alike(one: Any, other: Any) -> bool:
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(_alike(one[key], other[key]) for key in one)
     return one is other is None or (
-        one is not None and other is not None and math.isclose(one, other, rel_tol=ROUNDING)
+        one is not None and other is not None and math.isclose(one, other, rel_tol=MACHINE_TOLERANCE)
     )
 
 
@@ -87,5 +90,5 @@ def _find_chosen(content: dict[str, Any], state: LedgerState) -> None:
     one = grouped(Event(**event) for event in tuning["trial"])
     if plan is None or plan.trials != how or grouped(plan.events(0, plan.rounds)) != one:
         raise Problem("statement: tuning: not what its ledger was charged for")
-    if tuning["epsilon"] < plan.epsilon * (1 - ROUNDING) or tuning["delta"] != plan.delta:
+    if tuning["epsilon"] < plan.epsilon * (1 - MACHINE_TOLERANCE) or tuning["delta"] != plan.delta:
         raise Problem(f"statement: tuning.epsilon is below the {plan.epsilon:.6g} that the ledger charged")

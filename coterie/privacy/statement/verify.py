@@ -10,7 +10,7 @@ from typing import Any
 
 from ..._json import finite
 from ...errors import Problem
-from ..accountant import ADJACENCY, ELSEWHERE, ROUNDING, least_of, quick_lower
+from ..accountant import ADJACENCY, ELSEWHERE, MACHINE_TOLERANCE, least_of, quick_lower
 from ..adversaries import ADVERSARIES
 from ..events import Event, grouped
 from ..merges import MergeEvents
@@ -132,11 +132,13 @@ def _is_too_good(key: str, value: float, true: float, events: tuple[Event, ...],
     """Whether a stated bound is tighter than any machine or version can have found it."""
     if key == "lower":
         most = (
-            max(true, quick_lower(events, delta, aside=ELSEWHERE)) if value > true * (1 + ROUNDING) else true
+            max(true, quick_lower(events, delta, aside=ELSEWHERE))
+            if value > true * (1 + MACHINE_TOLERANCE)
+            else true
         )
-        return value > most * (1 + ROUNDING)
+        return value > most * (1 + MACHINE_TOLERANCE)
     adjacency = ADJACENCY if key == "epsilon" else "replace-one"
-    return value < true * (1 - ROUNDING) and value < least_of(events, delta, adjacency)
+    return value < true * (1 - MACHINE_TOLERANCE) and value < least_of(events, delta, adjacency)
 
 
 def _check_merges(content: dict[str, Any], merges: MergeEvents) -> None:
@@ -144,7 +146,9 @@ def _check_merges(content: dict[str, Any], merges: MergeEvents) -> None:
     true = epsilon_against(merges, content["guarantee"]["delta"], content["guarantee"]["epsilon"])
     for name, entry in content["adversaries"].items():
         said, least = entry["epsilon"], true[name]
-        if (said is None) != (least is None) or abs((said or 0) - (least or 0)) > ROUNDING * (least or 1):
+        if (said is None) != (least is None) or abs((said or 0) - (least or 0)) > MACHINE_TOLERANCE * (
+            least or 1
+        ):
             raise Problem(f"statement: adversaries.{name}: {said} is not what the merges give")
     if content["doors"] != finite([asdict(door) for door in merge_door(merges)]):
         raise Problem("statement: doors: not those of the merges")
