@@ -227,9 +227,9 @@ def test_a_bound_is_shown_rounded_up():
 def test_gaussian_closed_forms():
     assert gaussian.delta_of(1.0, gaussian.epsilon_of(1.0, 1e-5)) == pytest.approx(1e-5, rel=1e-6)
     assert gaussian.epsilon_of(1e-9, 1e-5) == 0.0
-    assert gaussian.central_limit_mu(2.0, 1.0, 16) == 2.0
+    assert gaussian.estimated_mu(2.0, 1.0, 16) == 2.0
     noise = gaussian.estimate_noise(3.0, 1e-5, 0.05, 400)
-    mu = gaussian.central_limit_mu(noise, 0.05, 400)
+    mu = gaussian.estimated_mu(noise, 0.05, 400)
     assert gaussian.epsilon_of(mu, 1e-5) == pytest.approx(3.0, rel=1e-2)
 
 

@@ -179,7 +179,7 @@ def interval(whole: Sequence[Event], delta: float, adjacency: str, points: int =
     square, widest, count = 0.0, 0.0, 0
     for event in whole:
         noise = event.noise / _reach(adjacency) if event.sampler == "poisson" else event.noise / 2
-        square += gaussian.central_limit_mu(noise, event.rate, event.count) ** 2
+        square += gaussian.estimated_mu(noise, event.rate, event.count) ** 2
         widest = max(widest, 10 / noise + 0.5 / noise**2)
         count += event.count
     mu = math.sqrt(square)
