@@ -191,7 +191,9 @@ def clipped_sum(
         for some in here.split(max(1, AT_ONCE // flat.shape[2])):
             part, limit = flat[run, some].double(), limits[run, some]
             norm = part.norm(dim=-1)
-            factor = torch.where(torch.isinf(limit), 1.0, (limit / (norm * (1 + UPLOAD_ROUNDING))).clamp(max=1))
+            factor = torch.where(
+                torch.isinf(limit), 1.0, (limit / (norm * (1 + UPLOAD_ROUNDING))).clamp(max=1)
+            )
             sound = torch.isfinite(norm) | torch.isinf(limit)
             total[run] += (shares[:, some] * factor)[:, sound] @ (part if bool(sound.all()) else part[sound])
     return total.reshape(runs, len(shares), *uploads.shape[2:])

@@ -172,7 +172,7 @@ class Meter:
         for k, (ledger, runs) in enumerate(zip(self.ledgers, claims, strict=True)):
             state = ledger.state()
             for run, plan in zip(runs, asked[k], strict=True):
-                kept = state.plan_of(run) if run in state.runs else None
+                kept = state.claim_of(run) if run in state.runs else None
                 if kept is None or replace(kept, epsilon=plan.epsilon, as_example=None) != plan:
                     raise Problem(
                         f"silo '{self.names[k]}': its ledger does not have the run that the checkpoint goes"
@@ -291,7 +291,7 @@ class Meter:
         """Give what a run released of silo k, what was charged, and where its ledger stands."""
         ledger, row = self.ledgers[k], self.claims[k][run]
         state = ledger.state()
-        plan, rounds = state.plan_of(row), state.reserved(row)
+        plan, rounds = state.claim_of(row), state.reserved(row)
         facts = {
             "file": ledger.path.name,
             "head": ledger.head,

@@ -163,28 +163,28 @@ class Ledger:
             body = {"unit": unit, "epsilon": epsilon, "delta": delta, "raised": raised, "reason": reason}
             rows.add("budget", body)
 
-    def claim(self, plan: Claim, partial: bool = False) -> GrantedClaim:
+    def claim(self, claim: Claim, partial: bool = False) -> GrantedClaim:
         """Begin a run: charge it as planned, or refuse."""
-        return self.claim_all([plan], partial)[0]
+        return self.claim_all([claim], partial)[0]
 
-    def claim_all(self, plans: Sequence[Claim], partial: bool = False) -> list[GrantedClaim]:
+    def claim_all(self, claims: Sequence[Claim], partial: bool = False) -> list[GrantedClaim]:
         """Begin runs, all or none.
 
         With `partial` a run that does not fit whole is given as many rounds as fit, fixed now, so that
         when its silo leaves depends on the ledger alone.
         """
         with self.change() as rows:
-            return [_claim(rows, plan, partial) for plan in plans]
+            return [_grant(rows, claim, partial) for claim in claims]
 
-    def check_all(self, plans: Sequence[Claim]) -> None:
+    def check_all(self, claims: Sequence[Claim]) -> None:
         """Refuse runs that do not all fit together; nothing is written."""
         state = self.state()
-        if state.filter.fits(state, plans):
+        if state.filter.fits(state, claims):
             return
         try:
             with self.change() as rows:
-                for plan in plans:
-                    _claim(rows, plan, partial=False)
+                for claim in claims:
+                    _grant(rows, claim, partial=False)
                 raise _Undo
         except _Undo:
             pass
@@ -230,7 +230,7 @@ class Ledger:
     def cancel(self, run: int) -> None:
         """Take back a run that never reserved a round: nothing of it was released."""
         with self.change() as rows:
-            rows.state.plan_of(run)  # refuses a run that is not there
+            rows.state.claim_of(run)  # refuses a run that is not there
             if rows.state.reserved(run):
                 raise Problem(f"ledger '{self.path}': run {run} has released something and stays charged")
             rows.add("cancel", {"run": run})
@@ -249,16 +249,16 @@ class GrantedClaim:
     rounds: int
 
 
-def _claim(rows: Changes, plan: Claim, partial: bool) -> GrantedClaim:
-    state, whole = rows.state, plan.certified(0, plan.rounds)
-    if plan.epsilon < whole * (1 - MACHINE_TOLERANCE):
-        raise Problem(f"the plan states epsilon {plan.epsilon:.6g}, its events give {whole:.6g}: refused")
-    rounds = state.filter.affordable(state, plan, partial)
+def _grant(rows: Changes, claim: Claim, partial: bool) -> GrantedClaim:
+    state, whole = rows.state, claim.certified(0, claim.rounds)
+    if claim.epsilon < whole * (1 - MACHINE_TOLERANCE):
+        raise Problem(f"the plan states epsilon {claim.epsilon:.6g}, its events give {whole:.6g}: refused")
+    rounds = state.filter.affordable(state, claim, partial)
     if rounds < 1:
-        raise Spent(state.refusal(plan))
-    epsilon = max(plan.epsilon, whole) if rounds == plan.rounds else plan.certified(0, rounds)
-    other = plan.certified(0, rounds, unit="example") if plan.unit == "silo" else math.inf
-    made = replace(plan, epsilon=epsilon, as_example=other if math.isfinite(other) else None)
+        raise Spent(state.refusal(claim))
+    epsilon = max(claim.epsilon, whole) if rounds == claim.rounds else claim.certified(0, rounds)
+    other = claim.certified(0, rounds, unit="example") if claim.unit == "silo" else math.inf
+    made = replace(claim, epsilon=epsilon, as_example=other if math.isfinite(other) else None)
     entry = rows.add("run", {**made.to_json(), "allowed": rounds}, made)
     return GrantedClaim(entry.seq, entry.hash, rounds)
 
@@ -268,7 +268,7 @@ def _reserve(rows: Changes, runs: Sequence[int], first: int, last: int) -> Ledge
     if not runs or len(set(runs)) != len(runs):
         raise Problem(f"rounds {first} to {last} of no run, or of one run twice, are not reserved")
     for run in runs:
-        state.plan_of(run)  # refuses a run that is not there
+        state.claim_of(run)  # refuses a run that is not there
         allowed = state.runs[run]["allowed"]
         if not 0 <= first < last <= allowed:
             raise Spent(f"run {run} may do {allowed} rounds: rounds {first} to {last} are refused")

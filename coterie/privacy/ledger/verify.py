@@ -50,7 +50,7 @@ def check_ledger(path: Path) -> Report:
                 _check_row(state, entry)
                 state.add(entry)
                 for run in _charged(entry):
-                    _check_budget(state, state.plan_of(run))
+                    _check_budget(state, state.claim_of(run))
             except (Problem, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
                 raise Problem(f"ledger '{path}': row {entry.seq}: {error}") from error
         totals = {unit: {name: state.total(unit, name) for name in ADVERSARIES} for unit in _units(state)}
@@ -128,29 +128,29 @@ def _check_new_budget(state: LedgerState, body: dict[str, Any]) -> None:
         raise Problem("the budget was raised without saying so")
 
 
-def _check_run(state: LedgerState, plan: Claim, allowed: int) -> None:
+def _check_run(state: LedgerState, claim: Claim, allowed: int) -> None:
     """A run's epsilon is at least what its events cost; it says who sees it and in which unit."""
-    if plan.unit not in state.budgets or not {*plan.seen, *plan.unprotected} <= set(ADVERSARIES):
-        raise Problem(f"a run in the unit '{plan.unit}', seen by {list(plan.seen)}")
-    if plan.unit == "silo" and plan.seen and {*plan.seen, *plan.unprotected} != set(ADVERSARIES):
-        raise Problem(f"a run in the unit 'silo', seen by {list(plan.seen)} only: everybody sees merges")
-    if any(rounds < 1 for rounds, _ in plan.stages):
+    if claim.unit not in state.budgets or not {*claim.seen, *claim.unprotected} <= set(ADVERSARIES):
+        raise Problem(f"a run in the unit '{claim.unit}', seen by {list(claim.seen)}")
+    if claim.unit == "silo" and claim.seen and {*claim.seen, *claim.unprotected} != set(ADVERSARIES):
+        raise Problem(f"a run in the unit 'silo', seen by {list(claim.seen)} only: everybody sees merges")
+    if any(rounds < 1 for rounds, _ in claim.stages):
         raise Problem("every stage of a run has a round at least")
-    if not 1 <= allowed <= plan.rounds:
-        raise Problem(f"{allowed} rounds are allowed of {plan.rounds}")
-    for unit in plan.units:
-        said = plan.stated(unit)
-        if not said >= plan.least(0, allowed, unit):
-            true = plan.certified(0, allowed, anew=True, unit=unit)
-            where = "" if unit == plan.unit else f" in the unit '{unit}'"
+    if not 1 <= allowed <= claim.rounds:
+        raise Problem(f"{allowed} rounds are allowed of {claim.rounds}")
+    for unit in claim.units:
+        said = claim.stated(unit)
+        if not said >= claim.least(0, allowed, unit):
+            true = claim.certified(0, allowed, anew=True, unit=unit)
+            where = "" if unit == claim.unit else f" in the unit '{unit}'"
             raise Problem(f"it states epsilon {said:.6g}{where}, its events give {true:.6g}")
 
 
-def _check_budget(state: LedgerState, plan: Claim) -> None:
+def _check_budget(state: LedgerState, claim: Claim) -> None:
     """After each charge the totals of those who see it are within the budgets of that time."""
-    for unit in vetoing(state, plan):
+    for unit in vetoing(state, claim):
         epsilon, delta = state.budgets[unit]
-        for name in plan.seen:
+        for name in claim.seen:
             spent = state.spent(unit, name)
             if not (
                 spent[0] <= epsilon * (1 + MACHINE_TOLERANCE) and spent[1] <= delta * (1 + MACHINE_TOLERANCE)

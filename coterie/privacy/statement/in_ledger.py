@@ -38,28 +38,28 @@ def find_in_ledger(content: dict[str, Any], folder: Path) -> None:
     run, now = named["run"], LedgerState.of(entries)
     if run not in state.runs or report.identity.silo != content["silo"]:
         raise Problem(f"statement: ledger '{path}' does not have its run {run}")
-    plan = state.plan_of(run)
-    released = grouped(event for span in state.reserved(run) for event in plan.events(*span))
+    claim = state.claim_of(run)
+    released = grouped(event for span in state.reserved(run) for event in claim.events(*span))
     if grouped(Event(**event) for event in content["events"]) != released:
         raise Problem(f"statement: events: not those of run {run} in its ledger")
-    if not plan.label.startswith(content["method"]):
-        raise Problem(f"statement: method: run {run} of its ledger is of '{plan.label}'")
+    if not claim.label.startswith(content["method"]):
+        raise Problem(f"statement: method: run {run} of its ledger is of '{claim.label}'")
     epsilon, delta = charge(now, run)
     if not (
         said["epsilon"] >= epsilon * (1 - MACHINE_TOLERANCE)
         and said["delta"] >= delta * (1 - MACHINE_TOLERANCE)
     ):
         raise Problem(f"statement: guarantee: the ledger charged ({epsilon:.6g}, {delta:.3g}) for this run")
-    if said["unit"] != plan.unit or said["budget"] != state.budgets[plan.unit][0]:
+    if said["unit"] != claim.unit or said["budget"] != state.budgets[claim.unit][0]:
         raise Problem("statement: guarantee.unit or guarantee.budget: not what its ledger says")
-    examples = _totals(state, "example") if plan.unit == "silo" else None
-    alike = _alike(named["total"], _totals(state, plan.unit)) and _alike(named.get("as_example"), examples)
+    examples = _totals(state, "example") if claim.unit == "silo" else None
+    alike = _alike(named["total"], _totals(state, claim.unit)) and _alike(named.get("as_example"), examples)
     if not alike:
         raise Problem("statement: ledger.total or ledger.as_example: not what its ledger says")
-    for name in plan.seen:
+    for name in claim.seen:
         if content["adversaries"][name]["epsilon"] == 0:
             raise Problem(f"statement: adversaries.{name}: 0 is stated, the ledger says that it saw the run")
-    for name in plan.unprotected:
+    for name in claim.unprotected:
         if content["adversaries"][name]["epsilon"] is not None:
             raise Problem(f"statement: adversaries.{name}: the ledger says that nothing protected against it")
     _find_chosen(content, state)
@@ -85,10 +85,10 @@ def _find_chosen(content: dict[str, Any], state: LedgerState) -> None:
     tuning, row = content["tuning"], content["ledger"]["chosen"]
     if not isinstance(tuning, dict):
         return
-    plan = state.plan_of(row) if row in state.runs else None
+    claim = state.claim_of(row) if row in state.runs else None
     how = Trials(tuning["distribution"], tuning["mean"], tuning["shape"], tuning["most"])
     one = grouped(Event(**event) for event in tuning["trial"])
-    if plan is None or plan.trials != how or grouped(plan.events(0, plan.rounds)) != one:
+    if claim is None or claim.trials != how or grouped(claim.events(0, claim.rounds)) != one:
         raise Problem("statement: tuning: not what its ledger was charged for")
-    if tuning["epsilon"] < plan.epsilon * (1 - MACHINE_TOLERANCE) or tuning["delta"] != plan.delta:
-        raise Problem(f"statement: tuning.epsilon is below the {plan.epsilon:.6g} that the ledger charged")
+    if tuning["epsilon"] < claim.epsilon * (1 - MACHINE_TOLERANCE) or tuning["delta"] != claim.delta:
+        raise Problem(f"statement: tuning.epsilon is below the {claim.epsilon:.6g} that the ledger charged")
