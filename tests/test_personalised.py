@@ -21,7 +21,7 @@ from coterie.methods.mocha import related as relations
 from coterie.planning.plan import choice_noise
 from coterie.privacy.accountant import epsilon_of
 from coterie.privacy.events import Event
-from coterie.privacy.statement.statement import text_of
+from coterie.privacy.statement.build import text_of
 from coterie.privacy.statement.verify import verify
 from coterie.protocol.doors import DESCEND, select_door
 from coterie.protocol.method import HandOver

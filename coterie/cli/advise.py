@@ -19,7 +19,7 @@ from ..data.federation import Federation
 from ..errors import Problem
 from ..experiment.config.schema import Config
 from ..experiment.from_config import load_federation
-from ..privacy.budget import check_budgets, loose_deltas, spread, sweep
+from ..privacy.budget import check_budgets, loose_deltas, per_silo, values_of
 from ..privacy.calibration import Target, calibrate
 from ..report.tables import MOST_SILOS, compact, number
 from ..theory.advice import Circle, Forecast, check_spread, fedavg_limits, forecast, joining_ranges
@@ -70,7 +70,7 @@ def advise_config(
     """Show the forecasts for a configuration; nothing is trained."""
     _check(config, spreads)
     federation = load_federation(config, data_dir)
-    delta = spread("privacy.delta", config.privacy.delta, federation.names)
+    delta = per_silo("privacy.delta", config.privacy.delta, federation.names)
     made = _advices(config, federation, delta, spreads, deviation)
     notes = loose_deltas(delta, federation.sizes, federation.names)
     if as_json:
@@ -106,11 +106,13 @@ def _advices(
 ) -> list[Advice]:
     """Make a forecast for each epsilon and clip that the configuration lists."""
     table, names = config.privacy, federation.names
-    axes = {"epsilon": sweep(table.epsilon), "clip": sweep(table.clip)}
+    axes = {"epsilon": values_of(table.epsilon), "clip": values_of(table.clip)}
     made = []
     for epsilon, clip in itertools.product(*axes.values()):
         picked = {"epsilon": epsilon, "clip": clip}
-        numbers = [spread(f"privacy.{key}", value, names, table.budget_seed) for key, value in picked.items()]
+        numbers = [
+            per_silo(f"privacy.{key}", value, names, table.budget_seed) for key, value in picked.items()
+        ]
         check_budgets(numbers[0], delta, numbers[1])
         settings = {key: value for key, value in picked.items() if len(axes[key]) > 1}
         made.append(advise(federation, numbers[0], delta, numbers[1], spreads, deviation, settings))

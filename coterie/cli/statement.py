@@ -7,8 +7,8 @@ from pathlib import Path
 
 from ..errors import Problem, reason
 from ..privacy.accountant import shown
-from ..privacy.statement.in_ledger import _find_in_ledger
-from ..privacy.statement.statement import SEES_UPLOADS
+from ..privacy.statement.build import SEES_UPLOADS
+from ..privacy.statement.in_ledger import find_in_ledger
 from ..privacy.statement.verify import verify
 
 
@@ -20,7 +20,7 @@ def verify_statement(file: Path, folder: Path | None, as_json: bool) -> None:
         raise Problem(f"statement '{file}' cannot be read: {reason(error)}") from error
     content = verify(text)
     if folder is not None:
-        _find_in_ledger(content, folder)
+        find_in_ledger(content, folder)
     epsilon = content["guarantee"]["epsilon"]
     facts = {"file": str(file), "silo": content["silo"], "epsilon": epsilon, "verified": True,
              "ledger": folder is not None, "not_checked": None}  # fmt: skip

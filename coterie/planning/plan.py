@@ -14,7 +14,7 @@ from ..errors import Problem, Refused
 from ..privacy.accountant import epsilon, epsilon_of
 from ..privacy.calibration import Calibrated, Target, calibrate
 from ..privacy.events import Event
-from ..privacy.merges import Merges
+from ..privacy.merges import MergeEvents
 from ..privacy.published.formulas import pfa_noise
 from ..protocol.doors import CHOICE, WHOLE, Calls, Door, Noise, Work, released
 from ..protocol.method import Method
@@ -49,7 +49,7 @@ class SiloPlan:
     rounds: int = 0
     selections: int = 0
     choice_noise: float = 0.0
-    merges: Merges | None = None
+    merges: MergeEvents | None = None
     whole: bool = False
 
     @property

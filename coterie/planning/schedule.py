@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .._seeds import seed_for
 from ..errors import Problem
-from ..privacy.budget import PerSilo, Privacy, spread
+from ..privacy.budget import PerSilo, Privacy, per_silo
 from ..protocol.doors import Calls, Door, Work
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ class Dropping:
 
     def chances(self, names: Sequence[str]) -> list[float]:
         """Give the chance of each silo to drop out."""
-        found = spread("train.drop", self.drop, names)
+        found = per_silo("train.drop", self.drop, names)
         for value in found:
             if not 0 <= value <= 1:
                 raise Problem(f"train.drop: expected a number from 0 to 1, got {value:g}")

@@ -23,7 +23,7 @@ from ..experiment.result import Result, RunRecord, SiloRecord, file_names, save_
 from ..experiment.statements import published_facts, statement_of
 from ..guard.meter import Meter
 from ..planning.plan import Plan
-from ..privacy.statement.statement import kept_numbers, text_of
+from ..privacy.statement.build import statement_cache, text_of
 from .statement_page import page
 
 
@@ -129,18 +129,18 @@ class Folder:
         """Write the statements of every variant, and the models of its first seed."""
         seeds = len(experiment.training.seeds)
         labels = file_names(experiment.labels)
-        kept = kept_numbers()
+        cache = statement_cache()
         for number in range(len(experiment.variants)):
             run = number * seeds
             silos = range(len(plan.silos[run]))
-            contents = [statement_of(experiment, plan, run, k, meter, kept) for k in silos]
+            contents = [statement_of(experiment, plan, run, k, meter, cache) for k in silos]
             self.save_run(experiment, labels[number], contents, result.vectors[run])
             if run in result.relations:
                 self.save_relations(labels[number], experiment.federation.names, result.relations[run])
             result.published[experiment.labels[number]] = {
                 content["silo"]: published_facts(content) for content in contents
             }
-        kept.save()
+        cache.save()
 
     def save_run(
         self, experiment: Experiment, label: str, statements: list[dict[str, Any]], vectors: Tensor
