@@ -13,7 +13,7 @@ from ..protocol.settings import PerRun, per_run
 from ..protocol.streams import Streams
 from .dp_sgd import Cohort
 from .dp_sgd import descend as cohort_descend
-from .dual.sampled import Asked, solve_apart
+from .dual.sampled import DualRequest, solve_apart
 from .dual.sdca import solve_in_turn
 from .fisher import fisher as cohort_fisher
 from .select import select as cohort_select
@@ -102,7 +102,7 @@ class CohortOracle(Oracle):
         self._count(solve_dual_door(whole, unproven is not None))
         shape = (self.cohort.runs, len(self.cohort.work))
         shares = per_run(xi).to(start.device).reshape(-1, 1).expand(shape)
-        asked = Asked(
+        request = DualRequest(
             start.expand(*shape, start.shape[-1]),
             duals,
             stiffness.squeeze(-1).expand(shape),
@@ -112,7 +112,7 @@ class CohortOracle(Oracle):
             None if unproven is None else (unproven[0].expand(*shape, 1), unproven[1].expand(*shape, 1)),
         )
         solve = solve_in_turn if whole or unproven is not None else solve_apart
-        return solve(self.cohort, asked, self.streams, self.round, len(self.made) - 1)
+        return solve(self.cohort, request, self.streams, self.round, len(self.made) - 1)
 
     def _count(self, door: Door) -> None:
         self.made.append(door)
