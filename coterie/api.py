@@ -11,7 +11,7 @@ from .errors import Problem
 from .experiment.experiment import experiments
 from .experiment.result import Result
 from .guard.meter import make_meter
-from .guard.session import Keeper
+from .guard.session import Session
 from .planning.training import Training
 from .privacy.budget import Privacy
 from .protocol.method import Method
@@ -59,7 +59,7 @@ def run(
             continue
         meter = make_meter(Path(ledger), federation, federation.name, [None] * len(federation))
         try:
-            result.add(experiment.train(on_round=heard, keeper=Keeper(meter=meter)))
+            result.add(experiment.train(on_round=heard, session=Session(meter=meter)))
         finally:
             meter.close()
     return result

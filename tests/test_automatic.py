@@ -16,6 +16,7 @@ from coterie.planning.dry_run import dry_run
 from coterie.planning.schedule import Participation
 from coterie.protocol.roster import Roster, Steps
 from coterie.protocol.streams import SeededStreams
+from coterie.protocol.units import SILO
 from coterie.testing import check_method
 from coterie.theory.mean_estimation import MeanEstimation, best_lam
 from tests.helpers import experiment, reference_vectors, vectors
@@ -86,7 +87,7 @@ def test_uploads_that_are_raw_are_refused(federation):
     """In the unit 'silo' nothing but the mean may be looked at."""
     made = experiment(federation, MRMTLAuto())
     with pytest.raises(Refused, match="unit 'silo'"):
-        dry_run(made.running, made.roster, tuple(made.task.layout.lengths), 5, "silo")
+        dry_run(made.running, made.roster, tuple(made.task.layout.lengths), 5, SILO)
 
 
 @pytest.mark.parametrize("height", [0.5, 1.0, 2.0])

@@ -13,9 +13,9 @@ from coterie.errors import Problem
 from coterie.experiment.config.schema import Tuning, check
 from coterie.experiment.statements import statement_of
 from coterie.experiment.sweep import check_sweep, tuned_plan
-from coterie.guard.claims import run_plans
+from coterie.guard.claims import claims_of
 from coterie.guard.meter import make_meter, open_ledgers
-from coterie.guard.session import Keeper
+from coterie.guard.session import Session
 from coterie.methods import IFCA, MRMTL, PFA, Ditto, FedAvg, Mocha, PFAPlus, RandomProjection, Then, WeiAvg
 from coterie.methods.mr_mtl_auto import observe
 from coterie.planning.schedule import Participation
@@ -40,7 +40,7 @@ def test_ledgers_are_asked_for_what_was_planned(federation, method, how):
     plan = made.plan()
     for run, row in enumerate(plan.silos):
         for k, silo in enumerate(row):
-            asked = run_plans(method.name, plan, k)[run]
+            asked = claims_of(method.name, plan, k)[run]
             events = asked.events(0, 6)
             assert sum(e.count for e in events if e.mechanism == "gaussian") == silo.steps
             assert sum(e.count for e in events if e.mechanism == "selection") == silo.selections
@@ -80,7 +80,7 @@ def test_the_closed_form_leaves_choices_within_the_budget(federation):
     made = dataclasses.replace(made, budgets="closed-form")
     plan = made.plan()
     for k, silo in enumerate(plan.silos[0]):
-        assert run_plans("ifca", plan, k)[0].certified(0, 6, anew=True) <= silo.budget
+        assert claims_of("ifca", plan, k)[0].certified(0, 6, anew=True) <= silo.budget
 
 
 def test_silos_weigh_as_much_as_their_budgets():
@@ -235,8 +235,7 @@ def test_silos_absent_from_every_choice_are_told_of(federation):
     made = experiment(
         federation, IFCA(clusters=2, choosing=0.1), rounds=10, participation=Participation(0.34), seeds=(0,)
     )
-    made.plan()
-    assert any("absent whenever clusters are chosen" in note for note in made.notes)
+    assert any("absent whenever clusters are chosen" in note for note in made.plan().notes)
 
 
 def test_what_releases_something_is_seen_by_somebody():
@@ -303,6 +302,6 @@ def test_python_refuses_before_anything_is_charged(federation, tmp_path, unit):
         ledger.close()
     meter = make_meter(tmp_path, federation, "made", [None] * len(federation))
     with pytest.raises(Problem, match="ledger"):
-        made.train(keeper=Keeper(meter=meter))
+        made.train(session=Session(meter=meter))
     assert [len(ledger.entries()) for ledger in meter.ledgers] == [2] * len(federation)
     meter.close()

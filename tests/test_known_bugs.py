@@ -18,7 +18,7 @@ from coterie.cohort.gradients import tape
 from coterie.errors import Problem, Refused
 from coterie.experiment.config.schema import check
 from coterie.guard.meter import make_meter
-from coterie.guard.session import Keeper
+from coterie.guard.session import Session
 from coterie.methods import FedAvg
 from coterie.privacy.events import Event
 from coterie.tasks.task import Task
@@ -63,7 +63,7 @@ def test_noise_that_is_drawn_and_thrown_away(monkeypatch, tmp_path, metered):
         budgets = [(silo.budget, silo.delta) for silo in made.plan().silos[0]]
         meter = make_meter(tmp_path / name, made.federation, "made", budgets)
         try:
-            return made.train(keeper=Keeper(meter=meter)).vectors[0]
+            return made.train(session=Session(meter=meter)).vectors[0]
         finally:
             meter.close()
 

@@ -18,7 +18,7 @@ from coterie.methods import IFCA, MRMTL, Ditto, FedAvg, FineTune, Local, Mocha, 
 from coterie.methods.ifca import _refilled
 from coterie.methods.mocha import pulls
 from coterie.methods.mocha import related as relations
-from coterie.planning.plan import choice_noise
+from coterie.planning.example_plan import choice_noise
 from coterie.privacy.accountant import epsilon_of
 from coterie.privacy.events import Event
 from coterie.privacy.statement.build import text_of

@@ -177,7 +177,7 @@ def test_a_statement_does_not_tell_what_its_epsilon_needs_hidden(federation):
 
 def test_silos_that_are_charged_are_not_noted_as_absent(federation):
     made, _ = stated(federation, how=Participation(0.05, "poisson"))
-    assert not any("nothing is released or charged" in note for note in made.notes)
+    assert not any("nothing is released or charged" in note for note in (*made.notes, *made.plan().notes))
 
 
 def test_where_no_bound_is_known_the_page_says_so(federation):

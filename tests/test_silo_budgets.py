@@ -15,7 +15,7 @@ from scipy import stats
 from coterie.cohort.merging import MergingRoster
 from coterie.experiment.statements import statement_of
 from coterie.guard.meter import make_meter
-from coterie.guard.session import Keeper
+from coterie.guard.session import Session
 from coterie.methods import MRMTL, FedAvg, Related
 from coterie.planning.schedule import Participation
 from coterie.privacy.ledger.verify import check_ledger
@@ -48,9 +48,8 @@ def test_every_silo_ends_at_its_own_budget(federation, noise_by, how):
 
 
 def test_differing_clips_are_told(federation):
-    made = protected(federation, FedAvg(), epsilon=BUDGETS)
-    made.plan()
-    assert any("fedavg: budgets differ" in note and "to 0.5: small budgets" in note for note in made.notes)
+    notes = protected(federation, FedAvg(), epsilon=BUDGETS).plan().notes
+    assert any("fedavg: budgets differ" in note and "to 0.5: small budgets" in note for note in notes)
 
 
 def test_equal_budgets_have_one_clip(federation):
@@ -136,7 +135,7 @@ def test_ledgers_charge_each_silo_its_own(tmp_path, federation):
     plan = made.plan()
     budgets = [(silo.budget, silo.delta) for silo in plan.silos[0]]
     meter = make_meter(tmp_path, federation, "made up", budgets, "silo")
-    made.train(plan, keeper=Keeper(meter=meter))
+    made.train(plan, session=Session(meter=meter))
     for ledger, silo in zip(meter.ledgers, plan.silos[0], strict=True):
         spent = check_ledger(ledger.path).totals["silo"]["silos"][0]
         assert 0.99 * silo.budget <= spent <= silo.budget

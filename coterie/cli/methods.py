@@ -19,7 +19,6 @@ from .._json import finite
 from ..errors import Problem, Refused, nearest
 from ..methods import METHODS
 from ..planning.dry_run import Counts, dry_run
-from ..privacy.budget import UNITS
 from ..protocol.doors import CHOICE, SAMPLES, WHOLE
 from ..protocol.messages import bytes_of
 from ..protocol.method import Method, Start
@@ -27,6 +26,7 @@ from ..protocol.oracle import Oracle
 from ..protocol.roster import Roster
 from ..protocol.settings import settings_of
 from ..protocol.tree import Tree
+from ..protocol.units import UNITS
 from ..report.tables import compact
 from .run import tell
 
@@ -99,7 +99,7 @@ def refusals(method: Method) -> dict[str, str]:
     found = {}
     for unit in UNITS:
         try:
-            dry_run(method, made_up_roster(), LAYERS, FEW_ROUNDS, unit)
+            dry_run(method, made_up_roster(), LAYERS, FEW_ROUNDS, UNITS[unit])
         except Refused as refusal:
             found[unit] = str(refusal)
     return found

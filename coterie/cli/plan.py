@@ -12,9 +12,9 @@ from ..experiment.config.schema import Config
 from ..experiment.estimate import seconds
 from ..experiment.experiment import Experiment
 from ..experiment.from_config import make_experiments
+from ..planning.accounting import accounting_of
 from ..planning.plan import Plan, SiloPlan
-from ..protocol.doors import Door
-from ..report.privacy_lines import adversaries_of, against_whom, published_facts, reported, too_little
+from ..report.privacy_lines import against_whom, published_facts, reported, too_little
 from ..report.tables import plan_tables
 from .run import make_plans, notes_of, progress_bar, tell
 
@@ -23,16 +23,17 @@ def plan_config(config: Config, *, data_dir: str | None, as_json: bool) -> None:
     """Show what a configuration would do."""
     console = Console(stderr=True)
     made = make_experiments(config, data_dir)
-    if config.tuning is not None:
-        made[0].notes.append("[tuning]: this is the plan of single runs; a sweep needs more noise")
     with progress_bar(console) as bars:
         plans = make_plans(made, bars)
         bar = bars.add_task("time of a step (compiled when first used)", total=None, score="")
         took = [seconds(experiment, plan) for experiment, plan in zip(made, plans, strict=True)]
         bars.remove_task(bar)
+    notes = notes_of(made, plans)
+    if config.tuning is not None:
+        notes.append("[tuning]: this is the plan of single runs; a sweep needs more noise")
     if as_json:
         facts = [plan_facts(e, p, t) for e, p, t in zip(made, plans, took, strict=True)]
-        print(json.dumps(finite({"plans": facts, "notes": notes_of(made)}), indent=2))
+        print(json.dumps(finite({"plans": facts, "notes": notes}), indent=2))
         return
     out = Console()
     for experiment, plan in zip(made, plans, strict=True):
@@ -42,7 +43,7 @@ def plan_config(config: Config, *, data_dir: str | None, as_json: bool) -> None:
             tell(out, line)
         for line in too_little(experiment, plan):
             tell(out, line, "yellow")
-    for note in notes_of(made):
+    for note in notes:
         tell(out, f"note: {note}", "yellow")
     runs, much = sum(len(e.keys) for e in made), max(1, round(sum(took)))
     tell(out, f"{runs} run(s), about {much} s of training on this machine. Nothing was trained.")
@@ -55,14 +56,14 @@ def plan_facts(experiment: Experiment, plan: Plan, took: float) -> dict[str, Any
     for run, (seed, number) in enumerate(experiment.keys):
         variant, same = experiment.variants[number], (number, plan.silos[run])
         known[same] = silos = known.get(same) or {
-            silo.name: _silo_facts(silo, variant.shown, plan.counts.calls[0]) for silo in plan.silos[run]
+            silo.name: _silo_facts(plan, silo, variant.shown) for silo in plan.silos[run]
         }
         variants.append({"settings": variant.shown, "seed": seed, "silos": silos})
     return {"method": experiment.method.name, "seconds": took, "variants": variants}
 
 
-def _silo_facts(silo: SiloPlan, settings: dict[str, Any], doors: tuple[Door, ...]) -> dict[str, Any]:
-    published, warnings = published_facts(silo, settings, doors)
+def _silo_facts(plan: Plan, silo: SiloPlan, settings: dict[str, Any]) -> dict[str, Any]:
+    published, warnings = published_facts(plan, silo, settings)
     return {
         "examples": silo.work.size,
         "rate": silo.rate,
@@ -71,7 +72,7 @@ def _silo_facts(silo: SiloPlan, settings: dict[str, Any], doors: tuple[Door, ...
         "budget": silo.limit,
         "epsilon": silo.epsilon,
         "delta": silo.delta,
-        "adversaries": adversaries_of(silo),
+        "adversaries": accounting_of(plan).adversaries(silo),
         "published": published,
         "warnings": warnings,
         "bytes_up": silo.bytes_up,

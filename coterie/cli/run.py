@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +27,10 @@ from ..experiment.experiment import Experiment
 from ..experiment.from_config import make_experiments
 from ..experiment.result import SIMULATED, UNACCOUNTED, Result
 from ..guard.checkpoint import key_of
-from ..guard.claims import certify, run_plans
+from ..guard.claims import certify, claims_of
 from ..guard.interrupts import after_the_round, undisturbed
 from ..guard.meter import Meter, identities, make_meter, open_ledgers
-from ..guard.session import Keeper
+from ..guard.session import Pace, Session
 from ..planning.plan import Plan
 from ..privacy.ledger.filters import Spent
 from ..report.folder import Folder, next_free
@@ -79,9 +81,10 @@ def tell(console: Console, text: str, style: str = "") -> None:
     console.print(text, style=style, soft_wrap=True, highlight=False, markup=False)
 
 
-def notes_of(made: Sequence[Experiment]) -> list[str]:
-    """Collect the notes of experiments, each once."""
-    return list(dict.fromkeys(note for experiment in made for note in experiment.notes))
+def notes_of(made: Sequence[Experiment], plans: Sequence[Plan] = ()) -> list[str]:
+    """Collect the notes of experiments and their plans, each once."""
+    notes = [*(experiment.notes for experiment in made), *(plan.notes for plan in plans)]
+    return list(dict.fromkeys(itertools.chain.from_iterable(notes)))
 
 
 def federation_facts(federation: Federation) -> dict[str, Any]:
@@ -117,10 +120,11 @@ def run_config(
     with progress_bar(errors) as bars:
         kept = folder.open(config)
         meters: list[Meter | None] = []
-        pace: float | None = None
+        pace = Pace()
         try:
             plans = make_plans(made, bars)
-            said += _tell_notes(errors, made, said)
+            said += _tell_notes(errors, made, said, plans)
+            result.notes = notes_of(made, plans)
             alone = sum(len(each.keys) for each in made) == 1
             meters = meters_for(config, made, plans[0] if alone else None)
             places = [folder.path / f".checkpoint-{number}" for number in range(len(made))]
@@ -132,7 +136,7 @@ def run_config(
                 if folder.has(experiment, plan, kept, metered=meter is not None):
                     result.runs += [run for run in kept if run.label in experiment.labels]
                     continue
-                keeper = Keeper(
+                session = Session(
                     places[number],
                     key_of([config.to_toml(), number, experiment.labels]),
                     meter,
@@ -140,12 +144,12 @@ def run_config(
                     partial=alone,
                     pace=pace,
                 )
-                found, pace = train_one(experiment, plan, bars, keeper), keeper.pace
+                found = train_one(experiment, plan, bars, session)
                 with undisturbed():
                     folder.save_experiment(experiment, plan, found, meter)
                     result.add(found)
                     folder.save(result, complete=False)
-                    keeper.finish()
+                    session.finish()
             with undisturbed():
                 folder.save(result, complete=True)
         except Problem:
@@ -182,9 +186,11 @@ def run_config(
     tell(shown, f"Saved in {folder.path}: {files}")
 
 
-def _tell_notes(errors: Console, made: Sequence[Experiment], said: list[str]) -> list[str]:
+def _tell_notes(
+    errors: Console, made: Sequence[Experiment], said: list[str], plans: Sequence[Plan] = ()
+) -> list[str]:
     """Tell what is to be known before training, unless it was said; give what was told."""
-    notes = [note for note in notes_of(made) if note not in said]
+    notes = [note for note in notes_of(made, plans) if note not in said]
     for note in notes:
         tell(errors, f"note: {note}", "yellow")
     return notes
@@ -215,7 +221,7 @@ def _check_together(
     if meters[0] is None or len(todo) < 2:
         return
     asked = [
-        [each for experiment, plan in todo for each in run_plans(experiment.method.title, plan, k)]
+        [each for experiment, plan in todo for each in claims_of(experiment.method.title, plan, k)]
         for k in range(len(meters[0].ledgers))
     ]
     certify(plan for own in asked for plan in own)
@@ -244,7 +250,7 @@ def source_of(config: Config, federation: Federation) -> str:
     return f"{federation.name} cut by {json.dumps(cut)}"
 
 
-def train_one(experiment: Experiment, plan: Plan, bars: Progress, keeper: Keeper) -> Result:
+def train_one(experiment: Experiment, plan: Plan, bars: Progress, session: Session) -> Result:
     """Train one experiment with a bar."""
     runs = len(experiment.keys)
     name = experiment.method.title.split()[0]
@@ -259,8 +265,8 @@ def train_one(experiment: Experiment, plan: Plan, bars: Progress, keeper: Keeper
     def told() -> None:
         tell(bars.console, "Stopping when this round has ended (Ctrl-C again: at once)")
 
-    with after_the_round(told) as keeper.stopping:
-        return experiment.train(plan, hear, keeper)
+    with after_the_round(told) as stopping:
+        return experiment.train(plan, hear, replace(session, stopping=stopping))
 
 
 def open_config(

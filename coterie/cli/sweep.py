@@ -35,8 +35,9 @@ from ..experiment.sweep import (
 )
 from ..guard.checkpoint import key_of
 from ..guard.interrupts import undisturbed
-from ..guard.meter import Account, Meter
-from ..guard.session import Keeper
+from ..guard.meter import Meter
+from ..guard.session import Charging, Session
+from ..planning.accounting import Account
 from ..planning.plan import Plan
 from ..privacy.accountant import shown
 from ..privacy.adversaries import ADVERSARIES
@@ -114,13 +115,14 @@ def _sweep(
     sweep = replace(sweep, drawn=_drawn(experiment, sweep, plan, folder.path / "draw.json", meter))
     ran = len(sweep.drawn)
     key = key_of([config.to_toml(), sweep.drawn])
-    keeper = Keeper(folder.path / ".checkpoint-0", key, meter, config.train.checkpoint, sweep.asks)
+    charging = Charging(sweep.asks, together=True)
+    session = Session(folder.path / ".checkpoint-0", key, meter, config.train.checkpoint, charging)
     if not ran or (trials.most is not None and ran > trials.most):
         return _nothing(experiment, sweep, folder, meter)
     keys = tuple((seed_for(seed, f"trial {t}"), v) for t, v in enumerate(sweep.drawn))
     experiment = replace(experiment, picked=keys)
     plan = tuned_plan(experiment, sweep)
-    result = train_one(experiment, plan, bars, keeper)
+    result = train_one(experiment, plan, bars, session)
     with undisturbed():
         scores = noised_scores(experiment, sweep, _vectors(result), meter)
         chosen = best_of(scores, experiment.task.higher_is_better)
@@ -145,7 +147,7 @@ def _sweep(
         folder.save(result, complete=True)
         if meter is not None:
             meter.release_held(str(chosen))
-        keeper.finish()
+        session.finish()
     return result
 
 
@@ -211,9 +213,9 @@ def _statement(
         run,
         k,
         account,
-        tuple(ADVERSARIES),
         sweep.facts(plan, k),
         sweep.scores[k] is not None,
+        tuple(ADVERSARIES),
     )
 
 

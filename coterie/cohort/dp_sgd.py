@@ -17,7 +17,16 @@ from .examples import Examples
 from .gradients.clipping import clipped_sums, rows_within
 from .imitation import Teacher, imitating
 from .memory import keep_freed_memory
-from .sampling import Batches, CoinSegment, Rows, coin_segments, end_to_end, lay_out, toss_segment, width_for
+from .sampling import (
+    Batches,
+    CoinSegment,
+    Rows,
+    coin_segments,
+    end_to_end,
+    lay_out,
+    toss_segment,
+    width_for,
+)
 from .sgd import chunking_for, walk
 from .step import StepRule
 

@@ -12,7 +12,6 @@ from ..cohort.dp_sgd import Cohort
 from ..cohort.merging import MergingRoster
 from ..cohort.oracle import CohortOracle
 from ..planning.plan import Plan
-from ..protocol.doors import Door
 from ..protocol.method import Method
 from ..protocol.roster import Roster, Steps
 from ..protocol.state import State
@@ -59,25 +58,21 @@ def simulate(
         merging = roster
         if plan.merge is not None:
             merging = MergingRoster.of(roster, plan.merge, streams, number, plan.counts.merged[number])
-        steps = plan.steps_at(number)
-        calls = plan.counts.calls[number]
-        state = _round(method, cohort, calls, rounds, merging, streams, state, present, steps)
+        state = _round(method, cohort, plan, merging, streams, state, present)
         yield state
 
 
 def _round(
     method: Method,
     cohort: Cohort,
-    calls: tuple[Door, ...],
-    rounds: int,
+    plan: Plan,
     roster: Roster,
     streams: Streams,
     state: State,
     present: Tensor | None,
-    steps: Tensor | None,
 ) -> State:
     shared, own = state.shared, state.own
-    at_home = isinstance(roster, MergingRoster)
+    steps, calls = plan.steps_at(state.round), plan.counts.calls
     sent, here = method.broadcast(shared), present
     some = None if method.linear else _few(present)  # its doors keep how they laid out all examples
     if some is not None:
@@ -85,7 +80,9 @@ def _round(
         sent, own = (map_leaves(lambda leaf: _of(leaf, some, len(roster)), tree) for tree in (sent, own))
         steps = None if steps is None else steps[:, some]
     before = own
-    oracle = CohortOracle(cohort, streams, state.round, calls, rounds, here, at_home, steps)
+    oracle = CohortOracle(
+        cohort, streams, state.round, calls[state.round], len(calls), here, plan.unit, steps
+    )
     uploads, own = method.local(sent, own, oracle)
     if present is not None and here is not None:
         present, here = present.to(cohort.device), here.to(cohort.device)
