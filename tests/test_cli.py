@@ -233,7 +233,7 @@ def test_tight_epsilon_shows_both_bounds_and_flags_the_central_limit(monkeypatch
     assert code == 0
     assert "at most, 5.77" in out
     assert "3.72" in out
-    assert "no less than 5.77" in err
+    assert "below 5.77" in err
     code, out, _ = call(monkeypatch, capsys, *asked, "--json")
     found = json.loads(out)
     assert 5.77 <= found["lower"] <= found["epsilon"] <= 5.81

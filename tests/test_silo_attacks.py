@@ -171,7 +171,7 @@ def test_a_statement_does_not_tell_what_its_epsilon_needs_hidden(federation):
     assert HIDDEN not in stated(federation)[1]["not_covered"]
     content["not_covered"].remove(HIDDEN)
     content["checksum"] = checksum(content)
-    with pytest.raises(Problem, match="not_covered: it lacks"):
+    with pytest.raises(Problem, match="not_covered: the sentence"):
         verify(text_of(content))
 
 

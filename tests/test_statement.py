@@ -55,7 +55,7 @@ def test_a_statement_says_all_and_verifies():
     assert said["epsilon"] == epsilon_of(EVENTS, 1e-5)
     assert 5.2 < said["lower"] < said["epsilon"] < said["replace_one"]
     assert content["published"][0]["epsilon"] == pytest.approx(3.72, abs=0.005)
-    assert any("no less than" in line for line in content["warnings"])
+    assert any("below" in line for line in content["warnings"])
     assert "not accounted" in content["tuning"]
     assert content["randomness"].startswith("simulated")
     assert any("standardized" in line for line in content["not_covered"])
@@ -78,7 +78,7 @@ def test_epsilon_against_each_adversary():
     [
         (
             lambda c: c["guarantee"].update(epsilon=3.0),
-            r"guarantee.epsilon: 3 is stated, the events give 5\.80",
+            r"guarantee.epsilon: states 3, but the events give 5\.80",
         ),
         (lambda c: c["guarantee"].update(delta=1e-2), "guarantee.lower"),
         (lambda c: c["guarantee"].update(delta=1e-7), "guarantee.epsilon"),
@@ -101,13 +101,13 @@ def test_epsilon_against_each_adversary():
         (lambda c: c.pop("guarantee"), "statement: guarantee: field required"),
         (lambda c: c.update(extra=1), "statement: extra: extra inputs are not permitted"),
         (lambda c: c["doors"][0].update(calls="5"), r"doors\.0\.calls"),
-        (lambda c: c.update(schema="coterie-statement/1"), "schema 'coterie-statement/1' is not"),
+        (lambda c: c.update(schema="coterie-statement/1"), "expected the schema coterie-statement/3, got 'coterie-statement/1'"),
         (
             lambda c: c["doors"][0].update(calls=50),
-            "doors: 5000 noisy sums at rate 0.01, the events have 500",
+            "doors: 5000 noisy sums at rate 0.01, but the events have 500",
         ),
         (lambda c: c["doors"][0].update(rate=0.5), "doors"),
-        (lambda c: c["doors"][0].update(sampler="shuffled"), "nothing is accounted for the sampler"),
+        (lambda c: c["doors"][0].update(sampler="shuffled"), "is not accounted for"),
         (lambda c: c["doors"].clear(), "doors"),
         (lambda c: c["adversaries"]["server"].update(epsilon=0.0), "adversaries.server"),
         (lambda c: c["adversaries"]["personal"].update(epsilon=0.0), "adversaries.personal"),
@@ -160,7 +160,7 @@ def test_the_page_of_a_simulation_is_not_to_be_signed():
 
 
 def test_who_checks_the_page_is_told_of_the_file_beside_it():
-    with pytest.raises(Problem, match="check the JSON file beside it"):
+    with pytest.raises(Problem, match="check the JSON file next to it"):
         verify(page(make()))
 
 
