@@ -148,7 +148,7 @@ def test_a_rate_that_is_charged_and_not_drawn(monkeypatch, federation):
 
     assert is_poisson(batch_sizes(), charged())
     verify(stated(small(federation)))
-    monkeypatch.setattr(claims, "Event", product)
+    monkeypatch.setattr("coterie.protocol.doors.Event", product)
     assert not is_poisson(batch_sizes(), charged())
     with pytest.raises(Problem, match=r"statement: doors: \d+ noisy sums at rate"):
         verify(stated(small(federation)))

@@ -17,7 +17,7 @@ from coterie.privacy.accountant import epsilon
 from coterie.privacy.events import Event
 from coterie.privacy.ledger.claim import Claim
 from coterie.privacy.published.formulas import pfa_noise
-from coterie.protocol.doors import Work
+from coterie.protocol.doors import DESCEND, Work
 from tests.helpers import experiment, reference_vectors, refused, vectors
 
 BUDGETS = {"each": [2.0, 3.0, 4.0]}
@@ -71,7 +71,7 @@ def test_one_noise_needs_rounds_that_are_alike(federation, method):
 
 def test_one_noise_needs_finite_budgets():
     with refused("finite budgets"):
-        until_spent([("descend",)], [Work(10, 5, 2)], [float("inf")], [1e-3], None)
+        until_spent([(DESCEND,)], [Work(10, 5, 2)], [float("inf")], [1e-3], None)
 
 
 def test_the_closed_form_adds_more_noise_and_the_certified_epsilon_says_so(federation):

@@ -152,14 +152,16 @@ def advise(
 def summary(advice: Advice) -> list[str]:
     """Say in words who gains."""
     low, high, silos = advice.low, advice.high, len(advice.names)
-    ends = [low] if low.spread == high.spread else [low, high]
-    within = f"tau = {number(low.spread)}" if len(ends) == 1 else f"tau from {number(low.spread)} up to"
-    within += "" if len(ends) == 1 else f" {number(high.spread)}"
+    ends = [low] if low.silo_spread == high.silo_spread else [low, high]
+    within = (
+        f"tau = {number(low.silo_spread)}" if len(ends) == 1 else f"tau from {number(low.silo_spread)} up to"
+    )
+    within += "" if len(ends) == 1 else f" {number(high.silo_spread)}"
     lines = [f"{advice.throughout} of {silos} silos gain by joining if silos differ by {within}."]
     for end in ends:
         better = int((end.fedavg < end.local).sum())
         lines.append(
-            f"  tau {number(end.spread)}: {int(end.gains.sum())} gain by MR-MTL (best lam {_lam(end)}),"
+            f"  tau {number(end.silo_spread)}: {int(end.gains.sum())} gain by MR-MTL (best lam {_lam(end)}),"
             f" {better} by FedAvg; squared errors, weighted by size, are {_ratio(advice, end.mr_mtl)} and"
             f" {_ratio(advice, end.fedavg)} times those of Local"
         )
@@ -186,7 +188,7 @@ def advice_table(advice: Advice) -> Table:
     table.add_column("silo", no_wrap=True)
     heads = ["size", "epsilon", "noise", "Local"]
     for end in (advice.low, advice.high):
-        heads += [f"{method}\ntau\n{number(end.spread, 3)}" for method in ("MR-MTL", "FedAvg")]
+        heads += [f"{method}\ntau\n{number(end.silo_spread, 3)}" for method in ("MR-MTL", "FedAvg")]
     for head in (*heads, "gains\nif tau\nis"):
         table.add_column(head, justify="right", no_wrap=True)
     for k in range(min(len(advice.names), MOST_SILOS)):
@@ -229,7 +231,7 @@ def advice_facts(advice: Advice) -> dict[str, Any]:
     return {
         "settings": advice.settings,
         "deviation": advice.circle.deviation,
-        "spread": {end: one.spread for end, one in ends.items()},
+        "spread": {end: one.silo_spread for end, one in ends.items()},
         "lam": {end: one.lam for end, one in ends.items()},
         "gain": {end: int(one.gains.sum()) for end, one in ends.items()} | {"throughout": advice.throughout},
         "summary": summary(advice)[0],

@@ -13,6 +13,7 @@ from ..experiment.estimate import seconds
 from ..experiment.experiment import Experiment
 from ..experiment.from_config import make_experiments
 from ..planning.plan import Plan, SiloPlan
+from ..protocol.doors import Door
 from ..report.privacy_lines import adversaries_of, against_whom, published_facts, reported, too_little
 from ..report.tables import plan_tables
 from .run import make_plans, notes_of, progress_bar, tell
@@ -60,7 +61,7 @@ def plan_facts(experiment: Experiment, plan: Plan, took: float) -> dict[str, Any
     return {"method": experiment.method.name, "seconds": took, "variants": variants}
 
 
-def _silo_facts(silo: SiloPlan, settings: dict[str, Any], doors: tuple[str, ...]) -> dict[str, Any]:
+def _silo_facts(silo: SiloPlan, settings: dict[str, Any], doors: tuple[Door, ...]) -> dict[str, Any]:
     published, warnings = published_facts(silo, settings, doors)
     return {
         "examples": silo.work.size,

@@ -11,7 +11,7 @@ from ..guard.meter import Account, Meter
 from ..planning.plan import Plan
 from ..privacy.cache import Cache
 from ..privacy.statement.build import OpenedDoor, build_statement, merge_door
-from ..protocol.doors import SAMPLED
+from ..protocol.doors import CHOICE, SAMPLES, Door
 from .experiment import Experiment
 
 
@@ -118,19 +118,17 @@ def opened_doors(
 ) -> list[OpenedDoor]:
     """Give the doors that a silo opened in some rounds, by the dry run; where steps differ, each apart."""
     silo = plan.silos[run][k]
-    counts: Counter[tuple[str, int]] = Counter()
+    counts: Counter[tuple[Door, int]] = Counter()
     for number in rounds:
         if plan.present is None or bool(plan.present[number, run, k]):
             steps = silo.work.steps if plan.steps is None else int(plan.steps[number, run, k])
             for door in plan.counts.calls[number]:
-                counts[
-                    door.split()[0] if door.startswith("select") else door, steps if door in SAMPLED else 1
-                ] += trials
+                counts[door, door.sums_per_call(steps)] += trials
     found = []
     for (door, steps), calls in sorted(counts.items()):
-        if door in SAMPLED:
+        if door.kind == SAMPLES:
             sample = ("poisson", silo.work.rate, silo.work.expected, clip)
         else:
-            sample = ("all examples", 1.0, float(silo.work.size), 1.0 if door == "select" else clip)
-        found.append(OpenedDoor(door, calls, steps, *sample))
+            sample = ("all examples", 1.0, float(silo.work.size), 1.0 if door.kind == CHOICE else clip)
+        found.append(OpenedDoor(door.name, calls, steps, *sample))
     return found

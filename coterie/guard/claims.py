@@ -22,7 +22,7 @@ from ..privacy.adversaries import seen_by
 from ..privacy.events import Event
 from ..privacy.ledger.claim import Claim
 from ..privacy.merges import MergeEvents
-from ..protocol.doors import all_sums
+from ..protocol.doors import Calls, Door, Noise, released
 from .secret_streams import EntropyStreams
 
 
@@ -96,23 +96,17 @@ def run_plans(label: str, plan: Plan, k: int) -> list[Claim]:
     return found
 
 
-def _events(silo: SiloPlan, doors: tuple[str, ...], steps: int | None) -> tuple[Event, ...]:
-    """Give what a silo releases in a round in which these doors are opened and so many steps taken."""
+def _events(silo: SiloPlan, doors: tuple[Door, ...], steps: int | None) -> tuple[Event, ...]:
+    """Return what a silo releases in a round in which it opens these doors, each for `steps` steps."""
     each = silo.work.steps if steps is None else steps
-    rate, sums = all_sums([(door, 1, each) for door in doors], silo.work)
-    choices = sum(door.startswith("select") for door in doors)
-    made = []
-    if sums:
-        made.append(Event("gaussian", silo.noise, rate, sums))
-    if choices:
-        made.append(Event("selection", silo.choice_noise, 1.0, choices))
-    return tuple(made)
+    used = [Calls(door, 1, each) for door in doors]
+    return released(used, silo.work, Noise(silo.noise, silo.choice_noise))
 
 
 @functools.lru_cache(maxsize=4096)
 def _doors(
-    calls: tuple[tuple[str, ...], ...], here: tuple[bool, ...] | None, steps: tuple[int, ...] | None
-) -> tuple[tuple[int, tuple[str, ...], int | None], ...]:
+    calls: tuple[tuple[Door, ...], ...], here: tuple[bool, ...] | None, steps: tuple[int, ...] | None
+) -> tuple[tuple[int, tuple[Door, ...], int | None], ...]:
     """Give (rounds, doors of each, steps of a door) of a plan in order; no door where a silo is away."""
     doors = calls if here is None else tuple(d if flag else () for d, flag in zip(calls, here, strict=True))
     each = (
