@@ -188,15 +188,15 @@ def test_what_papers_report_too_little_of_is_told_where_it_is_read(tmp_path, mon
     config.write_text(HEADS.format(silos=20, rounds=20, cohort=2, noise=0.65))
     monkeypatch.chdir(tmp_path)
     _, out, _ = call(monkeypatch, capsys, "plan", config)
-    assert "their formula reports too little here" in out
+    assert "a proven lower bound for these settings" in out
     assert " none " in out
     _, out, _ = call(monkeypatch, capsys, "plan", config, "--json")
     silos = json.loads(out)["plans"][0]["variants"][0]["silos"].values()
     assert all(silo["budget"] is None for silo in silos)
     assert all(bool(silo["warnings"]) == (silo["steps"] > 0) for silo in silos)
     _, out, _ = call(monkeypatch, capsys, "run", config, "--out", "x")
-    assert out.count("their formula reports too little here") == 1
+    assert out.count("a proven lower bound for these settings") == 1
     assert " none " in out
     pages = [path.read_text() for path in Path("x/statements").rglob("*.html")]
     assert pages
-    assert not [page for page in pages if "of a budget of" in page]
+    assert not [page for page in pages if "The budget is" in page]

@@ -1,4 +1,4 @@
-"""What a plan says of privacy: against whom epsilon holds, and what papers would report beside it."""
+"""What a plan says about privacy: the adversaries epsilon holds against, and what papers would report."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from ..protocol.doors import Door
 
 
 def adversaries_of(silo: SiloPlan) -> dict[str, float | None]:
-    """Give epsilon against each adversary."""
+    """Return epsilon against each adversary."""
     if silo.merges is not None:
         return silo.merges.against(silo.delta)
     return table(silo.epsilon, seen_by(silo.bytes_up > 0))
 
 
 def _whom(silos: Sequence[SiloPlan]) -> str:
-    """Say against whom epsilon holds, of the silo that is most seen."""
+    """Return the adversaries epsilon holds against, for the silo that reveals most."""
     most = max(silos, key=lambda silo: (silo.steps, silo.bytes_up))
     against = adversaries_of(most)
     holds = [ADVERSARIES[name] for name, value in against.items() if value]
@@ -33,12 +33,12 @@ def _whom(silos: Sequence[SiloPlan]) -> str:
     blind = [ADVERSARIES[name] for name, value in against.items() if value == 0]
     parts = [f"epsilon holds against {', '.join(holds)}"] if holds else []
     parts += [f"nothing protects against {', '.join(bare)}"] if bare else []
-    parts += [f"nothing is seen of a silo by {', '.join(blind)}"] if blind else []
+    parts += [f"a silo reveals nothing to {', '.join(blind)}"] if blind else []
     return "; ".join(parts)
 
 
 def against_whom(made: Sequence[Experiment], plans: Sequence[Plan]) -> list[str]:
-    """Say against whom epsilon holds, a line for all methods (or settings of one) that are alike in it."""
+    """Return the adversaries epsilon holds against; methods, or settings, with equal ones share a line."""
     found: dict[str, dict[str, None]] = {}
     for experiment, plan in zip(made, plans, strict=True):
         said = [_whom(silos) for silos in plan.silos]
@@ -53,7 +53,7 @@ def against_whom(made: Sequence[Experiment], plans: Sequence[Plan]) -> list[str]
 def published_facts(
     silo: SiloPlan, settings: dict[str, Any], doors: tuple[Door, ...]
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """Give what papers report for a silo's steps, and warnings where that is less than is true."""
+    """Return what papers report for a silo's steps, and a sentence for each below the proven lower bound."""
     if not silo.steps or not silo.noise:
         return [], []
     if silo.merges is not None:
@@ -72,16 +72,37 @@ def published_facts(
     return told, warnings
 
 
-def reported(experiment: Experiment, plan: Plan) -> list[str]:
-    """Say what papers would report, of the silo with the most steps of the first run."""
+def reported(experiment: Experiment, plan: Plan, formulas: bool = False) -> list[str]:
+    """Return what papers would report for the silo with the most steps in the first run.
+
+    With `formulas`, each formula has a line of its own.
+    """
     silo, (found, _) = _of_the_first_run(experiment, plan)
-    told = ", ".join(f"{one['epsilon']:.3g} ({one['paper']})" for one in found)
-    whose = f"{experiment.method.title}: papers would report of '{silo.name}'"
-    return [f"{whose} {told}; --json tells the formulas."] if told else []
+    whose = f"{experiment.method.title}: for '{silo.name}', papers would report epsilon"
+    if not found:
+        return []
+    if formulas:
+        return [f"{whose}:", *(f"  {one['epsilon']:.3g}  {one['formula']} ({one['paper']})" for one in found)]
+    numbers = ", ".join(f"{one['epsilon']:.3g} ({one['paper']})" for one in found)
+    return [f"{whose} {numbers}; --published shows the formulas."]
 
 
-def too_little(experiment: Experiment, plan: Plan) -> list[str]:
-    """Warn where that is less than is true."""
+def uses_paper_accounting(experiment: Experiment, plan: Plan) -> bool:
+    """Return whether the user chose a paper's accounting.
+
+    That is a paper's sensitivity, the budgets of a closed form, or a method with a paper's unproven noise.
+    """
+    unproven = any(not door.proven for doors in plan.counts.calls for door in doors)
+    return unproven or experiment.privacy.sensitivity == "paper" or experiment.budgets == "closed-form"
+
+
+def too_little(experiment: Experiment, plan: Plan, asked: bool = False) -> list[str]:
+    """Warn of published epsilons below the proven lower bound, for the silo that `reported` is about.
+
+    Warn only if the user `asked` for published formulas or chose a paper's accounting.
+    """
+    if not (asked or uses_paper_accounting(experiment, plan)):
+        return []
     silo, (_, warnings) = _of_the_first_run(experiment, plan)
     return [f"warning: {experiment.method.title}, '{silo.name}': {line}" for line in warnings]
 

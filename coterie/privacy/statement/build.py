@@ -36,8 +36,8 @@ ALWAYS_UNCOVERED = (
 )
 HOLDS = {
     "example": "everything that leaves the silo: uploads, shared models and personal models",
-    "silo": "the merges that everybody sees and everything that others derive from them (joint privacy, by the"
-    " billboard lemma); the silo's own personal model is meant for the silo alone",
+    "silo": "the merges that everybody sees and everything that others derive from them (joint privacy by"
+    " the billboard lemma); the silo's own personal model is meant for the silo alone",
 }
 HIDDEN = "knowledge of who took part in which round: epsilon holds only if this stays secret"
 SEES_ALL = "the server, which sees the raw uploads unless secure aggregation adds them up"
