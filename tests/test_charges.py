@@ -240,7 +240,7 @@ def test_silos_absent_from_every_choice_are_told_of(federation):
 
 def test_what_releases_something_is_seen_by_somebody():
     Claim("x", "example", 1e-3, 0.0, ((2, ()),), ())
-    with refused("is seen by somebody"):
+    with refused("at least one adversary must see it"):
         Claim("x", "example", 1e-3, 1.0, ((2, (Event("gaussian", 1.0),)),), ())
 
 

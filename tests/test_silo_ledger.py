@@ -139,9 +139,7 @@ def test_examples_have_a_budget_too(federation, tmp_path):
 def test_a_ledger_without_a_budget_for_whole_silos_says_what_to_do(federation, tmp_path):
     made = protected(federation, FedAvg())
     meter = make_meter(tmp_path, federation, "made up", [(9.0, 1e-2)] * 3)
-    with pytest.raises(
-        Problem, match=r"no budget in the unit 'silo': give it one with `coterie ledger budget"
-    ):
+    with pytest.raises(Problem, match=r"no budget in the unit 'silo'; set one with `coterie ledger budget"):
         made.train(session=Session(meter=meter))
 
 

@@ -107,7 +107,7 @@ def test_budgets_in_both_units(whole, monkeypatch, capsys):
     assert call(monkeypatch, capsys, *opened)[0] == 0
     code, _, err = call(monkeypatch, capsys, "run", whole, "--out", "one")
     assert code == 2
-    assert "no budget in the unit 'silo': give it one with `coterie ledger budget FOLDER --unit silo" in err
+    assert "no budget in the unit 'silo'; set one with `coterie ledger budget FOLDER --unit silo" in err
     budget = ("ledger", "budget", "ledgers", "--unit", "silo", "--epsilon", 20, "--delta", 1e-1)
     assert call(monkeypatch, capsys, *budget)[0] == 0
     code, _, err = call(monkeypatch, capsys, "run", whole, "--out", "one")
@@ -267,12 +267,12 @@ def again(content):
 @pytest.mark.parametrize(
     ("place", "value", "said"),
     [
-        (("merges", "metered"), False, "a run is metered if it names a ledger"),
-        (("ledger",), None, "not_covered: it lacks"),
+        (("merges", "metered"), False, "must be true exactly if the statement names a ledger"),
+        (("ledger",), None, "not_covered: the sentence"),
         (("adversaries", "shared", "epsilon"), 0.5, "adversaries.shared"),
         (("adversaries", "server", "epsilon"), 6.0, "adversaries.server"),
         (("guarantee", "epsilon"), 0.5, "guarantee.epsilon"),
-        (("merges", "came"), 1, "events: not what its merges give"),
+        (("merges", "came"), 1, "events: do not match the merges"),
         (("ledger", "total", "server"), {"epsilon": 1.0}, "delta"),
     ],
 )
@@ -294,7 +294,7 @@ def test_forged_statements_are_found(federation, tmp_path, place, value, said):
         (("ledger", "as_example"), None, "ledger.as_example"),
         (("ledger", "total", "server"), {"epsilon": 0.0, "delta": 0.0}, "ledger.total"),
         (("guarantee", "budget"), 90.0, "guarantee.budget"),
-        (("ledger", "head"), "0" * 64, "does not have its head"),
+        (("ledger", "head"), "0" * 64, "does not contain its head"),
     ],
 )
 def test_statements_that_their_ledgers_do_not_bear_out_are_found(federation, tmp_path, place, value, said):

@@ -227,7 +227,7 @@ def test_against_whom():
 
 
 def test_a_silo_cannot_come_more_often_than_there_are_merges():
-    with refused("cannot come 21 times to 20 merges"):
+    with refused("cannot take part in 21 of 20 merges"):
         merges(came=21)
 
 
@@ -243,9 +243,9 @@ def test_statements_are_recomputed(federation, noise_by, how):
     found = verify(text_of(made))
     assert found["guarantee"]["unit"] == "silo"
     assert (found["adversaries"]["server"]["epsilon"] is None) == (noise_by == "server")
-    assert any("sees uploads as they are" in line for line in found["not_covered"]) == (noise_by == "server")
+    assert any("sees the raw uploads" in line for line in found["not_covered"]) == (noise_by == "server")
     assert "billboard" in page(found)
-    assert "a silo replaced by a null one" in page(found)
+    assert "one silo is replaced by a null silo" in page(found)
     assert ("the server adds noise to the sum" in page(found)) == (noise_by == "server")
     assert "divided by a fixed number" in page(found)
     assert ("all silos, every time" in page(found)) == (how is None)
@@ -329,7 +329,7 @@ def test_one_clip_for_all(federation):
 def test_where_noise_may_be_added():
     with refused("expected one of server, silos"):
         Privacy(epsilon=1.0, unit="silo", noise_by="nobody")
-    with refused("noise is added in the silos' doors"):
+    with refused("privacy.noise_by: allowed only with unit = 'silo'"):
         Privacy(epsilon=1.0, noise_by="silos")
 
 

@@ -117,6 +117,9 @@ def sweep(
 @app.command()
 def plan(
     config: ConfigPath,
+    published: Annotated[
+        bool, typer.Option("--published", help="Also show the formulas that papers would use.")
+    ] = False,
     changes: Changes = None,
     as_json: AsJson = False,
     data_dir: DataDir = None,
@@ -125,7 +128,8 @@ def plan(
     """Show noise, steps, spending, bytes and time of every silo. Nothing is trained."""
     from .plan import plan_config
 
-    plan_config(_config(config, changes, device), data_dir=data_dir, as_json=as_json)
+    made = _config(config, changes, device)
+    plan_config(made, data_dir=data_dir, as_json=as_json, published=published)
 
 
 @app.command()

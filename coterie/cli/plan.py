@@ -19,8 +19,8 @@ from ..report.tables import plan_tables
 from .run import make_plans, notes_of, progress_bar, tell
 
 
-def plan_config(config: Config, *, data_dir: str | None, as_json: bool) -> None:
-    """Show what a configuration would do."""
+def plan_config(config: Config, *, data_dir: str | None, as_json: bool, published: bool = False) -> None:
+    """Show what a configuration would do; with `published`, also the formulas that papers would use."""
     console = Console(stderr=True)
     made = make_experiments(config, data_dir)
     with progress_bar(console) as bars:
@@ -39,9 +39,9 @@ def plan_config(config: Config, *, data_dir: str | None, as_json: bool) -> None:
     for experiment, plan in zip(made, plans, strict=True):
         for shown in plan_tables(experiment, plan):
             out.print(shown)
-        for line in (*against_whom([experiment], [plan]), *reported(experiment, plan)):
+        for line in (*against_whom([experiment], [plan]), *reported(experiment, plan, published)):
             tell(out, line)
-        for line in too_little(experiment, plan):
+        for line in too_little(experiment, plan, published):
             tell(out, line, "yellow")
     for note in notes:
         tell(out, f"note: {note}", "yellow")

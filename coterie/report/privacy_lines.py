@@ -1,4 +1,4 @@
-"""What a plan says of privacy: against whom epsilon holds, and what papers would report beside it."""
+"""What a plan says about privacy: the adversaries epsilon holds against, and what papers would report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..privacy.adversaries import ADVERSARIES
 
 
 def _whom(accounting: Accounting, silos: Sequence[SiloPlan]) -> str:
-    """Say against whom epsilon holds, of the silo that is most seen."""
+    """Return the adversaries epsilon holds against, for the silo that reveals most."""
     most = max(silos, key=lambda silo: (silo.steps, silo.bytes_up))
     against = accounting.adversaries(most)
     holds = [ADVERSARIES[name] for name, value in against.items() if value]
@@ -21,12 +21,12 @@ def _whom(accounting: Accounting, silos: Sequence[SiloPlan]) -> str:
     blind = [ADVERSARIES[name] for name, value in against.items() if value == 0]
     parts = [f"epsilon holds against {', '.join(holds)}"] if holds else []
     parts += [f"nothing protects against {', '.join(bare)}"] if bare else []
-    parts += [f"nothing is seen of a silo by {', '.join(blind)}"] if blind else []
+    parts += [f"a silo reveals nothing to {', '.join(blind)}"] if blind else []
     return "; ".join(parts)
 
 
 def against_whom(made: Sequence[Experiment], plans: Sequence[Plan]) -> list[str]:
-    """Say against whom epsilon holds, a line for all methods (or settings of one) that are alike in it."""
+    """Return the adversaries epsilon holds against; methods, or settings, with equal ones share a line."""
     found: dict[str, dict[str, None]] = {}
     for experiment, plan in zip(made, plans, strict=True):
         said = [_whom(accounting_of(plan), silos) for silos in plan.silos]
@@ -41,7 +41,7 @@ def against_whom(made: Sequence[Experiment], plans: Sequence[Plan]) -> list[str]
 def published_facts(
     plan: Plan, silo: SiloPlan, settings: dict[str, Any]
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return what papers report for a silo's steps, and warnings where that is less than the true epsilon."""
+    """Return what papers report for a silo's steps, and a sentence for each below the proven lower bound."""
     if not silo.steps or not silo.noise:
         return [], []
     formulas, warnings = accounting_of(plan).published(silo, settings, plan.counts.calls[0])
@@ -49,16 +49,37 @@ def published_facts(
     return told, warnings
 
 
-def reported(experiment: Experiment, plan: Plan) -> list[str]:
-    """Say what papers would report, of the silo with the most steps of the first run."""
+def reported(experiment: Experiment, plan: Plan, formulas: bool = False) -> list[str]:
+    """Return what papers would report for the silo with the most steps in the first run.
+
+    With `formulas`, each formula has a line of its own.
+    """
     silo, (found, _) = _of_the_first_run(experiment, plan)
-    told = ", ".join(f"{one['epsilon']:.3g} ({one['paper']})" for one in found)
-    whose = f"{experiment.method.title}: papers would report of '{silo.name}'"
-    return [f"{whose} {told}; --json tells the formulas."] if told else []
+    whose = f"{experiment.method.title}: for '{silo.name}', papers would report epsilon"
+    if not found:
+        return []
+    if formulas:
+        return [f"{whose}:", *(f"  {one['epsilon']:.3g}  {one['formula']} ({one['paper']})" for one in found)]
+    numbers = ", ".join(f"{one['epsilon']:.3g} ({one['paper']})" for one in found)
+    return [f"{whose} {numbers}; --published shows the formulas."]
 
 
-def too_little(experiment: Experiment, plan: Plan) -> list[str]:
-    """Warn where that is less than is true."""
+def uses_paper_accounting(experiment: Experiment, plan: Plan) -> bool:
+    """Return whether the user chose a paper's accounting.
+
+    That is a paper's sensitivity, the budgets of a closed form, or a method with a paper's unproven noise.
+    """
+    unproven = any(not door.proven for doors in plan.counts.calls for door in doors)
+    return unproven or experiment.privacy.sensitivity == "paper" or experiment.budgets == "closed-form"
+
+
+def too_little(experiment: Experiment, plan: Plan, asked: bool = False) -> list[str]:
+    """Warn of published epsilons below the proven lower bound, for the silo that `reported` is about.
+
+    Warn only if the user `asked` for published formulas or chose a paper's accounting.
+    """
+    if not (asked or uses_paper_accounting(experiment, plan)):
+        return []
     silo, (_, warnings) = _of_the_first_run(experiment, plan)
     return [f"warning: {experiment.method.title}, '{silo.name}': {line}" for line in warnings]
 
