@@ -158,7 +158,8 @@ def _apart(
 def clipped_moves(move: np.ndarray, norm: np.ndarray, clip: np.ndarray) -> np.ndarray:
     """Shrink moves `[..., outputs]` so that a move times its example stays within the clip.
 
-    `norm` is the norm of each example. A move that is not finite becomes zero. An infinite clip means no clipping.
+    `norm` is the norm of each example. A move that is not finite becomes zero. An infinite clip means no
+    clipping.
     """
     length = np.sqrt((move.astype(np.float64) ** 2).sum(-1)) * norm
     good = np.isfinite(length)
