@@ -21,7 +21,7 @@ def quality(drop: float, work: float) -> float:
     `drop` is p_max, the chance that a silo drops out. `work` is Theta_max, the quality of those that do not
     (0: they solve their problem exactly).
 
-    >>> quality(0.2, 0.5)
+    >>> quality(0.5, 0.5)
     0.75
     """
     for key, value in (("drop", drop), ("work", work)):
