@@ -260,7 +260,7 @@ def test_gaps_are_not_computed_where_anybody_has_a_budget():
     data = federation()
     made, result = trained(data, Dual(), "hinge", epsilon={"each": [INF, 4.0]}, rounds=3)
     assert not result.runs[0].gaps
-    with pytest.raises(Refused, match="only without privacy"):
+    with pytest.raises(Refused, match="needs a run without privacy"):
         duality_gap(made.cohort(made.plan()), torch.zeros(1), torch.zeros(1), torch.zeros(1))
 
 
@@ -294,7 +294,7 @@ def test_long_features_are_refused_under_privacy_only():
     long = from_table(
         Table("long", 3 * data.silos[0].x.numpy(), data.silos[0].y.numpy(), np.repeat(["a", "b"], 24))
     )
-    with refused("is longer than 1, or no number; under privacy dual coordinates need a norm of at most 1"):
+    with refused("norm is above 1 or not a number; under privacy, dual coordinates need norms of at most 1"):
         trained(long, Dual(), "hinge", epsilon=4.0, rounds=1)
     trained(long, Dual(), "hinge", rounds=1)
 

@@ -112,7 +112,7 @@ def test_tuning_is_free_where_whole_silos_are_protected(classes, how):
 
 
 def test_imitation_needs_classes(federation):
-    with refused("does not go with a numeric target"):
+    with refused("does not work with a numeric target"):
         vectors(made_of(federation, after(FedAvg(), "kl")))
 
 
