@@ -21,6 +21,7 @@ from ..methods import METHODS
 from ..planning.dry_run import Counts, dry_run
 from ..privacy.budget import UNITS
 from ..protocol.doors import DUAL_WHOLE, SAMPLED
+from ..protocol.merging import Merger
 from ..protocol.messages import bytes_of
 from ..protocol.method import Method, Start
 from ..protocol.oracle import Oracle
@@ -63,10 +64,10 @@ class Watched(Method):
         """Do the method's work."""
         return self.method.local(sent, own, oracle)
 
-    def merge(self, shared: Tree, uploads: Tree, roster: Roster) -> Tree:
+    def merge(self, shared: Tree, uploads: Tree, merger: Merger) -> Tree:
         """Weigh what each silo sent, then merge."""
-        self.seen.append(bytes_of(uploads, len(roster)))
-        return self.method.merge(shared, uploads, roster)
+        self.seen.append(bytes_of(uploads, len(merger.roster)))
+        return self.method.merge(shared, uploads, merger)
 
     def personal(self, sent: Tree, own: Tree) -> Tensor:
         """Predict as the method does."""

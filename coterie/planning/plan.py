@@ -17,9 +17,10 @@ from ..privacy.events import Event
 from ..privacy.merges import Merges
 from ..privacy.published.formulas import pfa_noise
 from ..protocol.doors import DUAL_UNPROVEN, DUAL_WHOLE, Work, all_sums
+from ..protocol.merging import MergeRule
 from ..protocol.method import Method
 from ..protocol.oracle import CERTIFIES_NOTHING
-from ..protocol.roster import Merge, Roster
+from ..protocol.roster import Roster
 from .dry_run import Counts, Facts, dry_run, one_pass
 from .schedule import Attendance
 from .uniform_noise import until_spent
@@ -79,7 +80,7 @@ class Plan:
     counts: Counts
     silos: tuple[tuple[SiloPlan, ...], ...]
     present: Tensor | None = None
-    merge: Merge | None = None
+    merge: MergeRule | None = None
     steps: Tensor | None = None
 
     def noise(self) -> Tensor:

@@ -20,8 +20,9 @@ from ..privacy.calibration import Target, calibrate
 from ..privacy.merges import Merges
 from ..privacy.published.formulas import heads_sensitivity
 from ..protocol.doors import Work
+from ..protocol.merging import SUMS_AT_HOME, MergeRule
 from ..protocol.method import Method
-from ..protocol.roster import SUMS_AT_HOME, Merge, Roster
+from ..protocol.roster import Roster
 from .dry_run import Counts, dry_run
 from .plan import Plan, SiloPlan
 from .schedule import Participation
@@ -141,7 +142,7 @@ def make_silo_plan(
         )
         for run, row in enumerate(asked)
     )  # fmt: skip
-    merge = Merge(
+    merge = MergeRule(
         torch.tensor(least, dtype=torch.float64),
         torch.tensor([t.first_clip for t in terms], dtype=torch.float64),
         asked[0][0].cohort,
