@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .cohort.merging import MergingRoster
+from .cohort.merging import PrivateMerger
 from .cohort.oracle import CohortOracle
 from .data.federation import Federation, from_table
 from .data.sources.table import Table
@@ -25,6 +25,7 @@ from .experiment.experiment import Experiment
 from .planning.dry_run import dry_run
 from .planning.training import Training
 from .privacy.budget import Privacy
+from .protocol.merging import Merger, PlainMerger
 from .protocol.method import Method
 from .protocol.settings import settings_of
 from .protocol.streams import SeededStreams
@@ -89,17 +90,18 @@ def _check_round(made: Experiment) -> None:
     """Run one round by hand: pure, float32, as planned."""
     plan, method = made.plan(), made.running
     cohort, streams = made.cohort(plan), SeededStreams(made.keys)
-    roster = replace(made.roster, steps=steps_of(cohort))
+    roster = replace(made.roster, steps=steps_of(cohort), rounds=made.training.rounds)
     shared, own = method.init(SeededStart(made.task, [0], roster, made.training.rounds), len(roster))
     before = _copy((shared, own))
     answers = []
     for _ in range(2):
         oracle = CohortOracle(cohort, streams, 0, plan.counts.calls[0], made.training.rounds, unit=plan.unit)
-        if plan.merge is not None:
-            roster = MergingRoster.of(roster, plan.merge, streams, 0)
         sent = method.broadcast(shared)
         uploads, kept = method.local(sent, own, oracle)
-        merged = method.merge(shared, uploads, roster)
+        merger: Merger = PlainMerger(roster)
+        if plan.merge is not None:
+            merger = PrivateMerger.of(roster, plan.merge, streams, uploads)
+        merged = method.merge(shared, uploads, merger)
         answers.append(_copy((sent, uploads, kept, merged, method.personal(sent, kept))))
         _require(
             tuple(oracle.made) == plan.counts.calls[0],

@@ -14,6 +14,7 @@ from coterie.methods import IFCA, METHODS, MRMTL, MRMTLAuto, Then
 from coterie.methods.mr_mtl_auto import choose, curvature, facts_of, spread
 from coterie.planning.dry_run import dry_run
 from coterie.planning.schedule import Participation
+from coterie.protocol.merging import PlainMerger
 from coterie.protocol.roster import Roster, Steps
 from coterie.protocol.streams import SeededStreams
 from coterie.protocol.units import SILO
@@ -52,7 +53,7 @@ def estimated(spread_of_centres, noise, chance=0.0, height=1.0, rounds=400, clip
         sent = method.broadcast(state)
         shaken = torch.randn(own.shape, generator=generator) * known.steps.noise.unsqueeze(-1)
         gradient = height * (own - optimum) + shaken + sent["lam"] * (own - sent["mean"])
-        state = method.merge(state, -RATE * gradient, known)
+        state = method.merge(state, -RATE * gradient, PlainMerger(known))
         own = own - RATE * gradient
     return state, known
 

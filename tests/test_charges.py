@@ -25,6 +25,7 @@ from coterie.privacy.events import Event
 from coterie.privacy.ledger.claim import Claim
 from coterie.privacy.statement.build import text_of
 from coterie.privacy.statement.verify import verify
+from coterie.protocol.merging import PlainMerger
 from coterie.protocol.roster import Roster
 from coterie.protocol.streams import SeededStreams
 from tests.helpers import call, every_method, experiment, reference_vectors, refused, title, vectors
@@ -85,7 +86,7 @@ def test_the_closed_form_leaves_choices_within_the_budget(federation):
 
 def test_silos_weigh_as_much_as_their_budgets():
     roster = Roster(("a", "b"), torch.ones(2), torch.tensor([[1.0, 3.0]]))
-    merged = WeiAvg().merge(torch.zeros(1, 1, 1), torch.tensor([[[4.0], [8.0]]]), roster)
+    merged = WeiAvg().merge(torch.zeros(1, 1, 1), torch.tensor([[[4.0], [8.0]]]), PlainMerger(roster))
     assert float(merged) == pytest.approx(7.0)
 
 
@@ -98,11 +99,11 @@ def test_clusters_refill_and_absent_silos_keep_their_choice():
     shared = {"models": models, "choice": chosen, "left": left}
     uploads = {"delta": torch.zeros(1, 3, 1), "choice": torch.tensor([[[2], [2], [1]]])}
     here = torch.tensor([[True, True, False]])
-    found = method.merge(shared, uploads, roster.at(here))
+    found = method.merge(shared, uploads, PlainMerger(roster.at(here)))
     assert found["choice"].flatten().tolist() == [2, 2, 0]
     assert found["models"].flatten().tolist() == [1, 3, 3]  # nobody had chosen the second
     nobody = {"models": models, "choice": chosen * 0 - 1, "left": left}
-    kept = method.merge(nobody, {**uploads, "choice": nobody["choice"]}, roster.at(~here & here))
+    kept = method.merge(nobody, {**uploads, "choice": nobody["choice"]}, PlainMerger(roster.at(~here & here)))
     assert kept["models"].flatten().tolist() == [1, 2, 3]
 
 
@@ -119,7 +120,7 @@ def test_what_is_learnt_of_silos_waits_while_they_are_absent(federation):
     found = observe(state, torch.ones_like(state["models"]), roster.at(here))
     assert found["seen"].flatten().tolist() == [1, 0, 1]
     assert not found["gradient"][0, 1].any()
-    nobody = MRMTLAuto().merge(state, torch.zeros_like(state["models"]), roster.at(here & ~here))
+    nobody = MRMTLAuto().merge(state, torch.zeros_like(state["models"]), PlainMerger(roster.at(here & ~here)))
     assert not nobody["lam"].any()
 
 

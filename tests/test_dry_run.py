@@ -96,8 +96,8 @@ class AsksForValues(FedAvg):
 
     name: ClassVar[str] = "asks-for-values"
 
-    def merge(self, shared, uploads, roster):
-        step = roster.mean(uploads)
+    def merge(self, shared, uploads, merger):
+        step = merger.mean(uploads)
         return shared + step / (1 + float(step.norm()))
 
 

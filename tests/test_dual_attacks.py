@@ -150,11 +150,11 @@ class AsksAgain(FedAvg):
             moved = oracle.descend(moved)
         return moved - sent["model"], own
 
-    def merge(self, shared, uploads, roster):
+    def merge(self, shared, uploads, merger):
         again = torch.zeros_like(shared["again"])
-        if roster.present is not None:
-            again = (~roster.present[:, :1]).float().unsqueeze(-1)
-        return {"model": shared["model"] + roster.mean(uploads), "again": again}
+        if merger.roster.present is not None:
+            again = (~merger.roster.present[:, :1]).float().unsqueeze(-1)
+        return {"model": shared["model"] + merger.mean(uploads), "again": again}
 
     def personal(self, sent, own):
         return sent["model"]

@@ -102,9 +102,9 @@ class NoiseForAnEvenMean(FedAvg):
     def local(self, sent, own, oracle):
         return oracle.descend(sent, home=True) - sent, None
 
-    def merge(self, shared, uploads, roster):
-        mean = roster.mean(uploads)
-        return shared + mean + torch.randn_like(mean) / len(roster)
+    def merge(self, shared, uploads, merger):
+        mean = merger.mean(uploads)
+        return shared + mean + torch.randn_like(mean) / len(merger.roster)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +113,7 @@ class MeanOfItsOwn(FedAvg):
 
     name: ClassVar[str] = "mean of its own"
 
-    def merge(self, shared, uploads, roster):
+    def merge(self, shared, uploads, merger):
         return shared + uploads.mean(1, keepdim=True)
 
 
@@ -123,7 +123,7 @@ def test_a_server_whose_noise_does_not_belong_to_its_mean():
         check_method(FedAvg(), unit)
     with pytest.raises(Refused, match="an upload is raw"):
         check_method(NoiseForAnEvenMean())
-    with pytest.raises(Refused, match=r"may only ask for roster\.mean"):
+    with pytest.raises(Refused, match=r"may only ask for merger\.mean"):
         check_method(MeanOfItsOwn(), "silo")
     # that a trained mean is even and its noise that of an even one: see test_silo_unit
 

@@ -191,8 +191,8 @@ def looks(look):
     """Make a method that merges by a function of one's own."""
 
     class Looks(FedAvg):
-        def merge(self, shared, uploads, roster):
-            return look(shared, uploads, roster)
+        def merge(self, shared, uploads, merger):
+            return look(shared, uploads, merger)
 
     return Looks()
 
@@ -213,8 +213,8 @@ def test_silo_unit_merge_must_not_look_into_raw_uploads(look):
 
 
 def test_silo_unit_merge_cannot_branch_on_raw_uploads():
-    def branch(shared, uploads, roster):
-        return shared + roster.mean(uploads) if uploads.max() > 0 else shared
+    def branch(shared, uploads, merger):
+        return shared + merger.mean(uploads) if uploads.max() > 0 else shared
 
     with pytest.raises(Refused, match="leave torch by '__bool__'"):
         dry_run(looks(branch), roster(), (4,), 2, SILO)

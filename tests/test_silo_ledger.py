@@ -11,7 +11,7 @@ import torch
 from scipy import stats
 
 import coterie
-from coterie.cohort.merging import MergingRoster
+from coterie.cohort.merging import PrivateMerger
 from coterie.errors import Problem
 from coterie.experiment.experiment import Experiment
 from coterie.guard.claims import claims_of
@@ -42,10 +42,10 @@ class Watched(FedAvg):
 
     name: ClassVar[str] = "watched"
 
-    def merge(self, shared, uploads, roster):
-        if isinstance(roster, MergingRoster):
-            CAME.append(roster.present)
-        return super().merge(shared, uploads, roster)
+    def merge(self, shared, uploads, merger):
+        if isinstance(merger, PrivateMerger):
+            CAME.append(merger.roster.present)
+        return super().merge(shared, uploads, merger)
 
 
 def protected(federation, method, *, epsilon=6.0, delta=1e-2, noise_by="server", task=None, **more):

@@ -20,6 +20,7 @@ from ..errors import Problem, Refused, nearest
 from ..methods import METHODS
 from ..planning.dry_run import Counts, dry_run
 from ..protocol.doors import CHOICE, SAMPLES, WHOLE
+from ..protocol.merging import Merger
 from ..protocol.messages import bytes_of
 from ..protocol.method import Method, Start
 from ..protocol.oracle import Oracle
@@ -62,10 +63,10 @@ class Watched(Method):
         """Do the method's work."""
         return self.method.local(sent, own, oracle)
 
-    def merge(self, shared: Tree, uploads: Tree, roster: Roster) -> Tree:
+    def merge(self, shared: Tree, uploads: Tree, merger: Merger) -> Tree:
         """Weigh what each silo sent, then merge."""
-        self.seen.append(bytes_of(uploads, len(roster)))
-        return self.method.merge(shared, uploads, roster)
+        self.seen.append(bytes_of(uploads, len(merger.roster)))
+        return self.method.merge(shared, uploads, merger)
 
     def personal(self, sent: Tree, own: Tree) -> Tensor:
         """Predict as the method does."""

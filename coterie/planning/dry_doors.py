@@ -1,19 +1,20 @@
-"""Doors, a roster and a start for the dry run: they count and check labels, and see no examples."""
+"""Doors, a merger and a start for the dry run: they count and check labels, and see no examples."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from ..errors import Refused
 from ..protocol.doors import DESCEND, DESCEND_AT_HOME, FISHER, Door, select_door, solve_dual_door
+from ..protocol.merging import AS_SENT, UNIFORM, Merger, matrix_sums, weighted_mean
 from ..protocol.oracle import Oracle
-from ..protocol.roster import AS_SENT, Roster, Steps
+from ..protocol.roster import Roster, Steps
 from ..protocol.settings import PerRun
-from ..protocol.units import EXAMPLE, Unit
+from ..protocol.units import Unit
 from .taint import Sealed, check_known, is_raw, label, seal
 
 
@@ -145,41 +146,45 @@ class CountingOracle(Oracle):
         return label(sums, raw=False), seal(moved, apart=not whole)
 
 
+def public_roster(roster: Roster, rounds: int, run: int = 0, device: str = "cpu") -> Roster:
+    """Return the roster of one run for a dry run: its facts are public, so released."""
+    one = label(torch.ones(1, len(roster), device=device), raw=False)
+    return Roster(
+        roster.names,
+        label(roster.sizes, raw=False).to(device),
+        label(roster.epsilon, raw=False)[run : run + 1].to(device),
+        steps=Steps(one, one, one, one),
+        rounds=rounds,
+    )
+
+
 @dataclass(frozen=True, eq=False)
-class CountingRoster(Roster):
-    """A roster for the dry run: under the unit 'silo' its mean is what releases raw uploads."""
+class CountingMerger(Merger):
+    """A merger for the dry run: under the unit 'silo' it is what releases raw `uploads`, and no others.
 
-    unit: Unit = EXAMPLE
-    asked: list[str] | None = None
-    received: tuple[Tensor, ...] = ()
+    `asked` lists what it was asked for; all copies of a merger share it.
+    """
 
-    @classmethod
-    def of(cls, roster: Roster, unit: Unit, run: int = 0, device: str = "cpu") -> CountingRoster:
-        """Wrap a roster of one run; its facts are public, so released."""
-        sizes, epsilon = label(roster.sizes, raw=False), label(roster.epsilon, raw=False)
-        one = label(torch.ones(1, len(roster), device=device), raw=False)
-        own = epsilon[run : run + 1].to(device)
-        return cls(roster.names, sizes.to(device), own, steps=Steps(one, one, one, one), unit=unit)
+    unit: Unit
+    uploads: tuple[Tensor, ...]
+    asked: list[str] = field(default_factory=list)
 
     def mean(self, uploads: Tensor, weights: Tensor | None = None, everybody: bool = False) -> Tensor:
-        """Give the mean, released under the unit 'silo'."""
-        refuse(
-            not self.unit.noise_in_doors and (weights is not None or self.groups is not None),
-            "under the unit 'silo' the mean is uniform over all: no weights, no groups",
-        )
+        """Return the mean, released under the unit 'silo'."""
+        grouped = self.roster.groups is not None
+        refuse(not self.unit.noise_in_doors and (weights is not None or grouped), UNIFORM)
         self._ask("mean", uploads)
-        mean = super().mean(uploads, weights, everybody)
+        mean = weighted_mean(uploads, self.roster, weights, everybody)
         return mean if self.unit.noise_in_doors else label(mean, raw=False)
 
-    def _ask(self, what: str, uploads: Tensor) -> None:
-        refuse(not self.unit.noise_in_doors and not any(uploads is one for one in self.received), AS_SENT)
-        if self.asked is not None:
-            self.asked.append(what)
-
     def mix(self, uploads: Tensor, matrix: Tensor) -> Tensor:
-        """Give sums by a public matrix, released under the unit 'silo'."""
+        """Return sums by a public matrix, released under the unit 'silo'."""
         check_known(matrix)
         refuse(is_raw(matrix), "uploads are mixed by a raw matrix: it must be public")
         self._ask("mix", uploads)
-        mixed = super().mix(uploads, matrix)
+        mixed = matrix_sums(uploads, self.roster, matrix)
         return mixed if self.unit.noise_in_doors else label(mixed, raw=False)
+
+    def _ask(self, what: str, uploads: Tensor) -> None:
+        refuse(not self.unit.noise_in_doors and not any(uploads is sent for sent in self.uploads), AS_SENT)
+        self.asked.append(what)

@@ -20,7 +20,7 @@ from ..protocol.roster import Roster
 from ..protocol.settings import for_run
 from ..protocol.tree import Tree, leaves, map_leaves
 from ..protocol.units import EXAMPLE, Unit
-from .dry_doors import CountingOracle, CountingRoster, RandomStart, refuse
+from .dry_doors import CountingMerger, CountingOracle, RandomStart, public_roster, refuse
 from .taint import Labelling, Sealed, check_known, is_raw, label, tree_is_raw
 
 # Layers longer than this, or than twice the silos, are shortened where only values and labels matter.
@@ -172,7 +172,7 @@ class Pass:
 def _count(given: Pass, present: Tensor | None, up: Tally, down: Tally) -> Counts:
     method, facts, unit = given.method, given.facts, given.unit
     silos, size, rounds = len(facts.roster), sum(facts.layers), facts.rounds
-    public = CountingRoster.of(facts.roster, unit, given.run, facts.device)
+    public = public_roster(facts.roster, rounds, given.run, facts.device)
     start = RandomStart(given.scale, public, rounds, facts.layers, _names(facts), facts.device)
     shared, own = method.init(start, silos)
     check_known((shared, own))
@@ -195,20 +195,19 @@ def _count(given: Pass, present: Tensor | None, up: Tally, down: Tally) -> Count
             uploads = map_leaves(lambda leaf, who=here: _where(who, leaf, torch.zeros_like(leaf)), uploads)
             new = map_leaves(lambda old, own, who=here: _where(who, own, old), own, new)
         own = new
-        asked: list[str] = []
         who = None if here is None else label(here, raw=not unit.noise_in_doors)  # who came is hidden there
-        merging = replace(public, present=who, asked=asked, received=tuple(leaves(uploads)))
-        shared = method.merge(shared, uploads, merging)
+        merger = CountingMerger(replace(public, present=who, round=number), unit, tuple(leaves(uploads)))
+        shared = method.merge(shared, uploads, merger)
         check_known(shared)
         refuse(
-            not unit.noise_in_doors and len(asked) > 1,
+            not unit.noise_in_doors and len(merger.asked) > 1,
             "merge asks for two means: under the unit 'silo' the mean of a round is asked for once",
         )
-        merged.append(bool(asked))
-        mixed |= "mix" in asked
+        merged.append(bool(merger.asked))
+        mixed |= "mix" in merger.asked
         refuse(
             tree_is_raw(shared),
-            "merge looks into raw uploads: under the unit 'silo' it may only ask for roster.mean(uploads)",
+            "merge looks into raw uploads: under the unit 'silo' it may only ask for merger.mean(uploads)",
         )
         calls.append(tuple(oracle.made))
     personal = method.personal(method.broadcast(shared), own)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..privacy.merges import MergeEvents
 from ..protocol.doors import Work
-from ..protocol.roster import Merge
+from ..protocol.merging import MergeRule
 from ..protocol.units import Unit
 from .dry_run import Counts
 
@@ -69,7 +69,7 @@ class Plan:
     counts: Counts
     silos: tuple[tuple[SiloPlan, ...], ...]
     present: Tensor | None = None
-    merge: Merge | None = None
+    merge: MergeRule | None = None
     steps: Tensor | None = None
     notes: tuple[str, ...] = ()
 

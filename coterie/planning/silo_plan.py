@@ -20,7 +20,7 @@ from ..privacy.calibration import Target, calibrate
 from ..privacy.merges import MergeEvents
 from ..privacy.published.formulas import heads_sensitivity
 from ..protocol.doors import Work
-from ..protocol.roster import SUMS_AT_HOME, Merge
+from ..protocol.merging import SUMS_AT_HOME, MergeRule
 from ..protocol.units import SILO
 from .dry_run import Counts, dry_run
 from .plan import Plan, SiloPlan
@@ -131,7 +131,7 @@ def plan_silos(request: Request) -> Plan:
         )
         for run, row in enumerate(asked)
     )  # fmt: skip
-    merge = Merge(
+    merge = MergeRule(
         torch.tensor(least, dtype=torch.float64),
         torch.tensor([t.first_clip for t in terms], dtype=torch.float64),
         asked[0][0].cohort,
