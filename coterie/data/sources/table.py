@@ -12,11 +12,20 @@ import numpy as np
 from ...errors import Problem
 
 
+@dataclass(frozen=True)
+class Column:
+    """A feature column of a source: of numbers, or of text with its values in order."""
+
+    name: str
+    values: tuple[str, ...] | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class Table:
     """Features, targets and, where the source has them, silos and a split (1 = test).
 
-    `indicators` are the columns that are 0 or 1 because they were text.
+    `raw_columns` are the feature columns of the source before text became numbers, `other_columns` those
+    that are no features. `indicators` are the columns that are 0 or 1 because they were text.
     `float_target_is_number` is false where whole floats may well be labels (a CSV column).
     """
 
@@ -29,6 +38,8 @@ class Table:
     not_covered: tuple[str, ...] = ()
     indicators: tuple[int, ...] = ()
     float_target_is_number: bool = True
+    raw_columns: tuple[Column, ...] = ()
+    other_columns: tuple[str, ...] = ()
 
 
 def numbers(values: Any, what: str) -> np.ndarray:
