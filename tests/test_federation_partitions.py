@@ -13,7 +13,8 @@ from tests.helpers import LABELS, ROWS, images, refused
 
 def dealt(name: str, silos: int = 8, seed: int = 0, x=None, y=LABELS, classes=True, **settings):
     x = images() if x is None else x
-    return split_into_silos(x, y, classes, Partition(name, **settings), silos, seed)
+    parts = split_into_silos(x, y, classes, Partition(name, **settings), silos, seed)
+    return [(name, rows, view.apply(x[rows])) for name, rows, view in parts]
 
 
 @pytest.mark.parametrize("silos", [1, 7, 20])

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from ..errors import Problem, nearest
 from . import preprocess
-from .partition import Partition, split_into_silos
+from .partition import Part, Partition, View, split_into_silos
+from .preparation import Preparation, SiloSteps, plan_preparation
 from .sources.catalogue import find_table
 from .sources.table import Table, some_rows
 
@@ -38,6 +39,7 @@ class Federation:
     `classes` are the labels in order of their numbers (none: the target is a number).
     uint8 features stay so until they are used, and are then multiplied by `scale`.
     `not_covered` names what was done to the data outside the privacy accounting.
+    `preparation` is how raw rows became these examples (none for a federation made of tensors).
     """
 
     name: str
@@ -45,12 +47,15 @@ class Federation:
     classes: tuple[str, ...] = ()
     scale: float = 1.0
     not_covered: tuple[str, ...] = ()
+    preparation: Preparation | None = None
 
     def __post_init__(self) -> None:
         if not self.silos:
             raise Problem(f"data: '{self.name}' has no silo")
         if len(set(self.names)) != len(self.names):
             raise Problem(f"data: two silos of '{self.name}' have the same name")
+        if self.preparation is not None and self.preparation.scale != self.scale:
+            object.__setattr__(self, "preparation", replace(self.preparation, scale=self.scale))
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -76,7 +81,8 @@ class Federation:
         for name in names:
             if name not in by_name:
                 raise Problem(f"data: '{self.name}' has no silo '{name}'; {nearest(name, self.names)}")
-        return replace(self, silos=tuple(by_name[name] for name in names))
+        preparation = None if self.preparation is None else self.preparation.pick(names)
+        return replace(self, silos=tuple(by_name[name] for name in names), preparation=preparation)
 
 
 def load(
@@ -120,19 +126,21 @@ def from_table(
 
     Data with silos of its own keeps them, and `silos` keeps the largest so many; other data
     is split by `partition`. `test` is the share of each silo held out, or "official".
-    `features` is how numbers are made fit for a model (see `preprocess.features`);
-    `feature_range` (one pair, or one by column) and `target_range` are public bounds,
-    scaled to [0, 1]. `rows` takes so many rows at random, and no others.
+    `features` is how numbers are made fit for a model: "auto" divides bytes by 255 and leaves other
+    numbers alone; "invert" does so after taking them from 255, which makes dark writing on white large
+    numbers on zero; "log" is log(1 + x); "unit" divides each example by its own norm. "standardize" uses
+    the mean and deviation of each silo's own training examples. That is an access to examples that no
+    budget pays for, and the statement says so. `feature_range` (one pair, or one by column) and
+    `target_range` are public bounds, scaled to [0, 1]. `rows` takes so many rows at random, and no others.
     """
     if rows is not None:
         table = some_rows(table, rows, seed)
-    x, y, classes = preprocess.prepare(table, kind, feature_range, target_range)
+    preprocess.check_rows(table)
+    preparation = plan_preparation(table, features, feature_range, norm)
+    x = preparation.shared(table.x)
+    y, classes = preprocess.targets(table, kind, target_range)
     if positive is not None:
         y, classes = preprocess.against_rest(y, classes, positive)
-    if norm is not None:
-        if features != "auto" and features != "none":
-            raise Problem(f"data.norm: a public bound is for features as they are, not for '{features}'")
-        x = preprocess.unit(x, norm)
     if silos is not None and silos < 1:
         raise Problem(f"data.silos: expected a whole number >= 1, got {silos}")
     if isinstance(partition, str):
@@ -142,10 +150,10 @@ def from_table(
         hint = "use fewer silos"
         parts = split_into_silos(x, y, bool(classes), partition, silos or 10, seed)
     else:
-        parts = _natural(x, table.silo, silos, min_examples)
+        parts = _natural(table.silo, silos, min_examples)
         hint = "leave small silos out with data.min_examples (3 or more) or data.silos"
     members = []
-    for name, places, silo_x in parts:
+    for name, places, view in parts:
         here = f"data: silo '{name}'"
         if len(places) < max(2, min_examples):
             raise Problem(
@@ -159,20 +167,24 @@ def from_table(
                 f"{here} has no {part} example in the official split: give data.test a share, as 0.2"
             )
         train = ~held_out
+        silo_x = view.apply(x[places])
         members.append((name, silo_x[train], y[places[train]], silo_x[held_out], y[places[held_out]]))
     _check_labels(members, classes)
-    transform, scale, notes = preprocess.features(x, features)
+    steps = {}
     made = []
-    for name, train_x, train_y, test_x, test_y in members:
-        train_x, test_x = transform(train_x, test_x)
+    for (name, train_x, train_y, test_x, test_y), (_, _, view) in zip(members, parts, strict=True):
+        own_statistics = preprocess.statistics(train_x) if features == "standardize" else ()
+        steps[name] = SiloSteps(view, *own_statistics)
+        train_x, test_x = (preparation.silo_only(part, steps[name]) for part in (train_x, test_x))
         arrays = (train_x, train_y, test_x, test_y)
         made.append(Silo(name, *(torch.from_numpy(np.ascontiguousarray(a)) for a in arrays)))
-    return Federation(table.name, tuple(made), classes, scale, table.not_covered + notes)
+    limits = None if target_range is None else (float(target_range[0]), float(target_range[1]))
+    preparation = replace(preparation, classes=classes, target_range=limits, silos=steps)
+    scale, not_covered = preparation.scale, preparation.not_covered
+    return Federation(table.name, tuple(made), classes, scale, not_covered, preparation)
 
 
-def _natural(
-    x: np.ndarray, silo: np.ndarray, limit: int | None, min_examples: int
-) -> list[tuple[str, np.ndarray, np.ndarray]]:
+def _natural(silo: np.ndarray, limit: int | None, min_examples: int) -> list[Part]:
     """Take the silos of the data: those with enough examples, the largest `limit` of them."""
     names, owner, counts = np.unique(silo, return_inverse=True, return_counts=True)
     first = np.full(len(names), len(silo))
@@ -190,11 +202,7 @@ def _natural(
     if limit is not None:
         kept = sorted(kept, key=lambda k: (-counts[k], first[k]))[:limit]
     kept.sort(key=lambda k: first[k])
-    parts = []
-    for k in kept:
-        rows = np.flatnonzero(owner == k)
-        parts.append((str(names[k]), rows, x[rows]))
-    return parts
+    return [(str(names[k]), np.flatnonzero(owner == k), View()) for k in kept]
 
 
 def _held_out(

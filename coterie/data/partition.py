@@ -41,13 +41,38 @@ class Partition:
                 raise Problem(f"data.{key}: expected {words}, got {getattr(self, key)!r}")
 
 
-Part = tuple[str, np.ndarray, np.ndarray]
+@dataclass(frozen=True, eq=False)
+class View:
+    """How one silo sees images: after quarter turns, and white where `mask` `[height, width]` is set."""
+
+    turns: int = 0
+    mask: np.ndarray | None = None
+
+    def apply(self, x: np.ndarray) -> np.ndarray:
+        """Return the features as the silo sees them."""
+        if self.turns:
+            x = rotate(x, self.turns)
+        return x if self.mask is None else paint(x, self.mask)
+
+
+def view_of(partition: Partition, shape: tuple[int, ...], k: int, silos: int, seed: int) -> View:
+    """Return how silo k of so many sees examples of a shape."""
+    if not partition.name.startswith("rotated"):
+        return View()
+    check_square(shape)
+    mask = None
+    if partition.name == "rotated-masked":
+        mask = draw_mask(shape[0], shape[1], partition.mask, np.random.default_rng([seed, 0x3A5C, k]))
+    return View(k * partition.rotations // silos % 4, mask)
+
+
+Part = tuple[str, np.ndarray, View]
 
 
 def split_into_silos(
     x: np.ndarray, y: np.ndarray, classes: bool, partition: Partition, silos: int, seed: int
 ) -> list[Part]:
-    """Distribute rows among silos; return (name, rows, features) for each silo."""
+    """Distribute rows among silos; return (name, rows, how the silo sees their features) for each."""
     if silos > len(y):
         raise Problem(f"data.silos: {silos} silos are too many for {len(y)} examples")
     generator = np.random.default_rng([seed, 0x5110])
@@ -62,15 +87,10 @@ def split_into_silos(
     else:
         rows_by_silo = iid(len(y), silos, generator)
     width = len(str(silos - 1))
-    parts = []
-    for k, rows in enumerate(rows_by_silo):
-        features = x[rows]
-        if partition.name.startswith("rotated"):
-            features = rotate(features, k * partition.rotations // silos)
-        if partition.name == "rotated-masked":
-            features = patch(features, partition.mask, np.random.default_rng([seed, 0x3A5C, k]))
-        parts.append((f"silo-{k:0{width}d}", rows, features))
-    return parts
+    return [
+        (f"silo-{k:0{width}d}", rows, view_of(partition, x.shape[1:], k, silos, seed))
+        for k, rows in enumerate(rows_by_silo)
+    ]
 
 
 def iid(rows: int, silos: int, generator: np.random.Generator) -> list[np.ndarray]:
@@ -107,21 +127,26 @@ def dirichlet(y: np.ndarray, silos: int, alpha: float, generator: np.random.Gene
     )
 
 
+def check_square(shape: tuple[int, ...]) -> None:
+    """Raise `Problem` if examples are not square images."""
+    if len(shape) < 2 or shape[0] != shape[1]:
+        raise Problem(f"data.partition: rotation needs square images, but the examples have shape {shape}")
+
+
 def rotate(images: np.ndarray, quarters: int) -> np.ndarray:
     """Rotate square images by quarter turns."""
-    if images.ndim < 3 or images.shape[1] != images.shape[2]:
-        raise Problem(
-            f"data.partition: rotation needs square images, but the examples have shape {images.shape[1:]}"
-        )
+    check_square(images.shape[1:])
     return np.rot90(images, quarters % 4, axes=(1, 2))
 
 
-def patch(images: np.ndarray, chance: float, generator: np.random.Generator) -> np.ndarray:
-    """Return images with a random pattern of white 2 x 2 patches painted on them, the same on all."""
-    height, width = images.shape[1:3]
+def draw_mask(height: int, width: int, chance: float, generator: np.random.Generator) -> np.ndarray:
+    """Draw a pattern of 2 x 2 patches, each set with a chance."""
     grid = generator.random((-(-height // 2), -(-width // 2))) < chance
-    mask = np.repeat(np.repeat(grid, 2, axis=0), 2, axis=1)[:height, :width]
-    white = images.dtype.type(255 if images.dtype == np.uint8 else 1)
+    return np.repeat(np.repeat(grid, 2, axis=0), 2, axis=1)[:height, :width]
+
+
+def paint(images: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Paint white where a mask is set."""
     painted = images.copy()
-    painted[:, mask] = white
+    painted[:, mask] = images.dtype.type(255 if images.dtype == np.uint8 else 1)
     return painted

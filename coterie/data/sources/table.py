@@ -12,12 +12,21 @@ import numpy as np
 from ...errors import Problem
 
 
+@dataclass(frozen=True)
+class Column:
+    """A feature column of a source: of numbers, or of text with its values in order."""
+
+    name: str
+    values: tuple[str, ...] | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class Table:
     """Features, targets and, if the source has them, silos and a split (1 = test).
 
-    `indicators` are the columns that are 0 or 1 because they came from text. `float_target_is_number` is
-    False if whole floats may be labels, as in a CSV column.
+    `raw_columns` are the feature columns of the source before text became numbers, `other_columns` those
+    that are no features. `indicators` are the columns that are 0 or 1 because they came from text.
+    `float_target_is_number` is False if whole floats may be labels, as in a CSV column.
     """
 
     name: str
@@ -29,6 +38,8 @@ class Table:
     not_covered: tuple[str, ...] = ()
     indicators: tuple[int, ...] = ()
     float_target_is_number: bool = True
+    raw_columns: tuple[Column, ...] = ()
+    other_columns: tuple[str, ...] = ()
 
 
 def numbers(values: Any, what: str) -> np.ndarray:
