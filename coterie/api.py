@@ -33,7 +33,7 @@ def run(
     """Train methods on a federation; further keywords are those of `Training`.
 
     `model` is a built-in name, "package.module:function", or a `Task`. `ledger` is a folder of ledgers,
-    made before with `open_ledgers(folder, federation, federation.name, budgets)` (and `unit="silo"`, to
+    made before with `open_ledgers(folder, federation, budgets)` (and `unit="silo"`, to
     protect whole silos): every run is charged to them before it happens, and its noise comes from the
     system's entropy.
     """
@@ -57,7 +57,7 @@ def run(
         if ledger is None:
             result.add(experiment.train(on_round=heard))
             continue
-        meter = make_meter(Path(ledger), federation, federation.name, [None] * len(federation))
+        meter = make_meter(Path(ledger), federation, [None] * len(federation))
         try:
             result.add(experiment.train(on_round=heard, keeper=Keeper(meter=meter)))
         finally:

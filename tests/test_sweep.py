@@ -130,7 +130,7 @@ def test_the_noise_of_scores_is_what_is_charged(federation):
 
 def test_a_repeated_score_is_the_same_and_another_model_has_other_noise(federation, tmp_path):
     made, sweep = made_sweep(federation)
-    meter = make_meter(tmp_path, federation, "made up", [(100.0, 1e-2)] * len(federation))
+    meter = make_meter(tmp_path, federation, [(100.0, 1e-2)] * len(federation))
     meter.claims, meter.rounds = [[3, 4]] * len(federation), [3] * len(federation)
     vectors = torch.zeros(4, len(federation), made.task.layout.size)
     first = noised_scores(made, sweep, vectors, meter)

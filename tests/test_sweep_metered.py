@@ -23,9 +23,9 @@ def held_sweep(federation, tmp_path, budget=200.0, filter="basic"):
     """A metered sweep of four trials up to where it trains: meter, experiment, sweep, plan."""
     made, sweep = made_sweep(federation)
     plan = tuned_plan(made, sweep)
-    for ledger in open_ledgers(tmp_path, federation, "made up", [(budget, 1e-1)] * 3, filter):
+    for ledger in open_ledgers(tmp_path, federation, [(budget, 1e-1)] * 3, filter):
         ledger.close()
-    meter = make_meter(tmp_path, federation, "made up", [None] * 3)
+    meter = make_meter(tmp_path, federation, [None] * 3)
     meter.hold([sweep.best("fedavg", plan, k) for k in range(3)])
     return meter, made, sweep, plan
 
@@ -77,7 +77,7 @@ def test_repeated_rounds_of_a_sweep_are_in_the_statement(federation, tmp_path):
         patch.setattr("coterie.guard.session.save", dies)
         with pytest.raises(KeyboardInterrupt):
             made.train(plan, keeper=keeper)
-    again = make_meter(tmp_path, federation, "made up", [None] * 3)
+    again = make_meter(tmp_path, federation, [None] * 3)
     again.take_held([sweep.best("fedavg", plan, k) for k in range(3)], meter.held)
     made.train(plan, keeper=Keeper(tmp_path / "checkpoint", "key", again, 1, sweep.asks))
     content = _statement(made, sweep, plan, 0, 0, again)
@@ -130,7 +130,7 @@ def test_a_silo_that_left_gives_no_score_when_the_training_is_taken_up_at_its_en
             meter.ledgers[0].set_budget("example", spent * (1.001 if filter == "rdp" else 0.5), 1e-1)
 
     made.train(plan, hear, Keeper(tmp_path / "point", "key", meter, 1, sweep.asks))
-    again = make_meter(tmp_path, federation, "made up", [None] * 3)
+    again = make_meter(tmp_path, federation, [None] * 3)
     again.take_held([sweep.best("fedavg", plan, k) for k in range(3)], meter.held)
     vectors = made.train(plan, keeper=Keeper(tmp_path / "point", "key", again, 1, sweep.asks)).vectors
     noised_scores(made, sweep, torch.stack([vectors[run] for run in range(4)]), again)

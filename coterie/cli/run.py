@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,7 +26,7 @@ from ..experiment.result import SIMULATED, UNACCOUNTED, Result
 from ..guard.checkpoint import key_of
 from ..guard.claims import certify, run_plans
 from ..guard.interrupts import after_the_round, undisturbed
-from ..guard.meter import Meter, identities, make_meter, open_ledgers
+from ..guard.meter import Meter, make_meter, open_ledgers
 from ..guard.session import Keeper
 from ..planning.plan import Plan
 from ..privacy.ledger.filters import Spent
@@ -202,8 +201,7 @@ def meters_for(config: Config, made: Sequence[Experiment], alone: Plan | None) -
         most = max(silo.budget for silo in alone.silos[0])
         given = config.privacy.noise is not None  # then a budget is what a silo spends, by how often it comes
         budgets = [(most if given else silo.budget, silo.delta) for silo in alone.silos[0]]
-    source = source_of(config, federation)
-    first = make_meter(Path(config.privacy.ledger), federation, source, budgets, unit)
+    first = make_meter(Path(config.privacy.ledger), federation, budgets, unit)
     return [first.another() for _ in made]
 
 
@@ -224,24 +222,6 @@ def _check_together(
             ledger.check_all(own)
         except Spent as problem:
             raise meters[0].refusal(k, problem, len(own)) from None
-
-
-def source_of(config: Config, federation: Federation) -> str:
-    """Name where silos come from; silos cut at random are other data sets with another cut."""
-    data = config.data
-    if data.partition is None and data.rows is None and data.source != "digits":
-        return federation.name
-    cut = [
-        data.partition,
-        data.rows,
-        data.silos,
-        data.shards,
-        data.alpha,
-        data.rotations,
-        data.mask,
-        data.seed,
-    ]
-    return f"{federation.name} cut by {json.dumps(cut)}"
 
 
 def train_one(experiment: Experiment, plan: Plan, bars: Progress, keeper: Keeper) -> Result:
@@ -272,16 +252,13 @@ def open_config(
         raise Problem("privacy.ledger: name a folder for the ledgers, there or with --ledger")
     made = make_experiments(config, data_dir)[0]
     federation, folder = made.federation, Path(config.privacy.ledger)
-    source = source_of(config, federation)
-    there = [
-        who.silo for who in identities(federation, source) if (folder / f"{who.fingerprint}.sqlite").exists()
-    ]
+    there = [who.silo for who in federation.identities if (folder / f"{who.fingerprint}.sqlite").exists()]
     if there:
         raise Problem(
             f"there are ledgers already, as of '{there[0]}': `coterie ledger show` shows them,"
             " `coterie ledger budget` changes their budget"
         )
-    ledgers = open_ledgers(folder, federation, source, [budget] * len(federation), filter, unit)
+    ledgers = open_ledgers(folder, federation, [budget] * len(federation), filter, unit)
     for ledger in ledgers:
         ledger.close()
     where = "" if unit == "example" else f" in the unit '{unit}'"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ..errors import Problem, nearest
+from ..privacy.ledger.ledger import Identity
 from . import preprocess
 from .partition import Partition, split_into_silos
 from .sources.catalogue import find_table
@@ -38,6 +40,8 @@ class Federation:
     `classes` are the labels in order of their numbers (none: the target is a number).
     uint8 features stay so until they are used, and are then multiplied by `scale`.
     `not_covered` names what was done to the data outside the privacy accounting.
+    `source` names the data in ledgers, together with how silos were cut from it: a silo that was cut in
+    another way is another data set. It is the `name` unless given; data without a name has no ledgers.
     """
 
     name: str
@@ -45,8 +49,11 @@ class Federation:
     classes: tuple[str, ...] = ()
     scale: float = 1.0
     not_covered: tuple[str, ...] = ()
+    source: str | None = None
 
     def __post_init__(self) -> None:
+        if self.source is None:
+            object.__setattr__(self, "source", self.name)
         if not self.silos:
             raise Problem(f"data: '{self.name}' has no silo")
         if len(set(self.names)) != len(self.names):
@@ -62,6 +69,16 @@ class Federation:
         """Declared, public number of training examples of each silo."""
         return tuple(len(silo.y) for silo in self.silos)
 
+    @cached_property
+    def identities(self) -> tuple[Identity, ...]:
+        """Who each silo is in its ledger: the source, its name, and all its examples, tests included."""
+        if not self.source:
+            raise Problem(
+                "data: a ledger must find the same data set again, and this one has no name: give it one,"
+                " as in load(frame, name='clinics', ...)"
+            )
+        return tuple(Identity(self.source, s.name, len(s.y) + len(s.test_y)) for s in self.silos)
+
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of one example's features."""
@@ -71,7 +88,7 @@ class Federation:
         return len(self.silos)
 
     def pick(self, names: Sequence[str]) -> Federation:
-        """Give the federation of some of the silos, in the order named."""
+        """Return the federation of some of the silos, in the order named; their ledgers stay the same."""
         by_name = dict(zip(self.names, self.silos, strict=True))
         for name in names:
             if name not in by_name:
@@ -105,6 +122,10 @@ def from_table(
     *,
     silos: int | None = None,
     partition: str | Partition | None = None,
+    shards: int = 2,
+    alpha: float = 0.5,
+    rotations: int = 4,
+    mask: float = 0.1,
     test: float | str = 0.2,
     seed: int = 0,
     features: str = "auto",
@@ -118,11 +139,11 @@ def from_table(
 ) -> Federation:
     """Make a federation from rows.
 
-    Data with silos of its own keeps them, and `silos` keeps the largest so many; other data
-    is split by `partition`. `test` is the share of each silo held out, or "official".
-    `features` is how numbers are made fit for a model (see `preprocess.features`);
-    `feature_range` (one pair, or one by column) and `target_range` are public bounds,
-    scaled to [0, 1]. `rows` takes so many rows at random, and no others.
+    Data with silos of its own keeps them, and `silos` keeps only the largest ones; other data is split by
+    `partition` (with its settings `shards`, `alpha`, `rotations` and `mask`). `test` is the share of each
+    silo held out, or "official". `features` is how numbers are made fit for a model (see
+    `preprocess.features`); `feature_range` (one pair, or one per column) and `target_range` are public
+    bounds, scaled to [0, 1]. `rows` takes that many rows at random, and no others.
     """
     if rows is not None:
         table = some_rows(table, rows, seed)
@@ -135,10 +156,15 @@ def from_table(
         x = preprocess.unit(x, norm)
     if silos is not None and silos < 1:
         raise Problem(f"data.silos: expected a whole number >= 1, got {silos}")
-    if isinstance(partition, str):
-        partition = Partition(partition)
-    if table.silo is None or partition is not None:
-        partition = partition or Partition("iid")
+    asked = partition
+    if not isinstance(partition, Partition):
+        partition = Partition(partition or "iid", shards, alpha, rotations, mask)
+    source = table.name
+    if asked is not None or rows is not None or table.always_cut:
+        source = _cut_source(
+            table.name, partition, None if asked is None else partition.name, rows, silos, seed
+        )
+    if table.silo is None or asked is not None:
         hint = "use fewer silos"
         parts = split_into_silos(x, y, bool(classes), partition, silos or 10, seed)
     else:
@@ -167,7 +193,22 @@ def from_table(
         train_x, test_x = transform(train_x, test_x)
         arrays = (train_x, train_y, test_x, test_y)
         made.append(Silo(name, *(torch.from_numpy(np.ascontiguousarray(a)) for a in arrays)))
-    return Federation(table.name, tuple(made), classes, scale, table.not_covered + notes)
+    covered = table.not_covered + notes
+    return Federation(table.name or "unnamed data", tuple(made), classes, scale, covered, source)
+
+
+def _cut_source(
+    name: str, how: Partition, asked: str | None, rows: int | None, silos: int | None, seed: int
+) -> str:
+    """Name data and the cut of its silos, which are other data sets with another cut.
+
+    Ledgers are found by these words: they must never change.
+    """
+    if not name:
+        return ""
+    whole = [None if number is None else int(number) for number in (rows, silos)]
+    settings = [int(how.shards), float(how.alpha), int(how.rotations), float(how.mask), int(seed)]
+    return f"{name} cut by {json.dumps([asked, *whole, *settings])}"
 
 
 def _natural(

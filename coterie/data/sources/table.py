@@ -18,6 +18,8 @@ class Table:
 
     `indicators` are the columns that are 0 or 1 because they were text.
     `float_target_is_number` is false where whole floats may well be labels (a CSV column).
+    `always_cut` is true for data whose ledgers are named after the cut even if no partition was asked for.
+    A table without a name has no ledgers.
     """
 
     name: str
@@ -29,6 +31,7 @@ class Table:
     not_covered: tuple[str, ...] = ()
     indicators: tuple[int, ...] = ()
     float_target_is_number: bool = True
+    always_cut: bool = False
 
 
 def numbers(values: Any, what: str) -> np.ndarray:
