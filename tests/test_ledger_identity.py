@@ -116,5 +116,5 @@ def test_data_without_a_name_has_no_ledger(tmp_path):
     table = regression_table()
     nameless = from_table(Table("", table.x, table.y, table.silo))
     with refused("this one has no name"):
-        coterie.open_ledgers(tmp_path, nameless, [(2.0, 1e-3)] * 3)
+        coterie.open_ledgers(tmp_path, nameless, 2.0, 1e-3)
     assert coterie.run(nameless, coterie.Local(), coterie.Privacy(epsilon=4, delta=1e-3), rounds=1).runs

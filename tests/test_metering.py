@@ -247,7 +247,7 @@ def test_two_trainings_at_once_on_ledgers_with_room_for_one(tmp_path):
 
 
 def test_ledgers_in_python(federation, tmp_path):
-    coterie.open_ledgers(tmp_path, federation, [(2.0, 1e-3)] * len(federation))
+    coterie.open_ledgers(tmp_path, federation, 2.0, 1e-3)
     ask = {"rounds": 2, "batch": 8, "ledger": tmp_path}
     privacy = coterie.Privacy(epsilon=2.0, delta=1e-3)
     result = coterie.run(federation, coterie.FedAvg(), privacy, **ask)

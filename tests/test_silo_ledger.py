@@ -146,7 +146,7 @@ def test_a_ledger_without_a_budget_for_whole_silos_says_what_to_do(federation, t
 
 
 def test_ledgers_of_whole_silos_in_python(federation, tmp_path):
-    coterie.open_ledgers(tmp_path, federation, [(6.0, 1e-2)] * 3, unit="silo")
+    coterie.open_ledgers(tmp_path, federation, 6.0, 1e-2, unit="silo")
     privacy = Privacy(epsilon=6.0, delta=1e-2, unit="silo")
     ask = {"rounds": 2, "batch": 8, "ledger": tmp_path, "participation": POISSON}
     coterie.run(federation, FedAvg(), privacy, **ask)

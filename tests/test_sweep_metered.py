@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from coterie.cli.statement import verify_statement
-from coterie.cli.sweep import _statement
+from coterie.experiment.run_sweep import trial_statement
 from coterie.experiment.sweep import noised_scores, tuned_plan
 from coterie.guard import checkpoint
 from coterie.guard.meter import EntropyStreams, make_meter, open_ledgers
@@ -43,7 +43,7 @@ def test_trials_are_drawn_after_they_were_charged_and_from_that_row(federation, 
 
 
 def test_a_draw_that_was_changed_is_refused(file, monkeypatch, capsys):
-    monkeypatch.setattr("coterie.cli.sweep.train_one", interrupted)
+    monkeypatch.setattr("coterie.experiment.run_sweep.train_one", interrupted)
     assert call(monkeypatch, capsys, "sweep", "c.toml", "--out", "out")[0] == 130
     path = file.parent / "out/draw.json"
     kept = path.read_text()
@@ -56,7 +56,7 @@ def test_a_draw_that_was_changed_is_refused(file, monkeypatch, capsys):
     assert call(monkeypatch, capsys, "sweep", "c.toml", "--out", "out")[0] == 130
 
 
-def interrupted(*_arguments):
+def interrupted(*_arguments, **_named):
     raise KeyboardInterrupt
 
 
@@ -80,7 +80,7 @@ def test_repeated_rounds_of_a_sweep_are_in_the_statement(federation, tmp_path):
     again = make_meter(tmp_path, federation, [None] * 3)
     again.take_held([sweep.best("fedavg", plan, k) for k in range(3)], meter.held)
     made.train(plan, keeper=Keeper(tmp_path / "checkpoint", "key", again, 1, sweep.asks))
-    content = _statement(made, sweep, plan, 0, 0, again)
+    content = trial_statement(made, sweep, plan, 0, 0, again)
     state = again.ledgers[0].state()
     charged = charge(state, again.claims[0][0])
     assert charged[0] > sweep.asks("fedavg", plan, 0)[0].epsilon
@@ -146,4 +146,4 @@ def test_a_sweep_without_privacy_says_none(tmp_path, monkeypatch, capsys):
     )
     code, out, err = call(monkeypatch, capsys, "sweep", path, "--out", tmp_path / "out")
     assert code == 0, err
-    assert "epsilon at most none" in " ".join(out.split())
+    assert "epsilon is at most none" in " ".join(out.split())

@@ -28,7 +28,7 @@ from ..protocol.roster import Roster
 from ..protocol.settings import settings_of
 from ..protocol.tree import Tree
 from ..report.tables import compact
-from .run import tell
+from .progress import tell
 
 ROUNDS = 10
 FEW_ROUNDS = 4  # of dry runs that ask only whether a method is sound

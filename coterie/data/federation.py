@@ -95,6 +95,24 @@ class Federation:
                 raise Problem(f"data: '{self.name}' has no silo '{name}'; {nearest(name, self.names)}")
         return replace(self, silos=tuple(by_name[name] for name in names))
 
+    def facts(self) -> dict[str, Any]:
+        """Return the public facts as plain data."""
+        return {
+            "name": self.name,
+            "shape": self.shape,
+            "classes": self.classes,
+            "silos": {s.name: {"train": len(s.y), "test": len(s.test_y)} for s in self.silos},
+        }
+
+    def without_examples(self) -> Federation:
+        """Return the public facts alone: the same silos and sizes, every example replaced by zeros."""
+
+        def blank(values: Tensor) -> Tensor:
+            return values.new_zeros(()).expand(values.shape)  # one number, however large the shape
+
+        silos = (Silo(s.name, blank(s.x), blank(s.y), blank(s.test_x), blank(s.test_y)) for s in self.silos)
+        return replace(self, silos=tuple(silos))
+
 
 def load(
     source: str = "digits",
