@@ -19,7 +19,7 @@ from .guard.meter import make_meter
 from .guard.meter import open_ledgers as guard_ledgers
 from .guard.session import Keeper
 from .planning.training import Training
-from .privacy.budget import PerSilo, Privacy, spread
+from .privacy.budget import PerSilo, Privacy, per_silo
 from .privacy.ledger.verify import Report, check_ledger
 from .protocol.method import Method
 from .report.folder import Folder
@@ -68,7 +68,7 @@ def open_ledgers(
             f"there are ledgers already, as of '{present[0]}': `coterie ledger show` shows them,"
             " `coterie ledger budget` changes their budget"
         )
-    numbers = spread("epsilon", epsilon, names), spread("delta", delta, names)
+    numbers = per_silo("epsilon", epsilon, names), per_silo("delta", delta, names)
     ledgers = guard_ledgers(folder, federation, list(zip(*numbers, strict=True)), filter, unit)
     for ledger in ledgers:
         ledger.close()

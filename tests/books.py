@@ -5,7 +5,7 @@ from __future__ import annotations
 from coterie.guard.meter import make_meter, open_ledgers
 from coterie.privacy.accountant import epsilon_of
 from coterie.privacy.events import Event
-from coterie.privacy.ledger.claim import RunPlan
+from coterie.privacy.ledger.claim import Claim
 from coterie.privacy.ledger.ledger import Identity, open_ledger
 
 WHO = Identity("school", "north", 100)
@@ -14,9 +14,9 @@ DELTA = 1e-5
 
 def plan(rounds=10, noise=4.0, rate=0.5, delta=DELTA, seen=("server", "silos", "shared", "personal")):
     events = (Event("gaussian", noise, rate, 2),)
-    whole = RunPlan("fedavg", "example", delta, 0.0, ((rounds, events),), seen)
+    whole = Claim("fedavg", "example", delta, 0.0, ((rounds, events),), seen)
     certified = epsilon_of(whole.events(0, rounds), delta)
-    return RunPlan("fedavg", "example", delta, certified, whole.stages, seen)
+    return Claim("fedavg", "example", delta, certified, whole.stages, seen)
 
 
 def ledger(tmp_path, epsilon=100.0, delta=1e-3, filter="basic"):

@@ -102,7 +102,7 @@ def check_ledgers(made, plan, folder: Path) -> None:
             for number in range(r["first"], r["last"])
         )
         assert not released - reserved, (released, reserved)
-        one = state.plan_of(min(state.runs))  # all runs here are of the same plan
+        one = state.claim_of(min(state.runs))  # all runs here are of the same plan
         events = tuple(
             event for number, count in released.items() for _ in range(count)
             for event in one.events(number - 1, number)

@@ -15,8 +15,8 @@ from coterie.errors import Problem
 from coterie.privacy.accountant import (
     ADJACENCY,
     ELSEWHERE,
+    MACHINE_TOLERANCE,
     ORDERS,
-    ROUNDING,
     _read,
     bounds,
     epsilon,
@@ -318,4 +318,4 @@ def test_what_rounding_may_add_is_set_aside_and_most_of_it_in_what_others_state(
     )
     assert with_all > with_most * (1 + 1e-5) > with_none * (1 + 2e-5)
     assert epsilon_of(events, delta) == with_all
-    assert least_of(events, delta) == pytest.approx(with_most, rel=2 * ROUNDING)
+    assert least_of(events, delta) == pytest.approx(with_most, rel=2 * MACHINE_TOLERANCE)

@@ -21,7 +21,7 @@ from coterie.planning.training import Training
 from coterie.privacy.accountant import epsilon_of
 from coterie.privacy.budget import Privacy
 from coterie.privacy.events import Event
-from coterie.privacy.statement.statement import text_of
+from coterie.privacy.statement.build import text_of
 from coterie.privacy.statement.verify import verify
 from coterie.protocol.roster import Merge, Roster
 from coterie.protocol.streams import SeededStreams

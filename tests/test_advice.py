@@ -127,7 +127,9 @@ def test_a_simulation_would_notice_a_wrong_formula():
 )
 def test_equal_silos_are_those_of_the_paper(silos, examples, noise, spread, lam):
     circle = Circle([examples] * silos, [noise] * silos, 0.5)
-    model = equal.MeanEstimation(silos=silos, examples=examples, deviation=0.5, spread=spread, noise=noise)
+    model = equal.MeanEstimation(
+        silos=silos, examples=examples, deviation=0.5, silo_spread=spread, noise=noise
+    )
 
     def same(found, expected):
         return np.allclose(found, expected, rtol=1e-9, atol=0)

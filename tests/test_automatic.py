@@ -127,7 +127,7 @@ def test_the_best_pull_of_mean_estimation_is_found(ratio):
     deviation = np.sqrt(ratio * tau**2 * EXAMPLES)
     clip = float(np.sqrt(SIZE) * deviation)
     state, _ = estimated(tau, 0.0, chance=deviation**2 / EXAMPLES, clip=clip)
-    model = MeanEstimation(silos=SILOS, examples=EXAMPLES, deviation=float(deviation), spread=tau)
+    model = MeanEstimation(silos=SILOS, examples=EXAMPLES, deviation=float(deviation), silo_spread=tau)
     assert float(state["lam"].mean()) == pytest.approx(best_lam(model), rel=0.2)
 
 

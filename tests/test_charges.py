@@ -22,8 +22,8 @@ from coterie.planning.schedule import Participation
 from coterie.privacy.accountant import epsilon
 from coterie.privacy.budget import Privacy
 from coterie.privacy.events import Event
-from coterie.privacy.ledger.claim import RunPlan
-from coterie.privacy.statement.statement import text_of
+from coterie.privacy.ledger.claim import Claim
+from coterie.privacy.statement.build import text_of
 from coterie.privacy.statement.verify import verify
 from coterie.protocol.roster import Roster
 from coterie.protocol.streams import SeededStreams
@@ -240,9 +240,9 @@ def test_silos_absent_from_every_choice_are_told_of(federation):
 
 
 def test_what_releases_something_is_seen_by_somebody():
-    RunPlan("x", "example", 1e-3, 0.0, ((2, ()),), ())
+    Claim("x", "example", 1e-3, 0.0, ((2, ()),), ())
     with refused("is seen by somebody"):
-        RunPlan("x", "example", 1e-3, 1.0, ((2, (Event("gaussian", 1.0),)),), ())
+        Claim("x", "example", 1e-3, 1.0, ((2, (Event("gaussian", 1.0),)),), ())
 
 
 METERED = """

@@ -20,7 +20,7 @@ from coterie.planning.schedule import Dropping, Participation, draw_schedule, li
 from coterie.planning.training import Training
 from coterie.privacy.accountant import epsilon
 from coterie.privacy.budget import Privacy
-from coterie.privacy.statement.statement import text_of
+from coterie.privacy.statement.build import text_of
 from coterie.privacy.statement.verify import verify
 from coterie.protocol.doors import Work
 from coterie.report.statement_page import page

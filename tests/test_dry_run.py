@@ -14,6 +14,7 @@ from coterie.methods import FedAvg, Local
 from coterie.planning import dry_run as module
 from coterie.planning.dry_run import dry_run
 from coterie.planning.schedule import Participation
+from coterie.protocol.doors import DESCEND
 from coterie.protocol.roster import Roster
 from tests.helpers import every_method, experiment, title
 
@@ -117,7 +118,7 @@ def test_what_is_raw_only_in_full_length_is_refused():
 
 def test_what_is_asked_only_in_full_length_is_counted():
     found = dry_run(TwiceIfLong(), roster(), LAYERS, ROUNDS, names=NAMES)
-    assert found.calls == (("descend", "descend"),) * ROUNDS
+    assert found.calls == ((DESCEND, DESCEND),) * ROUNDS
 
 
 def test_a_method_that_asks_for_values_is_counted_in_full_length():

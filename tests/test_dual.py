@@ -22,7 +22,7 @@ from coterie.methods import Dual, Mocha
 from coterie.methods.dual import FLOOR, related
 from coterie.planning.training import Training
 from coterie.privacy.budget import Privacy
-from coterie.privacy.statement.statement import text_of
+from coterie.privacy.statement.build import text_of
 from coterie.privacy.statement.verify import verify
 from coterie.protocol.streams import SeededStreams
 from coterie.report.statement_page import page

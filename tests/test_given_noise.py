@@ -18,10 +18,10 @@ from coterie.planning.training import Training
 from coterie.privacy.accountant import epsilon, quick_lower
 from coterie.privacy.budget import Privacy
 from coterie.privacy.events import Event
-from coterie.privacy.merges import Merges
+from coterie.privacy.merges import MergeEvents
 from coterie.privacy.published.formulas import central_limit_epsilon, pmtl_epsilon
 from coterie.privacy.published.merges import merge_warnings, published_for_merges
-from coterie.privacy.statement.statement import checksum, text_of
+from coterie.privacy.statement.build import checksum, text_of
 from coterie.privacy.statement.verify import verify
 from tests.helpers import call, refused, task_for, vectors
 from tests.measured import CHANCE, federation_of
@@ -65,7 +65,7 @@ def test_the_noise_that_is_added(sensitivity, factor):
 
 
 def merges(noise_by="silos", sampler="poisson", rate=3 / 174, noise=2 * 9.69 * 3 / 174, came=30):
-    return Merges(noise, 1.0, 174, rate, sampler, 1000, came, noise_by, True)
+    return MergeEvents(noise, 1.0, 174, rate, sampler, 1000, came, noise_by, True)
 
 
 def test_what_the_paper_of_heads_reports_is_far_below_what_is_true():

@@ -24,7 +24,7 @@ from coterie.cohort.dp_sgd import Cohort, descend
 from coterie.cohort.examples import Examples
 from coterie.cohort.gradients.choose import stages
 from coterie.cohort.sampling import Batches
-from coterie.cohort.step import Pace
+from coterie.cohort.step import StepRule
 from coterie.tasks.task import Task, make_task
 from tests.gradient_modules import one_at_a_time
 from tests.networks import STREAMS, random_case, silos_of, threads
@@ -39,7 +39,7 @@ def test_cores_change_nothing_and_memory_next_to_nothing(task):
     """Each pair is worked on by itself: the same bits, whoever does it; blocks only change the rounding."""
     cohort, starts = silos_of(task)
     vectors, silo = starts.flatten(0, 1), np.tile(np.arange(4), 2)
-    pace = Pace(cohort.settings.lr.reshape(-1, 1), torch.full((8, 1), 3.0))
+    rule = StepRule(cohort.settings.lr.reshape(-1, 1), torch.full((8, 1), 3.0))
     generator = np.random.default_rng(0)
     drawn = []
     for _ in range(3):
@@ -49,7 +49,7 @@ def test_cores_change_nothing_and_memory_next_to_nothing(task):
 
     def run(cores, memory=2**24):
         with threads(cores):
-            rest = cohort.examples, vectors, silo, np.full(8, 3), pace, drawn
+            rest = cohort.examples, vectors, silo, np.full(8, 3), rule, drawn
             return walk_compiled(stages(task), *rest, memory)
 
     once = run(1)
@@ -117,7 +117,7 @@ def test_products_keep_to_one_core(task, monkeypatch):
 
 def allowed(task, examples, vectors=None, pull=None):
     vectors = torch.zeros(4, task.layout.size) if vectors is None else vectors
-    return can_step(stages(task), examples, vectors, Pace(torch.ones(4, 1), torch.ones(4, 1), pull))
+    return can_step(stages(task), examples, vectors, StepRule(torch.ones(4, 1), torch.ones(4, 1), pull))
 
 
 @pytest.mark.parametrize("label", [-1, 3, 10**12])

@@ -262,15 +262,15 @@ def test_epochs_that_are_shuffled_and_charged_as_poisson(monkeypatch):
     """Elsewhere batches were cut from a shuffled epoch, and the epsilon was that of independent coins."""
     by_step = sampling.by_step
 
-    def shuffled(tossed, drawn, columns, steps):
-        dealt = np.zeros_like(tossed)
+    def shuffled(hits, counts, columns, steps):
+        shuffled_hits = np.zeros_like(hits)
         for _, _, size, own, start in columns.T:
             batch, generator = min(BATCH, size), np.random.default_rng(size)
             order = np.concatenate([generator.permutation(size) for _ in range(1 + own * batch // size)])
             for step in range(own):
-                dealt[start + step * size + order[step * batch : (step + 1) * batch]] = True
-        counts = np.add.reduceat(dealt, columns[4], dtype=np.int64)
-        return by_step(dealt, counts, columns, steps)
+                shuffled_hits[start + step * size + order[step * batch : (step + 1) * batch]] = True
+        counts = np.add.reduceat(shuffled_hits, columns[4], dtype=np.int64)
+        return by_step(shuffled_hits, counts, columns, steps)
 
     rate = silent().plan().silos[0][0].work.rate
     assert is_poisson(batch_sizes(), rate)

@@ -16,12 +16,12 @@ from coterie.methods import FedAvg
 from coterie.planning import plan as planning
 from coterie.privacy.accountant import epsilon
 from coterie.privacy.events import Event
-from coterie.privacy.ledger.claim import RunPlan
-from coterie.privacy.ledger.entries import State
+from coterie.privacy.ledger.claim import Claim
+from coterie.privacy.ledger.entries import LedgerState
 from coterie.privacy.ledger.filters import Spent
 from coterie.privacy.ledger.ledger import Identity, open_ledger
 from coterie.privacy.ledger.verify import check_ledger
-from coterie.privacy.statement.statement import text_of
+from coterie.privacy.statement.build import text_of
 from coterie.privacy.statement.verify import verify
 from tests.helpers import experiment
 from tests.measured import batch_sizes, is_poisson, noise_is_as_charged, silent
@@ -94,7 +94,7 @@ def test_one_round_charged_where_many_were_trained(monkeypatch, tmp_path):
 def run_until_refused(folder):
     """Reserve round after round in a ledger that adds up divergences; give its path."""
     events = (Event("gaussian", 4.0, 0.5, 2),)
-    asked = RunPlan("fedavg", "example", DELTA, epsilon(4.0, 0.5, 80, DELTA), ((40, events),))
+    asked = Claim("fedavg", "example", DELTA, epsilon(4.0, 0.5, 80, DELTA), ((40, events),))
     book = open_ledger(folder, Identity("made", "north", 100), (3.0, DELTA), filter="rdp")
     claim = book.claim(asked, partial=True)
     for number in range(claim.rounds):
@@ -111,9 +111,9 @@ def test_a_ledger_that_remembers_the_last_round_only(monkeypatch, tmp_path):
         run_until_refused(tmp_path / "sound")
     (path,) = (tmp_path / "sound").glob("*.sqlite")
     assert check_ledger(path).totals["example"]["server"][0] <= 3.0
-    reserved = State.reserved
+    reserved = LedgerState.reserved
     with monkeypatch.context() as planted:
-        planted.setattr(State, "reserved", lambda self, run: reserved(self, run)[-1:])
+        planted.setattr(LedgerState, "reserved", lambda self, run: reserved(self, run)[-1:])
         path = run_until_refused(tmp_path / "planted")
     with pytest.raises(Problem, match="passes the budget"):
         check_ledger(path)
@@ -148,7 +148,7 @@ def test_a_rate_that_is_charged_and_not_drawn(monkeypatch, federation):
 
     assert is_poisson(batch_sizes(), charged())
     verify(stated(small(federation)))
-    monkeypatch.setattr(claims, "Event", product)
+    monkeypatch.setattr("coterie.protocol.doors.Event", product)
     assert not is_poisson(batch_sizes(), charged())
     with pytest.raises(Problem, match=r"statement: doors: \d+ noisy sums at rate"):
         verify(stated(small(federation)))
@@ -188,7 +188,7 @@ def test_rows_that_are_written_and_not_counted_at_the_next_start(monkeypatch, fe
     with pytest.raises(Spent, match="does not fit"):
         metered(made, folder)
     with monkeypatch.context() as planted:
-        planted.setattr(State, "seen", lambda self, unit, adversary: ())
+        planted.setattr(LedgerState, "seen", lambda self, unit, adversary: ())
         paths, _ = metered(made, folder)
     for path in paths:
         with pytest.raises(Problem, match="passes the budget"):

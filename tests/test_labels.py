@@ -14,6 +14,7 @@ from coterie.errors import Refused
 from coterie.methods import MRMTL, FedAvg, Local
 from coterie.planning.dry_run import dry_run
 from coterie.planning.taint import FACTS, Labelled, Labelling, is_raw, label
+from coterie.protocol.doors import DESCEND
 from coterie.protocol.roster import Roster
 
 RAW = label(torch.tensor([1.0, 2.0]), raw=True)
@@ -249,7 +250,7 @@ def test_bytes_are_those_of_the_arrays_sent():
     assert counts.bytes_up == (5 * 7 * 4,) * 3
     assert counts.bytes_down == (5 * 7 * 4,) * 3
     assert dry_run(Local(), roster(), (7,), 5).bytes_up == (0, 0, 0)
-    assert counts.calls == (("descend",),) * 5
+    assert counts.calls == ((DESCEND,),) * 5
 
 
 LOSES = {

@@ -9,7 +9,7 @@ import pytest
 from coterie.errors import Problem
 from coterie.privacy.accountant import epsilon_of
 from coterie.privacy.events import Event
-from coterie.privacy.ledger.claim import RunPlan
+from coterie.privacy.ledger.claim import Claim
 from coterie.privacy.ledger.filters import Spent, repeated
 from coterie.privacy.ledger.verify import check_ledger
 from tests.books import DELTA, ledger, plan, spent
@@ -72,7 +72,7 @@ def test_a_ledger_of_another_accountant_s_rounding_verifies(tmp_path):
     events = (Event("gaussian", 5.2448, 0.05, 20_000),)
     book = ledger(tmp_path)
     true = epsilon_of(events, 1e-9)
-    older = RunPlan("fedavg", "example", 1e-9, true, ((1, events),))
+    older = Claim("fedavg", "example", 1e-9, true, ((1, events),))
     for factor, good in ((1 - 2e-5, True), (1 - 1e-3, False)):
         with book.change() as rows:
             rows.add("run", {**older.to_json(), "epsilon": true * factor, "allowed": 1})

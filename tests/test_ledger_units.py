@@ -12,7 +12,7 @@ from scipy import stats
 from coterie.errors import Problem
 from coterie.privacy.accountant import epsilon_of
 from coterie.privacy.events import Event
-from coterie.privacy.ledger.claim import RunPlan
+from coterie.privacy.ledger.claim import Claim
 from coterie.privacy.ledger.entries import NONE
 from coterie.privacy.ledger.filters import Spent
 from coterie.privacy.ledger.ledger import open_ledger
@@ -26,7 +26,7 @@ OTHERS = ("silos", "shared", "personal")
 def whole(rounds=6, noise=3.0, rate=1.0, seen=OTHERS, unprotected=("server",)):
     """What a run asks of a whole silo: uploads of each round in a noisy sum of the server's."""
     stages = ((rounds, (Event("gaussian", noise, rate),)),)
-    asked = RunPlan("fedavg", "silo", DELTA, 0.0, stages, seen, None, unprotected)
+    asked = Claim("fedavg", "silo", DELTA, 0.0, stages, seen, None, unprotected)
     return replace(asked, epsilon=epsilon_of(asked.events(0, rounds), DELTA))
 
 
@@ -229,4 +229,4 @@ def test_rows_are_plain_data(tmp_path):
     book = book_of(tmp_path)
     book.claim(whole(rate=0.3))
     text = json.dumps(book.entries()[-1].body, allow_nan=False)
-    assert RunPlan.from_json(json.loads(text)).unprotected == ("server",)
+    assert Claim.from_json(json.loads(text)).unprotected == ("server",)

@@ -22,7 +22,7 @@ from coterie.cohort.gradients import choose as trial
 from coterie.cohort.gradients.choose import stages, summer
 from coterie.cohort.gradients.layers import Pooling, is_tiled
 from coterie.cohort.sampling import Batches
-from coterie.cohort.sgd import Room, bytes_of_sums, room_for
+from coterie.cohort.sgd import Chunking, bytes_of_sums, chunking_for
 from coterie.methods import MRMTL, FedAvg
 from coterie.planning.schedule import Participation
 from coterie.protocol.doors import Work
@@ -137,7 +137,7 @@ def test_only_silos_of_a_round_are_worked_on(classes, counted):
 
 
 def tight(task, pairs, examples):
-    """A room for so many pairs of so many examples each."""
+    """A chunking for so many pairs of so many examples each."""
     row, example = bytes_of_sums(task)
     return pairs * (row + examples * example)
 
@@ -217,10 +217,10 @@ def test_an_empty_batch_still_pulls():
     st.integers(1, 4),
 )
 def test_parts_hold_every_pair_once_and_fit(lengths, part, row, example, cores):
-    room = Room(part, row, example, cores)
+    chunking = Chunking(part, row, example, cores)
     length = np.array(lengths)
     pairs = np.flatnonzero(np.arange(len(lengths)) % 3 != 1)
-    parts = room.cut(length, pairs)
+    parts = chunking.cut(length, pairs)
     assert sorted(np.concatenate([*parts, np.array([], dtype=int)]).tolist()) == pairs.tolist()
     for one in parts:
         longest = int(length[one].max())
@@ -228,7 +228,7 @@ def test_parts_hold_every_pair_once_and_fit(lengths, part, row, example, cores):
         if longest:
             assert length[one].min() > 0
             assert len(one) == 1 or len(one) * (row + longest * example) <= part
-    assert room.widest == 1 or row + room.widest * example <= part
+    assert chunking.widest == 1 or row + chunking.widest * example <= part
 
 
 def test_memory_bounds_what_threads_take_together():
@@ -239,12 +239,12 @@ def test_memory_bounds_what_threads_take_together():
     torch.set_num_threads(2)
     try:
         for memory in (row + example, 3 * (row + example), 2**24, 2**30):
-            room = room_for(task, memory, many)
-            assert room.cores * room.part <= memory
-            assert room.row + room.widest * room.example <= room.part
-        assert room_for(task, 2**30, many).cores == 2
-        assert room_for(task, 2**30, many[:3]).cores == 1
-        assert room_for(task, 2**30, np.ones(10)).cores == 1
+            chunking = chunking_for(task, memory, many)
+            assert chunking.cores * chunking.part_bytes <= memory
+            assert chunking.pair_bytes + chunking.widest * chunking.example_bytes <= chunking.part_bytes
+        assert chunking_for(task, 2**30, many).cores == 2
+        assert chunking_for(task, 2**30, many[:3]).cores == 1
+        assert chunking_for(task, 2**30, np.ones(10)).cores == 1
     finally:
         torch.set_num_threads(before)
 

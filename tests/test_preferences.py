@@ -12,7 +12,7 @@ from scipy import stats
 
 from coterie.errors import Problem
 from coterie.privacy import calibration, preferences
-from coterie.privacy.budget import spread
+from coterie.privacy.budget import per_silo
 from coterie.privacy.preferences import PREFERENCES, draw_budgets, read_budgets
 
 # Table 1, written again as distribution functions.
@@ -142,7 +142,7 @@ def test_every_format_gives_the_same_budgets(tmp_path, name):
     assert found == {"north": 1.0, "south": 2.5, "default": math.inf}
     assert all(type(epsilon) is float for epsilon in found.values())
     assert read_budgets(str(path), "delta") == {}
-    assert spread("epsilon", found, ["west", "south", "north"]) == [math.inf, 2.5, 1.0]
+    assert per_silo("epsilon", found, ["west", "south", "north"]) == [math.inf, 2.5, 1.0]
 
 
 @pytest.mark.parametrize("name", DELTAS)

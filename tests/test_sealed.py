@@ -13,6 +13,7 @@ from coterie.guard.checkpoint import digest_of
 from coterie.methods import Dual
 from coterie.planning.dry_run import dry_run
 from coterie.planning.taint import Labelling, label, seal
+from coterie.protocol.doors import SOLVE_DUAL, SOLVE_DUAL_WHOLE
 from coterie.protocol.roster import Roster
 from coterie.protocol.state import State
 
@@ -117,9 +118,9 @@ def test_refused(method, said):
 
 def test_kept_and_given_back_it_is_sound():
     counts = dry_run(Dual(), ROSTER, (4,), 3)
-    assert counts.calls == (("solve_dual",),) * 3
+    assert counts.calls == ((SOLVE_DUAL,),) * 3
     assert counts.sealed == (True,)
-    assert dry_run(Dual(form="upload"), ROSTER, (4,), 1).calls == (("solve_dual whole",),)
+    assert dry_run(Dual(form="upload"), ROSTER, (4,), 1).calls == ((SOLVE_DUAL_WHOLE,),)
 
 
 def test_sealed_tells_nothing():

@@ -18,9 +18,9 @@ from coterie.methods.relations import Relations
 from coterie.planning.schedule import Participation
 from coterie.planning.training import Training
 from coterie.privacy.budget import Privacy
-from coterie.privacy.merges import Merges
+from coterie.privacy.merges import MergeEvents
 from coterie.privacy.published.merges import merge_warnings
-from coterie.privacy.statement.statement import HIDDEN, checksum, text_of
+from coterie.privacy.statement.build import HIDDEN, checksum, text_of
 from coterie.privacy.statement.verify import verify
 from coterie.protocol.roster import Merge, Roster
 from coterie.protocol.streams import SeededStreams
@@ -209,7 +209,7 @@ def test_a_noise_that_is_given_does_not_go_without_budgets(federation):
 
 
 def test_a_fixed_draw_is_warned_of_by_what_other_silos_know():
-    merges = Merges(2.0, 1.0, 20, 0.1, "fixed", 40, 10, "server", True)
+    merges = MergeEvents(2.0, 1.0, 20, 0.1, "fixed", 40, 10, "server", True)
     (line,) = merge_warnings(merges, 1e-2)
     assert "Hu, Wu, Smith 2023" in line
 

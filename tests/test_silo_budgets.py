@@ -19,8 +19,8 @@ from coterie.guard.session import Keeper
 from coterie.methods import MRMTL, FedAvg, Related
 from coterie.planning.schedule import Participation
 from coterie.privacy.ledger.verify import check_ledger
-from coterie.privacy.merges import Merges
-from coterie.privacy.statement.statement import text_of
+from coterie.privacy.merges import MergeEvents
+from coterie.privacy.statement.build import text_of
 from coterie.privacy.statement.verify import verify
 from coterie.protocol.roster import Merge, Roster
 from coterie.protocol.streams import SeededStreams
@@ -158,7 +158,7 @@ def true_delta(epsilon, noise, clip, other, rate):
 def test_who_takes_the_place_of_a_silo_in_a_fixed_draw_may_have_a_larger_clip():
     """So a fixed draw hides nothing where clips differ; with equal ones it does."""
     noise, clip, delta = 3.749, 0.161, 1e-5
-    made = Merges(noise, clip, 20, 0.05, "fixed", 1, 1, "server", False)
+    made = MergeEvents(noise, clip, 20, 0.05, "fixed", 1, 1, "server", False)
     said = made.against(delta)["shared"]
     assert true_delta(said, noise, clip, clip, 0.05) <= delta
     assert true_delta(said, noise, clip, 1.0, 0.05) > 50 * delta  # what the bug would have stated

@@ -18,8 +18,8 @@ from coterie.planning.schedule import Participation
 from coterie.privacy.accountant import epsilon_of
 from coterie.privacy.events import Event
 from coterie.privacy.ledger.ledger import read_ledger
-from coterie.privacy.merges import Merges
-from coterie.privacy.statement.statement import EXAMPLES_APART, HIDDEN, METERED, SEES_ALL, checksum, text_of
+from coterie.privacy.merges import MergeEvents
+from coterie.privacy.statement.build import EXAMPLES_APART, HIDDEN, METERED, SEES_ALL, checksum, text_of
 from coterie.privacy.statement.verify import verify
 from coterie.report.statement_page import page
 from tests.helpers import call, experiment
@@ -212,7 +212,7 @@ def test_statements_carry_the_ledger_and_are_found_in_it(classes, tmp_path, caps
 @pytest.mark.parametrize("noise_by", ["server", "silos"])
 def test_in_a_metered_run_an_outsider_is_taken_to_know_what_other_silos_know(noise_by):
     """Seeded draws are public, and silos that leave take their noise with them."""
-    seen = Merges(2.0, 1.0, 40, 0.05, "fixed", 20, 7, noise_by, False)
+    seen = MergeEvents(2.0, 1.0, 40, 0.05, "fixed", 20, 7, noise_by, False)
     assert seen.against(1e-2)["shared"] < seen.against(1e-2)["silos"]
     found = replace(seen, metered=True)
     assert found.releases()["shared"] == found.releases()["silos"] == (Event("gaussian", 2.0, 1.0, 7),)

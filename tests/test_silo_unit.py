@@ -23,8 +23,8 @@ from coterie.planning.training import Training
 from coterie.privacy.accountant import epsilon, epsilon_of
 from coterie.privacy.budget import Privacy
 from coterie.privacy.events import Event
-from coterie.privacy.merges import Merges
-from coterie.privacy.statement.statement import text_of
+from coterie.privacy.merges import MergeEvents
+from coterie.privacy.statement.build import text_of
 from coterie.privacy.statement.verify import verify
 from coterie.protocol.roster import Merge, Roster
 from coterie.protocol.streams import SeededStreams
@@ -204,7 +204,7 @@ def test_what_a_budget_pays_for(classes, how, noise_by, expected):
 def merges(**facts):
     given = {"noise": 2.0, "clip": 1.0, "silos": 10, "rate": 0.3, "sampler": "poisson", "merges": 20,
              "came": 7, "noise_by": "server", "raw_personal": True}  # fmt: skip
-    return Merges(**given | facts)
+    return MergeEvents(**given | facts)
 
 
 def test_against_whom():
@@ -283,7 +283,7 @@ def test_without_privacy_and_without_uploads(federation):
     ],
 )
 def test_forged_statements_are_found(federation, place, value):
-    from coterie.privacy.statement.statement import checksum
+    from coterie.privacy.statement.build import checksum
 
     forged = json.loads(json.dumps(statement_for(federation)))
     at = forged

@@ -15,9 +15,9 @@ from coterie.planning.schedule import Participation
 from coterie.planning.uniform_noise import affordable, until_spent
 from coterie.privacy.accountant import epsilon
 from coterie.privacy.events import Event
-from coterie.privacy.ledger.claim import RunPlan
+from coterie.privacy.ledger.claim import Claim
 from coterie.privacy.published.formulas import pfa_noise
-from coterie.protocol.doors import Work
+from coterie.protocol.doors import DESCEND, Work
 from tests.helpers import experiment, reference_vectors, refused, vectors
 
 BUDGETS = {"each": [2.0, 3.0, 4.0]}
@@ -71,7 +71,7 @@ def test_one_noise_needs_rounds_that_are_alike(federation, method):
 
 def test_one_noise_needs_finite_budgets():
     with refused("finite budgets"):
-        until_spent([("descend",)], [Work(10, 5, 2)], [float("inf")], [1e-3], None)
+        until_spent([(DESCEND,)], [Work(10, 5, 2)], [float("inf")], [1e-3], None)
 
 
 def test_the_closed_form_adds_more_noise_and_the_certified_epsilon_says_so(federation):
@@ -136,8 +136,8 @@ def test_lam_auto_is_the_automatic_method():
 
 def test_events_of_rounds_are_those_of_their_stages():
     a, b = Event("gaussian", 1.0, 0.5, 3), Event("selection", 2.0)
-    whole = RunPlan("x", "example", 1e-5, 1.0, ((2, (a, b)), (3, (a,))))
+    whole = Claim("x", "example", 1e-5, 1.0, ((2, (a, b)), (3, (a,))))
     assert whole.rounds == 5
     counts = {(e.mechanism, e.count) for e in whole.events(1, 4)}
     assert counts == {("gaussian", 3), ("selection", 1), ("gaussian", 6)}
-    assert RunPlan.from_json(json.loads(json.dumps(whole.to_json()))) == whole
+    assert Claim.from_json(json.loads(json.dumps(whole.to_json()))) == whole

@@ -14,8 +14,15 @@ from coterie.cli.statement import verify_statement
 from coterie.errors import Problem
 from coterie.privacy.accountant import epsilon_of
 from coterie.privacy.events import Event
+from coterie.privacy.statement.build import (
+    OpenedDoor,
+    best_trial,
+    build_statement,
+    checksum,
+    statement_cache,
+    text_of,
+)
 from coterie.privacy.statement.schema import check_shape
-from coterie.privacy.statement.statement import Door, best_trial, checksum, kept_numbers, statement, text_of
 from coterie.privacy.statement.verify import verify
 from coterie.privacy.tuning import COVERED
 from coterie.report.statement_page import page
@@ -26,8 +33,8 @@ EVENTS = (Event("gaussian", 0.6, 0.01, 500),)
 
 
 def make(events=EVENTS, seen=ALL, budget=6.0, **more):
-    door = Door("descend", 5, 100, "poisson", 0.01, 8.0, 1.0)
-    return statement(
+    door = OpenedDoor("descend", 5, 100, "poisson", 0.01, 8.0, 1.0)
+    return build_statement(
         silo="north", method="mr-mtl", settings={"lam": 0.5}, size=800, doors=[door], events=events,
         seen=seen, budget=budget, delta=1e-5, not_covered=["features were standardized"], **more,
     )  # fmt: skip
@@ -264,22 +271,22 @@ def test_ledgers_made_beforehand_have_the_budget_that_was_given(tmp_path, monkey
 
 def test_numbers_are_kept_and_a_forged_store_is_found(monkeypatch, tmp_path):
     monkeypatch.setenv("COTERIE_CACHE", str(tmp_path))
-    kept = kept_numbers()
-    first = make(kept=kept)
-    kept.save()
-    assert make(kept=kept_numbers()) == first == make()
-    forged = kept_numbers()
+    cache = statement_cache()
+    first = make(cache=cache)
+    cache.save()
+    assert make(cache=statement_cache()) == first == make()
+    forged = statement_cache()
     (question,) = forged.entries
     forged.put(question, {**forged.get(question), "epsilon": 0.5})
     with pytest.raises(Problem, match=r"guarantee\.epsilon"):
-        verify(text_of(make(kept=forged)))
+        verify(text_of(make(cache=forged)))
 
 
 def test_a_statement_without_privacy_is_kept_too(monkeypatch, tmp_path):
     monkeypatch.setenv("COTERIE_CACHE", str(tmp_path))
     bare = {"events": (Event("gaussian", 0.0, 0.01, 500),), "budget": math.inf}
-    kept = kept_numbers()
-    assert make(**bare, kept=kept) == make(**bare, kept=kept) == make(**bare)
+    cache = statement_cache()
+    assert make(**bare, cache=cache) == make(**bare, cache=cache) == make(**bare)
 
 
 def test_the_schema_is_what_statements_are_checked_against(monkeypatch, capsys):

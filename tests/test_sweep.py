@@ -30,7 +30,7 @@ from coterie.privacy.accountant import epsilon_of
 from coterie.privacy.calibration import Target, noise_for
 from coterie.privacy.events import Event
 from coterie.privacy.ledger.verify import check_ledger
-from coterie.privacy.statement.statement import checksum, text_of
+from coterie.privacy.statement.build import checksum, text_of
 from coterie.privacy.statement.verify import verify
 from coterie.privacy.trials import Trials, chance_above
 from coterie.privacy.tuning import chosen_epsilon, noise_for_tuning, server_epsilon

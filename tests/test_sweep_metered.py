@@ -12,7 +12,7 @@ from coterie.guard import checkpoint
 from coterie.guard.meter import EntropyStreams, make_meter, open_ledgers
 from coterie.guard.session import Keeper
 from coterie.privacy.ledger.filters import charge
-from coterie.privacy.statement.statement import text_of
+from coterie.privacy.statement.build import text_of
 from coterie.privacy.statement.verify import verify
 from tests.helpers import call
 from tests.test_sweep import file as file

@@ -15,6 +15,7 @@ from coterie.methods import MRMTL, FedAvg, FineTune, Local, Then, Tune
 from coterie.planning.schedule import Participation
 from coterie.planning.training import Training
 from coterie.privacy.budget import Privacy
+from coterie.protocol.doors import DESCEND
 from coterie.testing import check_method
 from tests.helpers import experiment, reference_vectors, refused, task_for, vectors
 from tests.measured import reference_of
@@ -165,7 +166,7 @@ def test_two_targets_are_refused(classes):
     from coterie.protocol.streams import SeededStreams
 
     made = made_of(classes, Local())
-    oracle = CohortOracle(made.cohort(made.plan()), SeededStreams(((0, 0),)), 0, ("descend",), at_home=True)
+    oracle = CohortOracle(made.cohort(made.plan()), SeededStreams(((0, 0),)), 0, (DESCEND,), at_home=True)
     start = made.task.initial(0).reshape(1, 1, -1)
     with pytest.raises(Refused, match="not both"):
         oracle.descend(start, toward=start, imitate=start)

@@ -17,9 +17,9 @@ from .examples import Examples
 from .gradients.clipping import clipped_sums, rows_within
 from .imitation import Teacher, imitating
 from .memory import keep_freed_memory
-from .sampling import Batches, Hand, Rows, deal, end_to_end, lay_out, toss, width_for
-from .sgd import room_for, walk
-from .step import Pace
+from .sampling import Batches, CoinSegment, Rows, coin_segments, end_to_end, lay_out, toss_segment, width_for
+from .sgd import chunking_for, walk
+from .step import StepRule
 
 # How many numbers a pair must draw for a thread to pay.
 WORTH_A_THREAD = 20_000
@@ -112,28 +112,28 @@ def descend(
             pull = target, force
         else:
             teacher = Teacher(imitating(cohort.task), target, force)
-    pace = Pace(cohort.settings.lr.reshape(-1, 1)[here], expected[here], pull)
+    rule = StepRule(cohort.settings.lr.reshape(-1, 1)[here], expected[here], pull)
     names = cohort.examples.names
     dice = [streams.generators(pair // silos, names[pair % silos], round_, call) for pair in here.tolist()]
     if teacher is None and bool(torch.isinf(cohort.settings.clip.reshape(-1)[here]).all()):
-        vectors = _without_clips(cohort, whole[here], active, counts, pace, dice)
+        vectors = _without_clips(cohort, whole[here], active, counts, rule, dice)
     else:
-        vectors = _with_clips(cohort, whole[here], active, counts, pace, dice, teacher)
+        vectors = _with_clips(cohort, whole[here], active, counts, rule, dice, teacher)
     if active.all():
         return vectors.reshape(runs, silos, size)
     return whole.index_copy(0, here, vectors).reshape(runs, silos, size)
 
 
 def _without_clips(
-    cohort: Cohort, vectors: Tensor, active: np.ndarray, counts: np.ndarray, pace: Pace, dice: list[Pair]
+    cohort: Cohort, vectors: Tensor, active: np.ndarray, counts: np.ndarray, rule: StepRule, dice: list[Pair]
 ) -> Tensor:
     """Take steps without privacy of examples, from sums of gradients of whole batches."""
     silo, who = np.flatnonzero(active) % len(cohort.work), active.tobytes()
     expected = np.array([w.expected for w in cohort.work])
-    room = room_for(cohort.task, cohort.memory, expected[silo])
-    batches = (_toss(cohort, dice, who, *block) for block in _blocks(cohort, len(dice), 0))
+    chunking = chunking_for(cohort.task, cohort.memory, expected[silo])
+    batches = (_draw_batches(cohort, dice, who, *block) for block in _blocks(cohort, len(dice), 0))
     drawn = itertools.chain.from_iterable(batches)
-    return walk(cohort.task, cohort.examples, vectors, silo, counts, pace, drawn, room)
+    return walk(cohort.task, cohort.examples, vectors, silo, counts, rule, drawn, chunking)
 
 
 def _with_clips(
@@ -141,7 +141,7 @@ def _with_clips(
     vectors: Tensor,
     active: np.ndarray,
     counts: np.ndarray,
-    pace: Pace,
+    rule: StepRule,
     dice: list[Pair],
     teacher: Teacher | None,
 ) -> Tensor:
@@ -160,17 +160,19 @@ def _with_clips(
         rows = rows.to(cohort.device)
         gradient = clipped_sums(cohort.task, cohort.examples, vectors, rows, clip, chunk, teacher)
         gradient += deviation * drawn.to(vectors.device)
-        moved = pace.moved(vectors, gradient)
+        moved = rule.moved(vectors, gradient)
         vectors = moved if step < fewest else torch.where((steps_left > step).unsqueeze(1), moved, vectors)
     return vectors
 
 
-def _toss(cohort: Cohort, dice: list[Pair], who: bytes, first: int, last: int) -> list[Batches]:
+def _draw_batches(cohort: Cohort, dice: list[Pair], who: bytes, first: int, last: int) -> list[Batches]:
     """Draw the batches of the steps from `first` to `last`."""
-    hands, columns = deal(cohort.work, cohort.runs, first, last, who)
-    tossed = np.empty(hands[-1].end if hands else 0, dtype=bool)
-    hits = np.array([toss(hand, dice[hand.pair][0], tossed) for hand in hands], dtype=np.int64)
-    return end_to_end(tossed, hits, columns, last - first, len(dice))
+    segments, columns = coin_segments(cohort.work, cohort.runs, first, last, who)
+    hits = np.empty(segments[-1].end if segments else 0, dtype=bool)
+    counts = np.array(
+        [toss_segment(segment, dice[segment.pair][0], hits) for segment in segments], dtype=np.int64
+    )
+    return end_to_end(hits, counts, columns, last - first, len(dice))
 
 
 def _draw(
@@ -183,22 +185,22 @@ def _draw(
     last: int,
 ) -> list[tuple[Rows, Tensor]]:
     """Draw the batches and the noise of the steps from `first` to `last`, a pair for each step."""
-    hands, columns = deal(cohort.work, cohort.runs, first, last, who)
-    tossed = np.empty(hands[-1].end if hands else 0, dtype=bool)
+    segments, columns = coin_segments(cohort.work, cohort.runs, first, last, who)
+    hits = np.empty(segments[-1].end if segments else 0, dtype=bool)
     noises = np.zeros((len(noisy), last - first, size), dtype=np.float32)
 
-    def fill(hand: Hand) -> int:
-        sampler, noise = dice[hand.pair]
-        if noisy[hand.pair]:
-            noise.standard_normal(dtype=np.float32, out=noises[hand.pair, : hand.steps])
-        return toss(hand, sampler, tossed)
+    def fill(segment: CoinSegment) -> int:
+        sampler, noise = dice[segment.pair]
+        if noisy[segment.pair]:
+            noise.standard_normal(dtype=np.float32, out=noises[segment.pair, : segment.steps])
+        return toss_segment(segment, sampler, hits)
 
     if size * (last - first) < WORTH_A_THREAD:
-        drawn = [fill(hand) for hand in hands]
+        counts = [fill(segment) for segment in segments]
     else:
         with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-            drawn = list(pool.map(fill, hands))
-    rows = lay_out(tossed, np.array(drawn, dtype=np.int64), columns, last - first, width_for(cohort.work))
+            counts = list(pool.map(fill, segments))
+    rows = lay_out(hits, np.array(counts, dtype=np.int64), columns, last - first, width_for(cohort.work))
     return [(rows[step], torch.from_numpy(noises[:, step])) for step in range(last - first)]
 
 

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from ..errors import Refused
-from ..protocol.oracle import CERTIFIES_NOTHING, DUAL_AT_HOME, FISHER, Oracle, dual_door
+from ..protocol.doors import DESCEND, DESCEND_AT_HOME, FISHER, Door, select_door, solve_dual_door
+from ..protocol.oracle import CERTIFIES_NOTHING, DUAL_AT_HOME, FISHER_IS_RAW, Oracle
 from ..protocol.settings import PerRun, per_run
 from ..protocol.streams import Streams
 from .dp_sgd import Cohort
 from .dp_sgd import descend as cohort_descend
-from .dual.sampled import Asked, solve_apart
+from .dual.sampled import DualRequest, solve_apart
 from .dual.sdca import solve_in_turn
 from .fisher import fisher as cohort_fisher
 from .select import select as cohort_select
@@ -29,12 +30,12 @@ class CohortOracle(Oracle):
     cohort: Cohort
     streams: Streams
     round: int
-    planned: tuple[str, ...]
+    planned: tuple[Door, ...]
     rounds: int = 1
     present: Tensor | None = None
     at_home: bool = False
     steps: Tensor | None = None
-    made: list[str] = field(default_factory=list)
+    made: list[Door] = field(default_factory=list)
 
     def descend(
         self,
@@ -48,7 +49,7 @@ class CohortOracle(Oracle):
         """Train by (DP-)SGD."""
         if home and not self.at_home:
             raise Refused("training without noise at home is not sound under the unit 'example'")
-        self._count("home" if home else "descend")
+        self._count(DESCEND_AT_HOME if home else DESCEND)
         shape = (self.cohort.runs, len(self.cohort.work), start.shape[-1])
         if toward is not None and imitate is not None:
             raise Refused("'descend' takes a target to be pulled toward or one to imitate, not both")
@@ -69,8 +70,8 @@ class CohortOracle(Oracle):
     def fisher(self, vectors: Tensor) -> Tensor:
         """Add up squared gradients."""
         if not self.at_home:
-            raise Refused(FISHER)
-        self._count("fisher")
+            raise Refused(FISHER_IS_RAW)
+        self._count(FISHER)
         shape = (self.cohort.runs, len(self.cohort.work), vectors.shape[-1])
         return cohort_fisher(self.cohort, vectors.expand(shape), self.present)
 
@@ -78,7 +79,7 @@ class CohortOracle(Oracle):
         """Choose by noisy numbers of errors."""
         if self.at_home:
             raise Refused("what a silo chooses is raw under the unit 'silo', where it has no sound release")
-        self._count(f"select {share:g}")
+        self._count(select_door(share))
         return cohort_select(
             self.cohort, candidates, self.streams, self.round, len(self.made) - 1, self.present
         )
@@ -98,10 +99,10 @@ class CohortOracle(Oracle):
             raise Refused(DUAL_AT_HOME)
         if unproven is not None and not bool(self.cohort.settings.clip.isinf().all()):
             raise Refused(CERTIFIES_NOTHING)
-        self._count(dual_door(whole, unproven))
+        self._count(solve_dual_door(whole, unproven is not None))
         shape = (self.cohort.runs, len(self.cohort.work))
         shares = per_run(xi).to(start.device).reshape(-1, 1).expand(shape)
-        asked = Asked(
+        request = DualRequest(
             start.expand(*shape, start.shape[-1]),
             duals,
             stiffness.squeeze(-1).expand(shape),
@@ -111,13 +112,14 @@ class CohortOracle(Oracle):
             None if unproven is None else (unproven[0].expand(*shape, 1), unproven[1].expand(*shape, 1)),
         )
         solve = solve_in_turn if whole or unproven is not None else solve_apart
-        return solve(self.cohort, asked, self.streams, self.round, len(self.made) - 1)
+        return solve(self.cohort, request, self.streams, self.round, len(self.made) - 1)
 
-    def _count(self, door: str) -> None:
+    def _count(self, door: Door) -> None:
         self.made.append(door)
         if tuple(self.made) != self.planned[: len(self.made)]:
+            planned = ", ".join(map(str, self.planned)) or "no call"
             raise Refused(
                 f"round {self.round}: the method asked for '{door}' as call {len(self.made)}, which the plan"
-                f" does not have ({', '.join(self.planned) or 'no call'}): which doors are called may depend"
-                " on public facts and the round only"
+                f" does not have ({planned}): which doors are called may depend on public facts and the round"
+                " only"
             )

@@ -72,17 +72,17 @@ class Batches:
 
 
 def end_to_end(
-    tossed: np.ndarray, drawn: np.ndarray, columns: np.ndarray, steps: int, pairs: int
+    hits: np.ndarray, counts: np.ndarray, columns: np.ndarray, steps: int, pairs: int
 ) -> list[Batches]:
     """Lay out the batches of all pairs end to end, one `Batches` a step."""
-    step, owner, example = by_step(tossed, drawn, columns, steps)
+    step, owner, example = by_step(hits, counts, columns, steps)
     bounds = np.searchsorted(step, np.arange(steps + 1))
     pair = columns[0][owner]
-    found = []
+    per_step = []
     for a, b in zip(bounds[:-1], bounds[1:], strict=True):
         length = np.bincount(pair[a:b], minlength=pairs)
-        found.append(Batches(example[a:b], np.cumsum(length) - length, length))
-    return found
+        per_step.append(Batches(example[a:b], np.cumsum(length) - length, length))
+    return per_step
 
 
 def threshold(rate: float) -> float:
@@ -99,7 +99,7 @@ def coins(generator: np.random.Generator, work: Work, steps: int) -> np.ndarray:
     return generator.random((steps, work.size)) < threshold(work.rate)
 
 
-class Hand(NamedTuple):
+class CoinSegment(NamedTuple):
     """The coins of one (run, silo) pair among the coins of all: `steps * size` of them.
 
     `pair` counts those that take part.
@@ -114,48 +114,50 @@ class Hand(NamedTuple):
     threshold: float
 
 
-def toss(hand: Hand, sampler: np.random.Generator, tossed: np.ndarray) -> int:
-    """Toss the coins of a hand, to their place among the coins of all; give the number of hits."""
-    own = tossed[hand.start : hand.end]
-    np.less(sampler.random(hand.end - hand.start), hand.threshold, out=own)
-    return int(np.count_nonzero(own))
+def toss_segment(segment: CoinSegment, sampler: np.random.Generator, hits: np.ndarray) -> int:
+    """Toss the coins of a segment, to their place among the coins of all; give the number of hits."""
+    coins_of_pair = hits[segment.start : segment.end]
+    np.less(sampler.random(segment.end - segment.start), segment.threshold, out=coins_of_pair)
+    return int(np.count_nonzero(coins_of_pair))
 
 
 @functools.lru_cache(maxsize=256)
-def deal(
+def coin_segments(
     work: tuple[Work, ...], runs: int, first: int, last: int, who: bytes
-) -> tuple[list[Hand], np.ndarray]:
-    """Give the hands that have steps from `first` to `last`; their numbers also as columns.
+) -> tuple[list[CoinSegment], np.ndarray]:
+    """Give the segments that have steps from `first` to `last`; their numbers also as columns.
 
     `who` has a byte for each pair, 0 for one that takes no part.
     """
-    hands, end = [], 0
-    here = [place for place in range(runs * len(work)) if who[place]]
-    for pair, place in enumerate(here):
+    segments, end = [], 0
+    taking_part = [place for place in range(runs * len(work)) if who[place]]
+    for pair, place in enumerate(taking_part):
         silo = place % len(work)
-        own = work[silo]
-        steps = min(own.steps, last) - first
+        silo_work = work[silo]
+        steps = min(silo_work.steps, last) - first
         if steps > 0:
-            start, end = end, end + steps * own.size
-            hands.append(Hand(pair, silo, own.size, steps, start, end, threshold(own.rate)))
-    return hands, np.array([hand[:5] for hand in hands], dtype=np.int64).reshape(-1, 5).T
+            start, end = end, end + steps * silo_work.size
+            segments.append(
+                CoinSegment(pair, silo, silo_work.size, steps, start, end, threshold(silo_work.rate))
+            )
+    return segments, np.array([segment[:5] for segment in segments], dtype=np.int64).reshape(-1, 5).T
 
 
 def by_step(
-    tossed: np.ndarray, drawn: np.ndarray, columns: np.ndarray, steps: int
+    hits: np.ndarray, counts: np.ndarray, columns: np.ndarray, steps: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Give step, hand and example of every hit, by step; those of a hand stay together, in order."""
+    """Give step, segment and example of every hit, by step; those of a segment stay together, in order."""
     _, _, size, _, start = columns
-    owner = np.repeat(np.arange(len(size)), drawn)
-    step, example = np.divmod(np.flatnonzero(tossed) - start[owner], size[owner])
+    owner = np.repeat(np.arange(len(size)), counts)
+    step, example = np.divmod(np.flatnonzero(hits) - start[owner], size[owner])
     short = step.astype(np.int16 if steps < 2**15 else np.int64)  # short numbers are sorted faster
     order = np.argsort(short, kind="stable")
     return step[order], owner[order], example[order]
 
 
-def lay_out(tossed: np.ndarray, drawn: np.ndarray, columns: np.ndarray, steps: int, width: int) -> list[Rows]:
-    """Lay out the batches of all pairs as rows, one `Rows` a step; `drawn` counts the hits of each hand."""
-    step, owner, example = by_step(tossed, drawn, columns, steps)
+def lay_out(hits: np.ndarray, counts: np.ndarray, columns: np.ndarray, steps: int, width: int) -> list[Rows]:
+    """Lay out the batches of all pairs as rows, one `Rows` per step; `counts` are the hits per segment."""
+    step, owner, example = by_step(hits, counts, columns, steps)
     pair, silo = columns[:2]
     rows, first = rows_of(step * len(pair) + owner, pair[owner], silo[owner], example, width)
     bounds = np.searchsorted(step[first], np.arange(steps + 1))

@@ -20,33 +20,33 @@ from .examples import Examples
 from .gradients.choose import stages, summer
 from .gradients.clipping import allocated, zeros_of
 from .sampling import WIDE, Batches
-from .step import Pace
+from .step import StepRule
 
 # Bytes of all tensors that a part makes; more, and they no longer stay near the processor.
 NEAR = 2**26
 
 
 @dataclass(frozen=True)
-class Room:
+class Chunking:
     """How much is worked on at once: bytes of a part, of which each row and each example take some."""
 
-    part: int
-    row: int
-    example: int
+    part_bytes: int
+    pair_bytes: int
+    example_bytes: int
     cores: int
 
     def cut(self, length: np.ndarray, pairs: np.ndarray) -> list[np.ndarray]:
         """Cut pairs into parts, the longest batches first; those with nothing to do are one part."""
         order = pairs[np.argsort(-length[pairs], kind="stable")]
         busy = int(np.count_nonzero(length[order]))
-        share = float(self.part)
+        share = float(self.part_bytes)
         if self.cores > 1:  # as many parts for every core
-            cost = self.row * busy + self.example * int(length[order].sum())
-            turns = max(1, -(-cost // (self.part * self.cores)))
-            share = min(share, cost / (turns * self.cores) + self.row)
+            cost = self.pair_bytes * busy + self.example_bytes * int(length[order].sum())
+            turns = max(1, -(-cost // (self.part_bytes * self.cores)))
+            share = min(share, cost / (turns * self.cores) + self.pair_bytes)
         parts, first = [order[busy:]] if busy < len(order) else [], 0
         while first < busy:
-            each = self.row + self.example * int(length[order[first]])
+            each = self.pair_bytes + self.example_bytes * int(length[order[first]])
             last = min(busy, first + max(1, int(share // each)))
             parts.append(order[first:last])
             first = last
@@ -55,17 +55,17 @@ class Room:
     @property
     def widest(self) -> int:
         """How many examples of one pair are taken at once."""
-        return max(1, (self.part - self.row) // self.example)
+        return max(1, (self.part_bytes - self.pair_bytes) // self.example_bytes)
 
 
-def room_for(task: Task, memory: int, expected: np.ndarray) -> Room:
+def chunking_for(task: Task, memory: int, expected: np.ndarray) -> Chunking:
     """Choose how much is worked on at once; a core each pays only where there is much to do and to share."""
     row, example = bytes_of_sums(task)
     cores = max(1, min(torch.get_num_threads(), memory // (row + example)))
     much = row * len(expected) + example * float(expected.sum()) > NEAR
     if task.device.type != "cpu" or cores == 1 or len(expected) < 2 * cores or not much:
-        return Room(memory, row, example, 1)
-    return Room(min(NEAR, memory // cores), row, example, cores)
+        return Chunking(memory, row, example, 1)
+    return Chunking(min(NEAR, memory // cores), row, example, cores)
 
 
 @functools.lru_cache(maxsize=32)
@@ -91,9 +91,9 @@ def walk(
     vectors: Tensor,
     silo: np.ndarray,
     steps: np.ndarray,
-    pace: Pace,
+    rule: StepRule,
     batches: Iterable[Batches],
-    room: Room,
+    chunking: Chunking,
 ) -> Tensor:
     """Take the steps of all pairs, writing over their `vectors` `[pairs, P]`; pair k is of silo `silo[k]`.
 
@@ -103,20 +103,22 @@ def walk(
     if known is not None:
         from .compiled.walk import can_step, walk_compiled
 
-        if can_step(known, examples, vectors, pace):
-            return walk_compiled(known, examples, vectors, silo, steps, pace, batches, room.cores * room.part)
+        if can_step(known, examples, vectors, rule):
+            return walk_compiled(
+                known, examples, vectors, silo, steps, rule, batches, chunking.cores * chunking.part_bytes
+            )
     summer(task)
 
     def advance(given: tuple[Batches, np.ndarray]) -> None:
         drawn, part = given
         here = torch.from_numpy(part).to(vectors.device)
         own = vectors[here]
-        sums = _sums(task, examples, own, silo[part], drawn, part, room.widest)
-        vectors[here] = pace.at(here).moved_by_parts(own, task.layout, sums)
+        sums = _sums(task, examples, own, silo[part], drawn, part, chunking.widest)
+        vectors[here] = rule.at(here).moved_by_parts(own, task.layout, sums)
 
-    with at_once(room.cores) as each:
+    with at_once(chunking.cores) as each:
         for step, drawn in enumerate(batches):
-            parts = room.cut(drawn.length, np.flatnonzero(steps > step))
+            parts = chunking.cut(drawn.length, np.flatnonzero(steps > step))
             for _ in each(advance, [(drawn, part) for part in parts]):
                 pass
     return vectors

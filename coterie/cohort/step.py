@@ -11,7 +11,7 @@ from ..tasks.layout import Layout
 
 
 @dataclass(frozen=True, eq=False)
-class Pace:
+class StepRule:
     """How pairs step, all `[pairs, ...]`: by `lr`, from sums over `expected` examples, with a pull or none.
 
     A pull is a target `[pairs, P]` and a strength.
@@ -21,10 +21,10 @@ class Pace:
     expected: Tensor
     pull: tuple[Tensor, Tensor] | None = None
 
-    def at(self, places: Tensor) -> Pace:
-        """Give the pace of some of the pairs."""
+    def at(self, places: Tensor) -> StepRule:
+        """Give the rule of some of the pairs."""
         pull = None if self.pull is None else (self.pull[0][places], self.pull[1][places])
-        return Pace(self.lr[places], self.expected[places], pull)
+        return StepRule(self.lr[places], self.expected[places], pull)
 
     def moved(self, vectors: Tensor, sums: Tensor) -> Tensor:
         """Take a step against the mean of the gradients and the pull, reading each vector once."""

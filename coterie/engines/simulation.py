@@ -12,6 +12,7 @@ from ..cohort.dp_sgd import Cohort
 from ..cohort.merging import MergingRoster
 from ..cohort.oracle import CohortOracle
 from ..planning.plan import Plan
+from ..protocol.doors import Door
 from ..protocol.method import Method
 from ..protocol.roster import Roster, Steps
 from ..protocol.state import State
@@ -67,7 +68,7 @@ def simulate(
 def _round(
     method: Method,
     cohort: Cohort,
-    calls: tuple[str, ...],
+    calls: tuple[Door, ...],
     rounds: int,
     roster: Roster,
     streams: Streams,

@@ -31,7 +31,7 @@ from ..planning.plan import Plan, absent_remarks, make_plan
 from ..planning.schedule import Schedule, check_dropping, draw_schedule
 from ..planning.silo_plan import Terms, clip_remarks, make_silo_plan, terms_of
 from ..planning.training import Training, check_device
-from ..privacy.budget import PerSilo, Privacy, check_budgets, loose_deltas, spread, sweep
+from ..privacy.budget import PerSilo, Privacy, check_budgets, loose_deltas, per_silo, values_of
 from ..protocol.doors import Work
 from ..protocol.method import Method
 from ..protocol.roster import Roster
@@ -91,10 +91,10 @@ class Experiment:
             name: list(value) if isinstance(value, tuple) else [value] for name, value in own.items()
         }
         axes |= {
-            "lr": sweep(self.training.lr),
-            "epsilon": sweep(self.privacy.epsilon)[: 1 if self.budgets == "none" else None],
-            "clip": sweep(self.privacy.clip),
-            "noise": sweep(0.0 if self.privacy.noise is None else self.privacy.noise),
+            "lr": values_of(self.training.lr),
+            "epsilon": values_of(self.privacy.epsilon)[: 1 if self.budgets == "none" else None],
+            "clip": values_of(self.privacy.clip),
+            "noise": values_of(0.0 if self.privacy.noise is None else self.privacy.noise),
         }
         found = []
         for choice in itertools.product(*axes.values()):
@@ -125,7 +125,7 @@ class Experiment:
 
     def _per_run(self, choose: Callable[[Variant], PerSilo], key: str) -> Tensor:
         seed, names = self.privacy.budget_seed, self.federation.names
-        rows = [spread(key, choose(variant), names, seed) for variant in self.variants]
+        rows = [per_silo(key, choose(variant), names, seed) for variant in self.variants]
         return torch.tensor([rows[v] for _, v in self.keys], dtype=torch.float64)
 
     @cached_property
@@ -218,7 +218,7 @@ class Experiment:
         check_dropping(self.training, self.federation.names, self.work, self.privacy, self.budgets)
         if self.method.linear:
             check_linear(self.task, self.federation, private=not bool(torch.isinf(self.epsilon).all()))
-        clip = [c for v in self.variants for c in spread("privacy.clip", v.clip, self.federation.names)]
+        clip = [c for v in self.variants for c in per_silo("privacy.clip", v.clip, self.federation.names)]
         check_budgets(self.epsilon.flatten().tolist(), self.delta.flatten().tolist(), clip)
         for value in self.lr.flatten().tolist():
             if not 0 < value < 1e38:

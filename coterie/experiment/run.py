@@ -23,7 +23,7 @@ from ..guard.meter import Meter, make_meter
 from ..guard.session import Keeper
 from ..planning.plan import Plan
 from ..privacy.ledger.filters import Spent
-from ..privacy.statement.statement import kept_numbers
+from ..privacy.statement.build import statement_cache
 from .config.schema import Config
 from .estimate import seconds
 from .experiment import Experiment
@@ -146,7 +146,7 @@ class Trained:
 
     def stated(self, meter: Meter | None = None) -> Trained:
         """Return the same with the statements of the first run of each variant."""
-        cache = kept_numbers()
+        cache = statement_cache()
         silos = range(len(self.plan.silos[0]))
         statements = {
             run: self.statements.get(run)

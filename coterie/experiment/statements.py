@@ -9,9 +9,9 @@ from typing import Any
 from ..guard.claims import merges_done, run_plans
 from ..guard.meter import Account, Meter
 from ..planning.plan import Plan
-from ..privacy.cache import Kept
-from ..privacy.statement.statement import Door, merge_door, statement
-from ..protocol.doors import SAMPLED
+from ..privacy.cache import Cache
+from ..privacy.statement.build import OpenedDoor, build_statement, merge_door
+from ..protocol.doors import CHOICE, SAMPLES, Door
 from .experiment import Experiment
 
 
@@ -27,23 +27,23 @@ def statement_of(
     run: int,
     k: int,
     meter: Meter | None = None,
-    kept: Kept | None = None,
+    cache: Cache | None = None,
 ) -> dict[str, Any]:
     """Give the statement of one silo in one run."""
     silo = plan.silos[run][k]
     if silo.merges is not None:
-        return silo_statement(experiment, plan, run, k, meter, kept)
+        return silo_statement(experiment, plan, run, k, meter, cache)
     asked = run_plans(experiment.method.name, plan, k)[run]
     account = Account(
         asked.events(0, asked.rounds), silo.epsilon, silo.delta, silo.budget, ((0, asked.rounds),), None
     )
     if meter is not None:
         account = meter.account(k, run)
-    return statement_for(experiment, plan, run, k, account, asked.seen, kept=kept)
+    return statement_for(experiment, plan, run, k, account, asked.seen, cache=cache)
 
 
 def silo_statement(
-    experiment: Experiment, plan: Plan, run: int, k: int, meter: Meter | None, kept: Kept | None
+    experiment: Experiment, plan: Plan, run: int, k: int, meter: Meter | None, cache: Cache | None
 ) -> dict[str, Any]:
     """Give the statement of a whole silo in one run, from the plan or, if it was metered, from its ledger."""
     silo = plan.silos[run][k]
@@ -53,7 +53,7 @@ def silo_statement(
         _, epsilon, delta, budget, rounds, facts = meter.account(k, run)
         merges = merges_done(plan, run, k, rounds)
     assert merges is not None
-    return statement(
+    return build_statement(
         silo=silo.name,
         method=experiment.method.title,
         settings=experiment.variants[experiment.keys[run][1]].shown,
@@ -66,7 +66,7 @@ def silo_statement(
         not_covered=experiment.not_covered(run, k),
         charged=epsilon,
         ledger=facts,
-        kept=kept,
+        cache=cache,
         merges=merges,
     )
 
@@ -80,7 +80,7 @@ def statement_for(
     seen: tuple[str, ...],
     tuning: dict[str, Any] | None = None,
     scored: bool = False,
-    kept: Kept | None = None,
+    cache: Cache | None = None,
 ) -> dict[str, Any]:
     """Give the statement of one silo from its account; `scored` if it releases scores.
 
@@ -93,9 +93,9 @@ def statement_for(
     tests = len(experiment.federation.silos[k].test_y)
     doors = [
         *opened_doors(plan, run, k, rounds, trials, float(experiment.clip[run, k])),
-        Door("score", scores, 1, "all test examples", 1.0, tests, 1.0),
+        OpenedDoor("score", scores, 1, "all test examples", 1.0, tests, 1.0),
     ]
-    return statement(
+    return build_statement(
         silo=silo.name,
         method=experiment.method.title,
         settings=experiment.variants[experiment.keys[run][1]].shown,
@@ -109,26 +109,26 @@ def statement_for(
         charged=account.epsilon,
         ledger=account.facts,
         tuning=tuning,
-        kept=kept,
+        cache=cache,
     )
 
 
-def opened_doors(plan: Plan, run: int, k: int, rounds: list[int], trials: int, clip: float) -> list[Door]:
+def opened_doors(
+    plan: Plan, run: int, k: int, rounds: list[int], trials: int, clip: float
+) -> list[OpenedDoor]:
     """Give the doors that a silo opened in some rounds, by the dry run; where steps differ, each apart."""
     silo = plan.silos[run][k]
-    counts: Counter[tuple[str, int]] = Counter()
+    counts: Counter[tuple[Door, int]] = Counter()
     for number in rounds:
         if plan.present is None or bool(plan.present[number, run, k]):
             steps = silo.work.steps if plan.steps is None else int(plan.steps[number, run, k])
             for door in plan.counts.calls[number]:
-                counts[
-                    door.split()[0] if door.startswith("select") else door, steps if door in SAMPLED else 1
-                ] += trials
+                counts[door, door.sums_per_call(steps)] += trials
     found = []
     for (door, steps), calls in sorted(counts.items()):
-        if door in SAMPLED:
+        if door.kind == SAMPLES:
             sample = ("poisson", silo.work.rate, silo.work.expected, clip)
         else:
-            sample = ("all examples", 1.0, float(silo.work.size), 1.0 if door == "select" else clip)
-        found.append(Door(door, calls, steps, *sample))
+            sample = ("all examples", 1.0, float(silo.work.size), 1.0 if door.kind == CHOICE else clip)
+        found.append(OpenedDoor(door.name, calls, steps, *sample))
     return found

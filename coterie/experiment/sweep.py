@@ -26,7 +26,7 @@ from ..guard.meter import Meter
 from ..planning.plan import Plan
 from ..privacy.calibration import Target, noise_for
 from ..privacy.events import Event
-from ..privacy.ledger.claim import RunPlan
+from ..privacy.ledger.claim import Claim
 from ..privacy.trials import Trials, draw_trials
 from ..privacy.tuning import noise_for_tuning, server_epsilon
 from ..protocol.state import State
@@ -60,19 +60,19 @@ class Sweep:
         before = ((rounds - 1, events),) if rounds > 1 else ()
         return (*stages[:-1], *before, (1, (*events, more)))
 
-    def best(self, label: str, plan: Plan, k: int) -> RunPlan:
+    def best(self, label: str, plan: Plan, k: int) -> Claim:
         """Give what the chosen trial asks of silo k's data set: held before the number of trials is drawn."""
         found = self._run(f"{label}, the best trial", plan, k, CHOSEN_SEEN)
         return _certified(replace(found, trials=self.trials))
 
-    def asks(self, label: str, plan: Plan, k: int) -> list[RunPlan]:
+    def asks(self, label: str, plan: Plan, k: int) -> list[Claim]:
         """Give what all trials together ask of silo k's data set."""
         one, ran = self._run(f"{label}, {len(self.drawn)} trials", plan, k, TRIALS_SEEN), len(self.drawn)
         every = tuple((rounds, tuple(_times(e, ran) for e in events)) for rounds, events in one.stages)
         return [_certified(replace(one, stages=every))]
 
-    def _run(self, label: str, plan: Plan, k: int, seen: tuple[str, ...]) -> RunPlan:
-        return RunPlan(label, "example", plan.silos[0][k].delta, 0.0, self.stages(plan, k), seen)
+    def _run(self, label: str, plan: Plan, k: int, seen: tuple[str, ...]) -> Claim:
+        return Claim(label, "example", plan.silos[0][k].delta, 0.0, self.stages(plan, k), seen)
 
     def facts(self, plan: Plan, k: int) -> dict[str, Any]:
         """Give what a statement says about tuning."""
@@ -89,7 +89,7 @@ class Sweep:
         }
 
 
-def _certified(plan: RunPlan) -> RunPlan:
+def _certified(plan: Claim) -> Claim:
     return replace(plan, epsilon=plan.certified(0, plan.rounds))
 
 

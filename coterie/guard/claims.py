@@ -20,25 +20,25 @@ from .._threads import in_threads
 from ..planning.plan import Plan, SiloPlan
 from ..privacy.adversaries import seen_by
 from ..privacy.events import Event
-from ..privacy.ledger.claim import RunPlan
-from ..privacy.merges import Merges
-from ..protocol.doors import all_sums
+from ..privacy.ledger.claim import Claim
+from ..privacy.merges import MergeEvents
+from ..protocol.doors import Calls, Door, Noise, released
 from .secret_streams import EntropyStreams
 
 
-def silo_run_plans(label: str, plan: Plan, k: int) -> list[RunPlan]:
+def silo_run_plans(label: str, plan: Plan, k: int) -> list[Claim]:
     """Give what each run of a training asks of silo k: what the best informed see of whom it is protected."""
     return [_run_plan(label, plan, run, k, row[k]) for run, row in enumerate(plan.silos)]
 
 
-def _run_plan(label: str, plan: Plan, run: int, k: int, silo: SiloPlan) -> RunPlan:
+def _run_plan(label: str, plan: Plan, run: int, k: int, silo: SiloPlan) -> Claim:
     seen = _merges(silo).releases()
     each = tuple(replace(event, count=1) for event in _merges(silo).strongest())
     flags = itertools.groupby(comes(plan, run, k))
     stages = tuple((len(list(same)), each if here else ()) for here, same in flags)
     bare = tuple(name for name, events in seen.items() if events is None)
     protected = tuple(name for name in seen if name not in bare) if each else ()
-    return RunPlan(label, "silo", silo.delta, silo.epsilon, stages, protected, None, bare)
+    return Claim(label, "silo", silo.delta, silo.epsilon, stages, protected, None, bare)
 
 
 def comes(plan: Plan, run: int, k: int) -> list[bool]:
@@ -64,7 +64,7 @@ def secret_draw(plan: Plan, streams: EntropyStreams) -> Callable[[int], Tensor] 
     return draw
 
 
-def merges_done(plan: Plan, run: int, k: int, spans: Sequence[tuple[int, int]]) -> Merges:
+def merges_done(plan: Plan, run: int, k: int, spans: Sequence[tuple[int, int]]) -> MergeEvents:
     """Give what was merged of silo k in the rounds that it reserved, those repeated twice."""
     rounds = [number for first, last in spans for number in range(first, last)]
     came = comes(plan, run, k)
@@ -73,12 +73,12 @@ def merges_done(plan: Plan, run: int, k: int, spans: Sequence[tuple[int, int]]) 
     return replace(_merges(plan.silos[run][k]), merges=made, came=own, metered=True)
 
 
-def _merges(silo: SiloPlan) -> Merges:
+def _merges(silo: SiloPlan) -> MergeEvents:
     assert silo.merges is not None
     return silo.merges
 
 
-def run_plans(label: str, plan: Plan, k: int) -> list[RunPlan]:
+def run_plans(label: str, plan: Plan, k: int) -> list[Claim]:
     """Give what each run of a training asks of silo k's data set."""
     if plan.merge is not None:
         return silo_run_plans(label, plan, k)
@@ -92,27 +92,21 @@ def run_plans(label: str, plan: Plan, k: int) -> list[RunPlan]:
             for rounds, doors, made in _doors(plan.counts.calls, here, steps)
         )
         seen = seen_by(silo.bytes_up > 0) if any(events for _, events in stages) else ()
-        found.append(RunPlan(label, "example", silo.delta, silo.epsilon, stages, seen))
+        found.append(Claim(label, "example", silo.delta, silo.epsilon, stages, seen))
     return found
 
 
-def _events(silo: SiloPlan, doors: tuple[str, ...], steps: int | None) -> tuple[Event, ...]:
-    """Give what a silo releases in a round in which these doors are opened and so many steps taken."""
+def _events(silo: SiloPlan, doors: tuple[Door, ...], steps: int | None) -> tuple[Event, ...]:
+    """Return what a silo releases in a round in which it opens these doors, each for `steps` steps."""
     each = silo.work.steps if steps is None else steps
-    rate, sums = all_sums([(door, 1, each) for door in doors], silo.work)
-    choices = sum(door.startswith("select") for door in doors)
-    made = []
-    if sums:
-        made.append(Event("gaussian", silo.noise, rate, sums))
-    if choices:
-        made.append(Event("selection", silo.choice_noise, 1.0, choices))
-    return tuple(made)
+    used = [Calls(door, 1, each) for door in doors]
+    return released(used, silo.work, Noise(silo.noise, silo.choice_noise))
 
 
 @functools.lru_cache(maxsize=4096)
 def _doors(
-    calls: tuple[tuple[str, ...], ...], here: tuple[bool, ...] | None, steps: tuple[int, ...] | None
-) -> tuple[tuple[int, tuple[str, ...], int | None], ...]:
+    calls: tuple[tuple[Door, ...], ...], here: tuple[bool, ...] | None, steps: tuple[int, ...] | None
+) -> tuple[tuple[int, tuple[Door, ...], int | None], ...]:
     """Give (rounds, doors of each, steps of a door) of a plan in order; no door where a silo is away."""
     doors = calls if here is None else tuple(d if flag else () for d, flag in zip(calls, here, strict=True))
     each = (
@@ -124,10 +118,10 @@ def _doors(
     return tuple((len(list(same)), made, count) for (made, count), same in stages)
 
 
-def certify(plans: Iterable[RunPlan]) -> None:
+def certify(plans: Iterable[Claim]) -> None:
     """Find the epsilons of all different plans, before several ledgers ask for the same at a time."""
 
-    def one(plan: RunPlan) -> None:
+    def one(plan: Claim) -> None:
         for unit in plan.units:
             plan.certified(0, plan.rounds, unit=unit)
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..planning.plan import Plan
-from ..privacy.ledger.claim import RunPlan
+from ..privacy.ledger.claim import Claim
 from ..privacy.ledger.filters import Spent
 from ..protocol.state import State
 from .checkpoint import Checkpoint, History, digest_of, load, save
@@ -41,7 +41,7 @@ class Keeper:
     key: str = ""
     meter: Meter | None = None
     every: int | None = None
-    asks: Callable[[str, Plan, int], list[RunPlan]] = run_plans
+    asks: Callable[[str, Plan, int], list[Claim]] = run_plans
     partial: bool = False
     stopping: after_the_round | None = None
     pace: float | None = None

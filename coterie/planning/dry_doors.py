@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from ..errors import Refused
-from ..protocol.oracle import DUAL_AT_HOME, FISHER, Oracle, dual_door
+from ..protocol.doors import DESCEND, DESCEND_AT_HOME, FISHER, Door, select_door, solve_dual_door
+from ..protocol.oracle import DUAL_AT_HOME, FISHER_IS_RAW, Oracle
 from ..protocol.roster import AS_SENT, Roster, Steps
 from ..protocol.settings import PerRun
 from .taint import Sealed, check_known, is_raw, label, seal
@@ -69,7 +70,7 @@ class CountingOracle(Oracle):
         self.unit = unit
         self.scale = scale
         self.device = device
-        self.made: list[str] = []
+        self.made: list[Door] = []
 
     def _random(self, shape: tuple[int, ...]) -> Tensor:
         return _random(shape, self.scale, self.round, len(self.made), self.device)
@@ -89,7 +90,7 @@ class CountingOracle(Oracle):
         for what, value in given.items():
             if self.unit == "example" and is_raw(value):
                 raise Refused(f"the {what} of 'descend' is raw: under the unit 'example' it must be released")
-        self.made.append("home" if home else "descend")
+        self.made.append(DESCEND_AT_HOME if home else DESCEND)
         shape = (1, self.silos, start.shape[-1])
         moved = self.nudge(start.expand(shape) + self._random(shape))
         inherited = any(map(is_raw, given.values()))
@@ -98,8 +99,8 @@ class CountingOracle(Oracle):
     def fisher(self, vectors: Tensor) -> Tensor:
         """Count a look at squared gradients."""
         check_known(vectors)
-        refuse(self.unit == "example", FISHER)
-        self.made.append("fisher")
+        refuse(self.unit == "example", FISHER_IS_RAW)
+        self.made.append(FISHER)
         shape = (1, self.silos, vectors.shape[-1])
         return label(self.nudge(self._random(shape).square()), raw=True)
 
@@ -110,7 +111,7 @@ class CountingOracle(Oracle):
             raise Refused("what a silo chooses is raw under the unit 'silo', where it has no sound release")
         if is_raw(candidates):
             raise Refused("the candidates of 'select' are raw: they must be released")
-        self.made.append(f"select {share:g}")
+        self.made.append(select_door(share))
         drawn = self._random((1, self.silos)).abs() * 1e4
         return label(drawn.long() % candidates.shape[1], raw=False)
 
@@ -138,7 +139,7 @@ class CountingOracle(Oracle):
             raise Refused(
                 "duals that moved one after the other have seen all examples: go on with whole=True"
             )
-        self.made.append(dual_door(whole, unproven))
+        self.made.append(solve_dual_door(whole, unproven is not None))
         shape = (1, self.silos, start.shape[-1])
         sums = start.expand(shape).tanh() + self._random(shape)
         moved = torch.zeros(1, self.silos, 1, 1, device=self.device)

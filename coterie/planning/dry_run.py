@@ -13,6 +13,7 @@ from torch import Tensor
 
 from .._threads import one_thread
 from ..errors import Refused
+from ..protocol.doors import Door
 from ..protocol.messages import bytes_of
 from ..protocol.method import Method
 from ..protocol.roster import Roster
@@ -36,7 +37,7 @@ class Counts:
     asked for. `more` has the bytes, up and down, of further runs in which others take part.
     """
 
-    calls: tuple[tuple[str, ...], ...]
+    calls: tuple[tuple[Door, ...], ...]
     bytes_up: tuple[int, ...]
     bytes_down: tuple[int, ...]
     merged: tuple[bool, ...] = ()

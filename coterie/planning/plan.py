@@ -14,9 +14,9 @@ from ..errors import Problem, Refused
 from ..privacy.accountant import epsilon, epsilon_of
 from ..privacy.calibration import Calibrated, Target, calibrate
 from ..privacy.events import Event
-from ..privacy.merges import Merges
+from ..privacy.merges import MergeEvents
 from ..privacy.published.formulas import pfa_noise
-from ..protocol.doors import DUAL_UNPROVEN, DUAL_WHOLE, Work, all_sums
+from ..protocol.doors import CHOICE, WHOLE, Calls, Door, Noise, Work, released
 from ..protocol.method import Method
 from ..protocol.oracle import CERTIFIES_NOTHING
 from ..protocol.roster import Merge, Roster
@@ -49,7 +49,7 @@ class SiloPlan:
     rounds: int = 0
     selections: int = 0
     choice_noise: float = 0.0
-    merges: Merges | None = None
+    merges: MergeEvents | None = None
     whole: bool = False
 
     @property
@@ -245,25 +245,23 @@ def _silo_plans(
     made = []
     kinds = _kinds(counts.calls)
     for k, own in enumerate(work):
-        released = who.released(kinds, k, own.steps)
-        planned = who.planned_for(kinds, k, own.steps)
-        rate, most = all_sums(planned, own)
-        _, steps = all_sums(released, own)
-        asked, choices = _choices(planned), _choices(released)
+        used, planned = who.released(kinds, k, own.steps), who.planned_for(kinds, k, own.steps)
+        rate, most, asked = _counted(planned, own)
+        _, steps, choices = _counted(used, own)
         budget, own_delta = float(roster.epsilon[run, k]), float(delta[k])
-        if math.isfinite(budget) and any(door == DUAL_UNPROVEN for door, _, _ in planned):
+        if math.isfinite(budget) and any(not door.proven for door, _, _ in planned):
             raise Refused(CERTIFIES_NOTHING)
         beside: tuple[Event, ...] = ()
         noise = 0.0
         if asked and math.isfinite(budget):
-            share = next(share_of(door) for door, _, _ in planned if door.startswith("select"))
+            share = next(door.share for door, _, _ in planned if door.kind == CHOICE)
             noise = choice_noise(budget * share, own_delta, asked)
             beside = (Event("selection", noise, 1.0, asked),)
         target = Target(budget, own_delta, rate, most, beside)
         plan = SiloPlan(
             roster.names[k], own, budget, own_delta, steps, 0.0, 0.0, counts.bytes_up[k],
             counts.bytes_down[k], who.rounds(k, len(counts.calls)), choices, noise,
-            whole=any(door in (DUAL_WHOLE, DUAL_UNPROVEN) for door, _, _ in planned),
+            whole=any(door.kind == WHOLE for door, _, _ in planned),
         )  # fmt: skip
         chosen = tuple(replace(event, count=choices) for event in beside if choices)
         made.append((plan, _Ask(target, rate, chosen, (most, asked) != (steps, choices))))
@@ -283,21 +281,23 @@ def _spend(plan: SiloPlan, ask: _Ask, found: dict[Target, Calibrated]) -> SiloPl
     return replace(plan, noise=noise, epsilon=epsilon_of((*sums, *ask.beside), plan.delta))
 
 
-def _kinds(calls: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], np.ndarray]:
+def _kinds(calls: Sequence[tuple[Door, ...]]) -> dict[tuple[Door, ...], np.ndarray]:
     """Give the rounds in which the same doors are opened, by these doors."""
-    found: dict[tuple[str, ...], list[int]] = {}
+    found: dict[tuple[Door, ...], list[int]] = {}
     for number, doors in enumerate(calls):
         found.setdefault(doors, []).append(number)
     return {doors: np.array(rounds) for doors, rounds in found.items()}
 
 
-def _choices(calls: Sequence[tuple[str, int, int]]) -> int:
-    return sum(count for door, count, _ in calls if door.startswith("select"))
-
-
-def share_of(door: str) -> float:
-    """Read the share of a budget that a choice may take from the name of its door."""
-    return float(door.removeprefix("select "))
+def _counted(used: Sequence[Calls], work: Work) -> tuple[float, int, int]:
+    """Return the rate and number of noisy sums, and the number of private choices, that doors release."""
+    rate, sums, choices = work.rate, 0, 0
+    for event in released(used, work, Noise()):
+        if event.mechanism == "selection":
+            choices = event.count
+        else:
+            rate, sums = event.rate, event.count
+    return rate, sums, choices
 
 
 def choice_noise(epsilon: float, delta: float, count: int) -> float:

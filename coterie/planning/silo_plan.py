@@ -17,7 +17,7 @@ from torch import Tensor
 from ..errors import Problem, Refused
 from ..privacy.accountant import epsilon_of
 from ..privacy.calibration import Target, calibrate
-from ..privacy.merges import Merges
+from ..privacy.merges import MergeEvents
 from ..privacy.published.formulas import heads_sensitivity
 from ..protocol.doors import Work
 from ..protocol.method import Method
@@ -99,11 +99,11 @@ def make_silo_plan(
         raise Refused(SUMS_AT_HOME)
     rate, sampler = draw_of(how, len(roster))
 
-    def merges(came: Tensor | None) -> list[list[Merges]]:
+    def merges(came: Tensor | None) -> list[list[MergeEvents]]:
         found = []
         for run, (_, _, clip, _) in enumerate(terms):
             own = counts[run % len(counts)]
-            one = Merges(
+            one = MergeEvents(
                 1.0, clip, len(roster), rate, sampler, sum(own.merged), 0, where, own.raw_personal, quantile,
                 own.mixed,
             )  # fmt: skip
@@ -152,7 +152,7 @@ def make_silo_plan(
     return Plan(counts[0], silos, present, merge, steps)
 
 
-def _check_chance(merges: Merges, terms: Terms) -> None:
+def _check_chance(merges: MergeEvents, terms: Terms) -> None:
     """Refuse a delta that silos' coming at all does not reach, and a noise without a clip."""
     if terms.noise is not None and math.isinf(terms.epsilon[0]):
         raise Problem("budgets: 'none' does not go with a noise that is given")
@@ -194,7 +194,7 @@ def _rounds(present: Tensor | None, run: int, k: int, rounds: int) -> int:
     return rounds if present is None else int(present[:, run, k].sum())
 
 
-def _targets(asked: Sequence[Merges], terms: Terms) -> list[Target]:
+def _targets(asked: Sequence[MergeEvents], terms: Terms) -> list[Target]:
     """Give what each silo's noise must pay for: what is seen of the silo that was to come most often."""
     events = max(asked, key=lambda own: own.came).strongest()
     rate, count = (events[0].rate, events[0].count) if events else (1.0, 0)
@@ -206,7 +206,7 @@ def _silo(
     work: Work,
     counts: Counts,
     k: int,
-    merges: Merges,
+    merges: MergeEvents,
     terms: Terms,
     rounds: int,
 ) -> SiloPlan:

@@ -26,7 +26,7 @@ TIGHT_POINTS = 40_000
 MOST_POINTS = 200_000
 LONGEST = 2_000_000
 LEAST_NOISE = 1e-6
-ROUNDING = 1e-6  # by how much of an epsilon two machines may differ
+MACHINE_TOLERANCE = 1e-6  # by how much of an epsilon two machines may differ
 ELSEWHERE = 0.9  # the share of what is set aside for rounding by which statements of others are judged
 LEANS = (0.5, 0.6, 0.7, 0.8)  # selections that are tried for a lower bound
 
@@ -89,7 +89,7 @@ def least_of(events: tuple[Event, ...], delta: float, adjacency: str = ADJACENCY
 
     Less is set aside for rounding (see `rounding`): a tenth of that is far more than they can differ by.
     """
-    return _upper(events, delta, adjacency, POINTS, ELSEWHERE)[0] * (1 - ROUNDING)
+    return _upper(events, delta, adjacency, POINTS, ELSEWHERE)[0] * (1 - MACHINE_TOLERANCE)
 
 
 def _upper(
@@ -179,7 +179,7 @@ def interval(whole: Sequence[Event], delta: float, adjacency: str, points: int =
     square, widest, count = 0.0, 0.0, 0
     for event in whole:
         noise = event.noise / _reach(adjacency) if event.sampler == "poisson" else event.noise / 2
-        square += gaussian.central_limit_mu(noise, event.rate, event.count) ** 2
+        square += gaussian.estimated_mu(noise, event.rate, event.count) ** 2
         widest = max(widest, 10 / noise + 0.5 / noise**2)
         count += event.count
     mu = math.sqrt(square)

@@ -51,7 +51,7 @@ class Privacy:
 
     def __post_init__(self) -> None:
         self._check_noise()
-        for value in sweep(self.epsilon):
+        for value in values_of(self.epsilon):
             if isinstance(value, str):
                 check_preference(value)
         if self.unit not in UNITS:
@@ -67,7 +67,7 @@ class Privacy:
         if self.noise is not None:
             if self.unit != "silo":
                 raise Problem("privacy.noise: only for unit = 'silo': elsewhere it follows from epsilon")
-            for value in sweep(self.noise):
+            for value in values_of(self.noise):
                 if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e6:
                     raise Problem(f"privacy.noise: expected a number > 0 (and < 1e6), got {value!r}")
         if self.quantile is not None and not (
@@ -88,7 +88,7 @@ class Privacy:
             raise Problem("privacy.sensitivity: 'paper' goes with noise given and noise_by = 'silos'")
 
 
-def sweep(value: Swept) -> list[PerSilo]:
+def values_of(value: Swept) -> list[PerSilo]:
     """Give the values of a setting, one for each run it asks for."""
     if isinstance(value, Sequence) and not isinstance(value, str):
         if not value:
@@ -97,10 +97,10 @@ def sweep(value: Swept) -> list[PerSilo]:
     return [value]
 
 
-def spread(key: str, value: PerSilo, names: Sequence[str], seed: int = 0) -> list[float]:
+def per_silo(key: str, value: PerSilo, names: Sequence[str], seed: int = 0) -> list[float]:
     """Give each silo its number; `seed` is for a value that is the name of a preference.
 
-    >>> spread("epsilon", {"each": [1, 2]}, ["a", "b", "c"])
+    >>> per_silo("epsilon", {"each": [1, 2]}, ["a", "b", "c"])
     [1.0, 2.0, 1.0]
     """
     if isinstance(value, str):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 
-class Kept:
+class Cache:
     """A file of numbers by their questions."""
 
     def __init__(self, name: str, stamp: str) -> None:

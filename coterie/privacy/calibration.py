@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import Problem
 from .accountant import ADJACENCY, epsilon, epsilon_of
-from .cache import Kept
+from .cache import Cache
 from .events import Event, check_delta, grouped
 from .gaussian import estimate_noise
 
@@ -119,7 +119,7 @@ def calibrate(
     Results are kept on disk (see `kept`).
     """
     wanted = sorted(set(targets))
-    cache = Kept("calibration", f"{ADJACENCY}/poisson/pld/4")
+    cache = Cache("calibration", f"{ADJACENCY}/poisson/pld/4")
     found: dict[Target, Calibrated] = {}
     ratio = 1.0
     for done, target in enumerate(wanted):

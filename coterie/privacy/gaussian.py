@@ -28,7 +28,7 @@ def epsilon_of(mu: float, delta: float) -> float:
     return float(brentq(lambda e: delta_of(mu, e) - delta, 0.0, high, xtol=1e-12 * high, rtol=1e-10))
 
 
-def central_limit_mu(noise: float, rate: float, steps: int) -> float:
+def estimated_mu(noise: float, rate: float, steps: int) -> float:
     """Give the mu that Poisson-sampled Gaussian steps tend to: p sqrt(T (e^(1/z^2) - 1))."""
     unsampled = math.sqrt(steps) / noise
     exponent = 1 / noise**2
@@ -41,7 +41,7 @@ def estimate_noise(epsilon: float, delta: float, rate: float, steps: int) -> flo
     """Give the multiplier at which the central limit reports epsilon."""
 
     def excess(log_noise: float) -> float:
-        mu = central_limit_mu(math.exp(log_noise), rate, steps)
+        mu = estimated_mu(math.exp(log_noise), rate, steps)
         return math.log(max(epsilon_of(mu, delta), 1e-300)) - math.log(epsilon)
 
     low, high = math.log(1e-2), math.log(1e7)

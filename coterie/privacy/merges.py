@@ -27,7 +27,7 @@ PLACES = ("server", "silos")
 
 
 @dataclass(frozen=True)
-class Merges:
+class MergeEvents:
     """What is merged of one silo in one run: `merges` merges, to which it `came` so often.
 
     `noise` is a multiplier of the clip: of the noise on the sum (`noise_by` server) or on an upload (silos).

@@ -10,10 +10,9 @@ from abc import ABC, abstractmethod
 
 from torch import Tensor
 
-from .doors import DUAL, DUAL_UNPROVEN, DUAL_WHOLE
 from .settings import PerRun
 
-FISHER = "what 'fisher' gives is raw: under the unit 'example' it has no sound release"
+FISHER_IS_RAW = "what 'fisher' gives is raw: under the unit 'example' it has no sound release"
 DUAL_AT_HOME = "dual coordinates are noised in the silos: under the unit 'silo' they have no sound release"
 
 
@@ -21,11 +20,6 @@ CERTIFIES_NOTHING = (
     "the noise of the paper on dual coordinates certifies nothing: only for silos without a budget"
     " (budgets = 'none', or epsilon inf)"
 )
-
-
-def dual_door(whole: bool, unproven: object) -> str:
-    """Name the door of a move of duals."""
-    return DUAL_UNPROVEN if unproven is not None else DUAL_WHOLE if whole else DUAL
 
 
 class Oracle(ABC):

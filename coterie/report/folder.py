@@ -16,7 +16,7 @@ from ..experiment.files import write, write_json, write_text
 from ..experiment.result import Result, RunRecord, SiloRecord, file_names, save_vector
 from ..experiment.run import Study, Trained
 from ..planning.plan import Plan
-from ..privacy.statement.statement import text_of
+from ..privacy.statement.build import text_of
 from .statement_page import page
 
 

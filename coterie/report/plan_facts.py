@@ -7,6 +7,7 @@ from typing import Any
 from ..experiment.experiment import Experiment
 from ..experiment.run import StudyPlan
 from ..planning.plan import Plan, SiloPlan
+from ..protocol.doors import Door
 from .privacy_lines import adversaries_of, published_facts
 
 
@@ -29,7 +30,7 @@ def _experiment_facts(experiment: Experiment, plan: Plan, took: float) -> dict[s
     return {"method": experiment.method.name, "seconds": took, "variants": variants}
 
 
-def _silo_facts(silo: SiloPlan, settings: dict[str, Any], doors: tuple[str, ...]) -> dict[str, Any]:
+def _silo_facts(silo: SiloPlan, settings: dict[str, Any], doors: tuple[Door, ...]) -> dict[str, Any]:
     published, warnings = published_facts(silo, settings, doors)
     return {
         "examples": silo.work.size,

@@ -14,6 +14,7 @@ from ..privacy.events import Event
 from ..privacy.published.dual import published_dual
 from ..privacy.published.formulas import published_for, warning
 from ..privacy.published.merges import merge_warnings, published_for_merges
+from ..protocol.doors import Door
 
 
 def adversaries_of(silo: SiloPlan) -> dict[str, float | None]:
@@ -50,7 +51,7 @@ def against_whom(made: Sequence[Experiment], plans: Sequence[Plan]) -> list[str]
 
 
 def published_facts(
-    silo: SiloPlan, settings: dict[str, Any], doors: tuple[str, ...]
+    silo: SiloPlan, settings: dict[str, Any], doors: tuple[Door, ...]
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Give what papers report for a silo's steps, and warnings where that is less than is true."""
     if not silo.steps or not silo.noise:
@@ -62,7 +63,7 @@ def published_facts(
         )
     else:
         event = Event("gaussian", silo.noise, silo.rate, silo.steps)
-        used = [(door, silo.rounds, 1 if silo.whole else silo.work.steps) for door in doors]
+        used = [(door.name, silo.rounds, 1 if silo.whole else silo.work.steps) for door in doors]
         found = published_for(silo.noise, silo.rate, silo.steps, silo.delta, quick=True)
         found += published_dual(settings, used, (event,), silo.delta)
         lower = quick_lower((event,), silo.delta)

@@ -6,7 +6,7 @@ from html import escape
 from typing import Any
 
 from ..privacy.accountant import shown
-from ..protocol.doors import DUAL, DUAL_WHOLE
+from ..protocol.doors import SOLVE_DUAL, SOLVE_DUAL_WHOLE
 
 STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; max-width: 46rem; margin: 2rem auto; padding: 0 1rem;
@@ -126,12 +126,12 @@ def _door(door: dict[str, Any], merges: dict[str, Any] | None) -> tuple[str, str
         return "merge", _merge(door, merges)
     if door["door"] == "select":
         return "select", f"{door['calls']} private choices by noisy numbers of errors of all examples"
-    if door["door"] == DUAL_WHOLE and door["clip"] is not None:
+    if door["door"] == SOLVE_DUAL_WHOLE.name and door["clip"] is not None:
         return door["door"], (
             f"{door['calls']} uploads, each clipped to {door['clip']:g} as a whole; one example may change"
             " all of it, so noise is a multiple of twice the clip"
         )
-    what = "part in an upload" if door["door"] == DUAL else "gradient"
+    what = "part in an upload" if door["door"] == SOLVE_DUAL.name else "gradient"
     clip = "not clipped" if door["clip"] is None else f"each example's {what} clipped to {door['clip']:g}"
     return (
         door["door"],

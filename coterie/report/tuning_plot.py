@@ -71,7 +71,7 @@ def draw_tuning(figures: dict[str, TuningFigure], epsilon: float, mean: float, p
         end = min(local_error(made.private.model), fedavg_error(made.private.model))
         axes.axhline(end, color="#e07a5f", ls="--", label="better of Local and FedAvg")
         axes.set(xscale="log", yscale="log", xlabel="lam (small: Local, large: FedAvg)")
-        axes.set_title(f"{name} heterogeneity (tau {made.private.model.spread:g})", fontsize=10)
+        axes.set_title(f"{name} heterogeneity (tau {made.private.model.silo_spread:g})", fontsize=10)
         axes.legend(fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.13))
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)

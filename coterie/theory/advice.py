@@ -85,17 +85,17 @@ class Circle:
         return float((self.shares**2 * self.variances).sum())
 
 
-def check_spread(spread: float) -> None:
+def check_spread(silo_spread: float) -> None:
     """Refuse a tau that is none."""
-    if not 0 <= spread <= MOST:
-        raise Problem(f"spread must be a number from 0 to {MOST:g}, got {spread:g}")
+    if not 0 <= silo_spread <= MOST:
+        raise Problem(f"spread must be a number from 0 to {MOST:g}, got {silo_spread:g}")
 
 
-def weighting_errors(circle: Circle, spread: float, weights: ArrayLike) -> Array:
+def weighting_errors(circle: Circle, silo_spread: float, weights: ArrayLike) -> Array:
     """Give the error of each silo k that predicts by the weights in row k, which must add up to 1."""
     rows = np.asarray(weights, dtype=np.float64)
     centred = rows - np.eye(len(rows))
-    return np.asarray((rows**2 * circle.variances).sum(1) + spread**2 * (centred**2).sum(1))
+    return np.asarray((rows**2 * circle.variances).sum(1) + silo_spread**2 * (centred**2).sum(1))
 
 
 def local_errors(circle: Circle) -> Array:
@@ -103,44 +103,44 @@ def local_errors(circle: Circle) -> Array:
     return circle.variances
 
 
-def fedavg_errors(circle: Circle, spread: float) -> Array:
+def fedavg_errors(circle: Circle, silo_spread: float) -> Array:
     """Give the error of each silo under FedAvg: S + tau^2 D_k."""
-    check_spread(spread)
-    return np.asarray(circle.blurred + spread**2 * circle.apart)
+    check_spread(silo_spread)
+    return np.asarray(circle.blurred + silo_spread**2 * circle.apart)
 
 
-def mr_mtl_errors(circle: Circle, spread: float, lam: float) -> Array:
+def mr_mtl_errors(circle: Circle, silo_spread: float, lam: float) -> Array:
     """Give the error of each silo under MR-MTL with one lam for all, which may be infinite (FedAvg)."""
     if not lam >= 0:
         raise Problem(f"lam must be a number >= 0, got {lam:g}")
     own = 1 / (1 + lam)
-    variances, shared = circle.variances, fedavg_errors(circle, spread)
+    variances, shared = circle.variances, fedavg_errors(circle, silo_spread)
     mixed = 2 * own * (1 - own) * circle.shares * variances
     return np.asarray(own**2 * variances + mixed + (1 - own) ** 2 * shared)
 
 
-def common_lam(circle: Circle, spread: float) -> float:
+def common_lam(circle: Circle, silo_spread: float) -> float:
     """Give the one lam that is best for all silos together, weighted by size.
 
     Errors are quadratic in q, so there is a closed form: lam* = v / tau^2, v being the mean of v_k with
     weights p_k (1 - p_k). Infinite if silos do not differ (tau = 0): then FedAvg is best.
     """
-    check_spread(spread)
+    check_spread(silo_spread)
     shares = circle.shares
     weights = shares * (1 - shares)
     typical = float((weights * circle.variances).sum() / weights.sum())
-    return typical / spread / spread if spread > 0 else math.inf
+    return typical / silo_spread / silo_spread if silo_spread > 0 else math.inf
 
 
-def best_errors(circle: Circle, spread: float) -> Array:
+def best_errors(circle: Circle, silo_spread: float) -> Array:
     """Give each silo's least error of any unbiased weighting of what all published.
 
     With s_k = tau^2 / (v_k + tau^2) and U = sum_j 1 / (v_j + tau^2): s_k v_k + (1 - s_k)^2 / U, the silo's
     own mean pulled toward the best estimate of theta.
     """
-    check_spread(spread)
-    total = circle.variances + spread**2
-    kept = spread**2 / total
+    check_spread(silo_spread)
+    total = circle.variances + silo_spread**2
+    kept = silo_spread**2 / total
     return np.asarray(kept * circle.variances + (1 - kept) ** 2 / (1 / total).sum())
 
 
@@ -177,12 +177,12 @@ def _range(at_zero: float, slope: float) -> tuple[float, float] | None:
 
 @dataclass(frozen=True, eq=False)
 class Forecast:
-    """Errors of all silos at one tau (`spread`): alone, under MR-MTL at its best `lam`, under FedAvg.
+    """Errors of all silos at one tau (`silo_spread`): alone, under MR-MTL at its best `lam`, under FedAvg.
 
     `best` is what no unbiased weighting beats, with a pull chosen for each silo.
     """
 
-    spread: float
+    silo_spread: float
     lam: float
     local: Array
     mr_mtl: Array
@@ -195,14 +195,14 @@ class Forecast:
         return np.asarray(self.mr_mtl < self.local)
 
 
-def forecast(circle: Circle, spread: float) -> Forecast:
+def forecast(circle: Circle, silo_spread: float) -> Forecast:
     """Give what to expect of all silos at one tau."""
-    lam = common_lam(circle, spread)
+    lam = common_lam(circle, silo_spread)
     return Forecast(
-        spread,
+        silo_spread,
         lam,
         local_errors(circle),
-        mr_mtl_errors(circle, spread, lam),
-        fedavg_errors(circle, spread),
-        best_errors(circle, spread),
+        mr_mtl_errors(circle, silo_spread, lam),
+        fedavg_errors(circle, silo_spread),
+        best_errors(circle, silo_spread),
     )

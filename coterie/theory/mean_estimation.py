@@ -35,14 +35,14 @@ Trials = TypeVar("Trials")
 class MeanEstimation:
     """K `silos` of n `examples` each; sigma, tau and sigma_DP.
 
-    `deviation` is that of examples around their silo's centre, `spread` that of the centres,
+    `deviation` is that of examples around their silo's centre, `silo_spread` that of the centres,
     `noise` that of the privacy noise on the sum of a silo's examples (multiplier x clip).
     """
 
     silos: int
     examples: int
     deviation: float
-    spread: float
+    silo_spread: float
     noise: float = 0.0
 
     def __post_init__(self) -> None:
@@ -50,7 +50,7 @@ class MeanEstimation:
             value = getattr(self, key)
             if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
                 raise Problem(f"{key} must be a whole number >= 1, got {value}")
-        for key in ("deviation", "spread", "noise"):
+        for key in ("deviation", "silo_spread", "noise"):
             value = getattr(self, key)
             if not (math.isfinite(value) and value >= 0):
                 raise Problem(f"{key} must be a finite number >= 0, got {value:g}")
@@ -67,7 +67,9 @@ def best_lam(model: MeanEstimation) -> float:
     Infinite if silos do not differ (tau = 0): then FedAvg is best. With one silo alone all
     lam are as good.
     """
-    return local_variance(model) / model.spread / model.spread if model.spread > 0 else math.inf
+    return (
+        local_variance(model) / model.silo_spread / model.silo_spread if model.silo_spread > 0 else math.inf
+    )
 
 
 def error(model: MeanEstimation, lam: ArrayLike) -> Array:
@@ -78,7 +80,7 @@ def error(model: MeanEstimation, lam: ArrayLike) -> Array:
     """
     own = _own_share(lam)
     variance = local_variance(model)
-    apart = own**2 * variance + (1 - own) ** 2 * model.spread**2
+    apart = own**2 * variance + (1 - own) ** 2 * model.silo_spread**2
     return np.asarray((1 - 1 / model.silos) * apart + variance / model.silos)
 
 
@@ -89,7 +91,7 @@ def local_error(model: MeanEstimation) -> float:
 
 def fedavg_error(model: MeanEstimation) -> float:
     """Give the error of FedAvg, lam = infinity: (1 - 1/K) tau^2 + sigma_loc^2 / K."""
-    return (1 - 1 / model.silos) * model.spread**2 + local_variance(model) / model.silos
+    return (1 - 1 / model.silos) * model.silo_spread**2 + local_variance(model) / model.silos
 
 
 def best_error(model: MeanEstimation) -> float:
@@ -110,7 +112,7 @@ def gap_to_local(model: MeanEstimation) -> float:
 
 def gap_to_fedavg(model: MeanEstimation) -> float:
     """Give what FedAvg loses to lam* (proposition 6.6): (1 - 1/K) tau^4 / (sigma_loc^2 + tau^2)."""
-    return (1 - 1 / model.silos) * model.spread**2 * float(_own_share(best_lam(model)))
+    return (1 - 1 / model.silos) * model.silo_spread**2 * float(_own_share(best_lam(model)))
 
 
 def privacy_gap(model: MeanEstimation, lam: ArrayLike) -> Array:
@@ -138,8 +140,8 @@ def _own_share(lam: ArrayLike) -> Array:
 # These numbers are not in the paper's text; they are from the authors' public code, whose drawing
 # simulates and really clips: that raises errors by up to 6 % with privacy, 17 % without (tau .2).
 FIGURE_MODELS = {
-    name: MeanEstimation(silos=20, examples=200, deviation=0.4, spread=spread)
-    for name, spread in (("low", 0.03), ("moderate", 0.08), ("high", 0.2))
+    name: MeanEstimation(silos=20, examples=200, deviation=0.4, silo_spread=silo_spread)
+    for name, silo_spread in (("low", 0.03), ("moderate", 0.08), ("high", 0.2))
 }
 FIGURE_EPSILON, FIGURE_DELTA, FIGURE_TRIALS = 0.25, 1e-5, 10
 FIGURE_LAMS = (0.0, *np.logspace(-3, 2, 100).tolist())

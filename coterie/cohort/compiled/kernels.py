@@ -22,7 +22,7 @@ ANY = ir.IntType(8).as_pointer()
 QUICK = {"contract", "reassoc", "arcp", "nsz"}
 
 
-class Given(NamedTuple):
+class ExampleArrays(NamedTuple):
     """Examples `[silos, longest, features]`, as bytes, or as numbers if there are no bytes; their classes."""
 
     pixels: np.ndarray
@@ -31,7 +31,7 @@ class Given(NamedTuple):
     scale: np.float32
 
 
-class Drawn(NamedTuple):
+class BatchArrays(NamedTuple):
     """The batches of one step: pair k, of a silo, takes `length[k]` examples, from `start[k]` on."""
 
     silo: np.ndarray
@@ -40,7 +40,7 @@ class Drawn(NamedTuple):
     length: np.ndarray
 
 
-class Course(NamedTuple):
+class StepArrays(NamedTuple):
     """How far pairs step for a sum of gradients; a share of the way to a target, if there are any."""
 
     rate: np.ndarray

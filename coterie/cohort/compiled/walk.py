@@ -15,20 +15,20 @@ from ..._threads import at_once, one_thread
 from ..examples import Examples
 from ..sampling import Batches
 from .blas import of_scipy, of_torch
-from .kernels import Course, Drawn, Given, advance
+from .kernels import BatchArrays, ExampleArrays, StepArrays, advance
 from .program import Stages
 
 if TYPE_CHECKING:
-    from ..step import Pace
+    from ..step import StepRule
 
 # Bytes of what a block of examples makes; more, and they no longer stay near the processor.
 NEAR = 2**22
 
 
-def can_step(stages: Stages, examples: Examples, vectors: Tensor, pace: Pace) -> bool:
+def can_step(stages: Stages, examples: Examples, vectors: Tensor, rule: StepRule) -> bool:
     """Whether the kernels can take this: they check nothing, and would read and write anywhere."""
     classes, whole = int(stages.table["channels"][-1]), (len(vectors), stages.parameters)
-    given, width = ([vectors], 1) if pace.pull is None else ([vectors, pace.pull[0]], pace.pull[1].shape[1])
+    given, width = ([vectors], 1) if rule.pull is None else ([vectors, rule.pull[0]], rule.pull[1].shape[1])
     return (
         examples.x.dtype in (torch.uint8, torch.float32)
         and examples.y.dtype == torch.int64
@@ -46,13 +46,13 @@ def walk_compiled(
     vectors: Tensor,
     silo: np.ndarray,
     steps: np.ndarray,
-    pace: Pace,
+    rule: StepRule,
     batches: Iterable[Batches],
     memory: int,
 ) -> Tensor:
     """Take the steps of all pairs, as `plain.walk` does, with about `memory` bytes for what is in between."""
     packed = stages.packed(vectors)
-    given, course = _given(examples), _course(stages, pace)
+    given, course = _given(examples), _course(stages, rule)
     block = max(1, min(NEAR, memory) // stages.bytes_of_an_example)  # whoever works: the same sums
     table, size = stages.laid_out(block)
     cores = max(1, min(torch.get_num_threads(), len(silo), memory // (4 * size)))
@@ -60,7 +60,7 @@ def walk_compiled(
     library = of_torch() or of_scipy()
 
     def take(drawn: Batches, pairs: np.ndarray) -> None:
-        own, what = spare.pop(), Drawn(silo, drawn.example, drawn.start, drawn.length)
+        own, what = spare.pop(), BatchArrays(silo, drawn.example, drawn.start, drawn.length)
         advance(library, table, stages.orders, given, what, course, packed.numpy(), pairs, *own, block)
         spare.append(own)
 
@@ -73,25 +73,27 @@ def walk_compiled(
     return stages.unpacked(packed)
 
 
-def _given(examples: Examples) -> Given:
+def _given(examples: Examples) -> ExampleArrays:
     x, none = examples.x.detach().flatten(2).contiguous().numpy(), np.zeros((0, 0, 0))
     pixels, numbers = (x, none) if x.dtype == np.uint8 else (none, x)
     classes, scale = examples.y.contiguous().numpy(), np.float32(examples.scale)
-    return Given(pixels.astype(np.uint8, copy=False), numbers.astype(np.float32, copy=False), classes, scale)
+    return ExampleArrays(
+        pixels.astype(np.uint8, copy=False), numbers.astype(np.float32, copy=False), classes, scale
+    )
 
 
-def _course(stages: Stages, pace: Pace) -> Course:
-    rate = (pace.lr / pace.expected).float().flatten()
+def _course(stages: Stages, rule: StepRule) -> StepArrays:
+    rate = (rule.lr / rule.expected).float().flatten()
     share, target = torch.zeros(len(rate), 1), torch.zeros(0, 0)
-    if pace.pull is not None:
-        share, target = (pace.lr * pace.pull[1]).float().contiguous(), stages.packed(pace.pull[0])
+    if rule.pull is not None:
+        share, target = (rule.lr * rule.pull[1]).float().contiguous(), stages.packed(rule.pull[0])
         share = stages.packed(share) if share.shape[1] > 1 else share
-    return Course(rate.numpy(), share.numpy(), target.numpy())
+    return StepArrays(rate.numpy(), share.numpy(), target.numpy())
 
 
 def sum_compiled(stages: Stages, vectors: Tensor, x: Tensor, y: Tensor, memory: int = NEAR) -> Tensor:
     """Sum the gradients of examples `[pairs, examples, ...]`: what a step of 1 takes away."""
-    from ..step import Pace
+    from ..step import StepRule
 
     pairs, count = y.shape
     ones = torch.ones(pairs, 1)
@@ -99,7 +101,7 @@ def sum_compiled(stages: Stages, vectors: Tensor, x: Tensor, y: Tensor, memory: 
     everyone = Batches(np.tile(np.arange(count), pairs), count * numbers, np.full(pairs, count))
     examples = Examples(tuple(map(str, numbers)), (count,) * pairs, x, y, 1.0)
     moved = walk_compiled(
-        stages, examples, vectors, numbers, np.ones(pairs), Pace(ones, ones), [everyone], memory
+        stages, examples, vectors, numbers, np.ones(pairs), StepRule(ones, ones), [everyone], memory
     )
     return vectors - moved
 

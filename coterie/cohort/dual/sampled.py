@@ -24,7 +24,7 @@ CACHED = 2**22  # bytes of sampled examples that are worked on at a time
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
+class DualRequest:
     """One call of the door: models `[runs, silos, P]`, duals `[runs, silos, longest, outputs]`, stiffness
     `[runs, silos]`, the share `xi` `[runs, silos]` of a move that is made; who is `present`, and how many
     `steps` each takes, both `[runs, silos]` (None: all). `unproven` is a paper's noise, see `in_turn`.
@@ -79,24 +79,24 @@ class Pairs:
         return Pairs(*(getattr(self, field.name)[cut] for field in fields(self)))
 
 
-def pairs_of(cohort: Cohort, asked: Asked) -> Pairs:
+def pairs_of(cohort: Cohort, request: DualRequest) -> Pairs:
     """Take the pairs of a call that take part out of its tensors."""
     active = np.ones(cohort.runs * len(cohort.work), dtype=bool)
-    if asked.present is not None:
-        active = asked.present.reshape(-1).cpu().numpy()
+    if request.present is not None:
+        active = request.present.reshape(-1).cpu().numpy()
     counts = np.tile([own.steps for own in cohort.work], cohort.runs)
-    if asked.steps is not None:
-        counts = asked.steps.reshape(-1).cpu().numpy()
+    if request.steps is not None:
+        counts = request.steps.reshape(-1).cpu().numpy()
     places = np.flatnonzero(active)
-    models = linear_shape(cohort.task).matrix(asked.models).flatten(0, 1).cpu().numpy()[places]
-    duals = asked.duals.flatten(0, 1).cpu().numpy()[places]
-    numbers = (asked.stiffness, cohort.settings.clip, cohort.settings.noise)
+    models = linear_shape(cohort.task).matrix(request.models).flatten(0, 1).cpu().numpy()[places]
+    duals = request.duals.flatten(0, 1).cpu().numpy()[places]
+    numbers = (request.stiffness, cohort.settings.clip, cohort.settings.noise)
     each = (part.reshape(-1).cpu().double().numpy()[places] for part in numbers)
     return Pairs(places, places % len(cohort.work), counts[places], models, duals, *each)
 
 
 def solve_apart(
-    cohort: Cohort, asked: Asked, streams: Streams, round_: int, call: int
+    cohort: Cohort, request: DualRequest, streams: Streams, round_: int, call: int
 ) -> tuple[Tensor, Tensor]:
     """Move Poisson samples of duals, each from released numbers and itself alone; give sums and duals.
 
@@ -110,9 +110,9 @@ def solve_apart(
     Poisson-sampled Gaussian sum with the multiplier `noise`, although duals are kept. (Scores and sums are
     float64: in float32 the rounding of one example's score could depend on who else is in the sample.)
     """
-    points, pairs = points_of(cohort.task, cohort.examples), pairs_of(cohort, asked)
+    points, pairs = points_of(cohort.task, cohort.examples), pairs_of(cohort, request)
     if not len(pairs.places):
-        return torch.zeros_like(asked.models), asked.duals
+        return torch.zeros_like(request.models), request.duals
     keep_freed_memory()
     hits, noises = _draw(cohort, pairs, streams, round_, call)
     row = 8 * points.x.shape[1] * max(own.expected for own in cohort.work)
@@ -122,7 +122,7 @@ def solve_apart(
         cut = slice(start, start + width)
         parts.append(_apart(cohort, points, pairs.part(cut), hits[cut], noises[cut]))
     total, reached = (np.concatenate(each) for each in zip(*parts, strict=True))
-    return answer(cohort, asked, pairs, total, reached - pairs.duals)
+    return answer(cohort, request, pairs, total, reached - pairs.duals)
 
 
 def _apart(
@@ -163,18 +163,18 @@ def clipped_moves(move: np.ndarray, norm: np.ndarray, clip: np.ndarray) -> np.nd
 
 
 def answer(
-    cohort: Cohort, asked: Asked, pairs: Pairs, sums: np.ndarray, moved: np.ndarray
+    cohort: Cohort, request: DualRequest, pairs: Pairs, sums: np.ndarray, moved: np.ndarray
 ) -> tuple[Tensor, Tensor]:
     """Give the share xi of sums and moves as tensors, with nothing from who takes no part."""
-    xi = asked.xi.reshape(-1).cpu().numpy()[pairs.places]
+    xi = request.xi.reshape(-1).cpu().numpy()[pairs.places]
     vectors = linear_shape(cohort.task).vector(torch.from_numpy(sums)).float().numpy()
-    up = np.zeros((len(asked.xi.reshape(-1)), vectors.shape[1]), dtype=np.float32)
+    up = np.zeros((len(request.xi.reshape(-1)), vectors.shape[1]), dtype=np.float32)
     up[pairs.places] = xi[:, None] * vectors
-    duals = asked.duals.cpu().numpy().copy()
+    duals = request.duals.cpu().numpy().copy()
     flat = duals.reshape(-1, *duals.shape[2:])
     flat[pairs.places] += xi[:, None, None] * moved.astype(np.float32)
-    device = asked.models.device
-    return torch.from_numpy(up).reshape(asked.models.shape).to(device), torch.from_numpy(duals).to(device)
+    device = request.models.device
+    return torch.from_numpy(up).reshape(request.models.shape).to(device), torch.from_numpy(duals).to(device)
 
 
 def _draw(

@@ -20,7 +20,7 @@ from ..dp_sgd import Cohort
 from ..examples import Examples
 from ..gradients.clipping import ROUNDING
 from .linear import Points, linear_shape, points_of
-from .sampled import LEAST_CURVATURE, Asked, Pairs, answer, best_move, pairs_of
+from .sampled import LEAST_CURVATURE, DualRequest, Pairs, answer, best_move, pairs_of
 
 SENSITIVITY = 2.0  # times the clip: one example may change all of an upload
 BLOCK = 16  # turns after which the scores of all are brought up to date
@@ -28,7 +28,7 @@ BLOCK = 16  # turns after which the scores of all are brought up to date
 
 @np.errstate(over="ignore", invalid="ignore")  # what is not finite counts as nothing
 def solve_in_turn(
-    cohort: Cohort, asked: Asked, streams: Streams, round_: int, call: int
+    cohort: Cohort, request: DualRequest, streams: Streams, round_: int, call: int
 ) -> tuple[Tensor, Tensor]:
     """Move duals one after the other, each seeing those before it; give noisy uploads and duals.
 
@@ -39,12 +39,12 @@ def solve_in_turn(
     data sets move it by at most twice the clip. With noise of deviation 2 x clip x `noise`, a call is one
     Gaussian release with the multiplier `noise` of all that the silo has, kept duals included.
 
-    With `asked.unproven` = (s, sigma2) there is no guarantee at all: noise is that of Hu, Guo, Li, Pei, Gong
+    With `request.unproven` = (s, sigma2) nothing is guaranteed: noise is that of Hu, Guo, Li, Pei, Gong
     2020, of deviation s / size on duals and 2 xi |d| sigma2 on uploads, d the moves themselves.
     """
-    points, pairs = points_of(cohort.task, cohort.examples), pairs_of(cohort, asked)
+    points, pairs = points_of(cohort.task, cohort.examples), pairs_of(cohort, request)
     if not len(pairs.places):
-        return torch.zeros_like(asked.models), asked.duals
+        return torch.zeros_like(request.models), request.duals
     silos = len(cohort.work)
     beside = np.zeros_like(pairs.duals)
     orders, drawn = [], np.zeros((len(pairs.places), cohort.task.layout.size), dtype=np.float32)
@@ -52,23 +52,23 @@ def solve_in_turn(
         name, own = cohort.examples.names[place % silos], cohort.work[place % silos]
         sampler, dice = streams.generators(place // silos, name, round_, call)
         orders.append(order(sampler, own, int(pairs.counts[row])))
-        if asked.unproven is not None:
+        if request.unproven is not None:
             beside[row, : own.size] = (
                 dice.standard_normal((own.size, beside.shape[2]), dtype=np.float32) / own.size
             )
-        if pairs.noise[row] > 0 or asked.unproven is not None:
+        if pairs.noise[row] > 0 or request.unproven is not None:
             dice.standard_normal(dtype=np.float32, out=drawn[row])
     noises = linear_shape(cohort.task).matrix(torch.from_numpy(drawn)).double().numpy()
     reached = _moved(cohort, points, pairs, orders)
     moved = np.where(np.isfinite(reached), reached, pairs.duals) - pairs.duals
     x = points.x.reshape(silos, points.longest, -1)
-    if asked.unproven is not None:
-        spread, sigma = (part.reshape(-1).cpu().double().numpy()[pairs.places] for part in asked.unproven)
+    if request.unproven is not None:
+        spread, sigma = (part.reshape(-1).cpu().double().numpy()[pairs.places] for part in request.unproven)
         sums = _products(moved.transpose(0, 2, 1), x, pairs.silos)
         length = 2 * sigma * np.sqrt((moved.astype(np.float64) ** 2).sum((1, 2)))
-        share = asked.xi.reshape(-1).cpu().double().numpy()[pairs.places]
+        share = request.xi.reshape(-1).cpu().double().numpy()[pairs.places]
         noisy = sums + length[:, None, None] * noises
-        return answer(cohort, asked, pairs, noisy, moved + (spread / share)[:, None, None] * beside)
+        return answer(cohort, request, pairs, noisy, moved + (spread / share)[:, None, None] * beside)
     sums = _products(moved.transpose(0, 2, 1), x, pairs.silos).astype(np.float64)
     room = np.sqrt((sums**2).sum((1, 2))) * (1 + ROUNDING)
     good = np.isfinite(room)  # moves that are finite may add up to what is not: then nothing is sent
@@ -78,7 +78,7 @@ def solve_in_turn(
     deviation = np.where(pairs.noise > 0, SENSITIVITY * pairs.noise, 0.0)
     scale = np.where(pairs.noise > 0, pairs.clip, 1.0)
     noisy = factor * sums + (deviation * scale)[:, None, None] * noises
-    return answer(cohort, asked, pairs, noisy, factor * moved)
+    return answer(cohort, request, pairs, noisy, factor * moved)
 
 
 def order(sampler: np.random.Generator, work: Work, steps: int) -> np.ndarray:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import Problem
-from ..accountant import ADJACENCY, ORDERS, ROUNDING, epsilon_of, least_of, renyi_curve
+from ..accountant import ADJACENCY, MACHINE_TOLERANCE, ORDERS, epsilon_of, least_of, renyi_curve
 from ..adversaries import ADVERSARIES
 from ..calibration import certified
 from ..events import Event, grouped, joined
@@ -18,7 +18,7 @@ OTHER = "replace-one"  # what zeroing out an example does to its silo
 
 
 @dataclass(frozen=True)
-class RunPlan:
+class Claim:
     """What a run asks of a data set: `stages` are (rounds, events of each round), one after the other.
 
     `epsilon` is certified for all of it at `delta`; `seen` names the adversaries who see what it
@@ -90,7 +90,7 @@ class RunPlan:
     def least(self, first: int, last: int, unit: str) -> float:
         """Give the least epsilon of rounds that another machine or version may have certified."""
         if self.trials is not None:
-            return self.certified(first, last, anew=True, unit=unit) * (1 - ROUNDING)
+            return self.certified(first, last, anew=True, unit=unit) * (1 - MACHINE_TOLERANCE)
         adjacency = ADJACENCY if unit == self.unit else OTHER
         return least_of(grouped(self.events(first, last)), self.delta, adjacency)
 
@@ -110,7 +110,7 @@ class RunPlan:
         return {**plain, "unprotected": list(self.unprotected)}
 
     @classmethod
-    def from_json(cls, body: dict[str, Any]) -> RunPlan:
+    def from_json(cls, body: dict[str, Any]) -> Claim:
         """Read a plan back."""
         stages = tuple((s["rounds"], tuple(Event(**e) for e in s["events"])) for s in body["stages"])
         trials = Trials(**body["trials"]) if body.get("trials") else None

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...errors import Problem
-from .claim import RunPlan
+from .claim import Claim
 from .filters import Filter, charge, filter_for, vetoing
 
 FIRST = "0" * 64
@@ -21,7 +21,7 @@ NONE = math.inf, math.inf  # where nothing protects
 
 
 @dataclass(frozen=True)
-class Entry:
+class LedgerEntry:
     """One row of a ledger."""
 
     seq: int
@@ -32,7 +32,7 @@ class Entry:
 
 
 @dataclass
-class State:
+class LedgerState:
     """What the rows of a ledger say: budgets, runs, reservations. Rows are only ever added."""
 
     filter: Filter = field(default_factory=lambda: filter_for("basic"))
@@ -44,25 +44,25 @@ class State:
     charges: dict[tuple[int, int, str], tuple[float, float]] = field(default_factory=dict)
     sums: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
     _spans: dict[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
-    _plans: dict[int, RunPlan] = field(default_factory=dict)
+    _claims: dict[int, Claim] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, entries: Sequence[Entry]) -> State:
+    def of(cls, entries: Sequence[LedgerEntry]) -> LedgerState:
         """Read the rows in order."""
         state = cls()
         for entry in entries:
             state.add(entry)
         return state
 
-    def copy(self) -> State:
+    def copy(self) -> LedgerState:
         """Give a copy, to which rows can be added that may be taken back."""
-        return State(
+        return LedgerState(
             self.filter, self.order, dict(self.budgets), dict(self.runs), dict(self.reservations),
-            set(self.committed), dict(self.charges), dict(self.sums), dict(self._spans), dict(self._plans),
+            set(self.committed), dict(self.charges), dict(self.sums), dict(self._spans), dict(self._claims),
         )  # fmt: skip
 
-    def add(self, entry: Entry, plan: RunPlan | None = None) -> None:
-        """Read one more row; `plan` is that of a run which was just made."""
+    def add(self, entry: LedgerEntry, claim: Claim | None = None) -> None:
+        """Read one more row; `claim` is that of a run which was just made."""
         body = entry.body
         if entry.kind == "open":
             self.filter, self.order = filter_for(body["filter"]), body["order"]
@@ -70,8 +70,8 @@ class State:
             self.budgets[body["unit"]] = body["epsilon"], body["delta"]
         elif entry.kind == "run":
             self.runs[entry.seq] = body
-            if plan is not None:
-                self._plans[entry.seq] = plan
+            if claim is not None:
+                self._claims[entry.seq] = claim
             self._add_to_sums(entry.seq)
         elif entry.kind == "reserve":
             self.reservations[entry.seq] = body
@@ -111,13 +111,13 @@ class State:
                 more = charge(self, run, unit=unit)
                 self.sums[unit, adversary] = epsilon + more[0], delta + more[1]
 
-    def plan_of(self, run: int) -> RunPlan:
-        """Give a run's plan."""
+    def claim_of(self, run: int) -> Claim:
+        """Give a run's claim."""
         if run not in self.runs:
             raise Problem(f"the ledger has no run {run}")
-        if run not in self._plans:
-            self._plans[run] = RunPlan.from_json(self.runs[run])
-        return self._plans[run]
+        if run not in self._claims:
+            self._claims[run] = Claim.from_json(self.runs[run])
+        return self._claims[run]
 
     def reserved(self, run: int) -> tuple[tuple[int, int], ...]:
         """List the rounds a run reserved; those reserved twice are there twice."""
@@ -145,20 +145,20 @@ class State:
         """Give the (epsilon, delta) that hold in a unit against an adversary, over all runs, or `NONE`."""
         return NONE if self.bare(unit, adversary) else self.spent(unit, adversary)
 
-    def refusal(self, plan: RunPlan) -> str:
+    def refusal(self, claim: Claim) -> str:
         """Say why a run does not fit, in the last unit in which it does not."""
         found = ""
-        for unit in vetoing(self, plan):
-            spent = max(self.spent(unit, adversary) for adversary in plan.seen)
+        for unit in vetoing(self, claim):
+            spent = max(self.spent(unit, adversary) for adversary in claim.seen)
             epsilon, delta = self.budgets[unit]
-            asked = plan.epsilon if unit == plan.unit else plan.certified(0, plan.rounds, unit=unit)
-            if found and spent[0] + asked <= epsilon and spent[1] + plan.delta <= delta:
+            asked = claim.epsilon if unit == claim.unit else claim.certified(0, claim.rounds, unit=unit)
+            if found and spent[0] + asked <= epsilon and spent[1] + claim.delta <= delta:
                 continue
             said = f"{asked:.4g}" if math.isfinite(asked) else "no known bound"
             found = (
                 f"the budget of this data set is (epsilon {epsilon:g}, delta {delta:g}) in the unit"
                 f" '{unit}', ({spent[0]:.4g}, {spent[1]:.3g}) of it is spent: a run of"
-                f" ({said}, {plan.delta:.3g}) does not fit"
+                f" ({said}, {claim.delta:.3g}) does not fit"
             )
         return found
 
@@ -166,21 +166,21 @@ class State:
 class Changes:
     """Rows that a transaction adds, and what all rows say with them."""
 
-    def __init__(self, last: Entry | None, state: State) -> None:
+    def __init__(self, last: LedgerEntry | None, state: LedgerState) -> None:
         self.last = last
         self.state = state.copy()
-        self.added: list[Entry] = []
+        self.added: list[LedgerEntry] = []
         self.texts: list[str] = []
 
-    def add(self, kind: str, body: dict[str, Any], plan: RunPlan | None = None) -> Entry:
-        """Add a row; with the `plan` that its body says, it need not be read back."""
+    def add(self, kind: str, body: dict[str, Any], claim: Claim | None = None) -> LedgerEntry:
+        """Add a row; with the `claim` that its body says, it need not be read back."""
         seq, previous = (self.last.seq + 1, self.last.hash) if self.last is not None else (1, FIRST)
         body = {**body, "time": round(time.time(), 3)}
         text = text_of(body)
-        entry = Entry(seq, kind, body, previous, hash_of(seq, kind, text, previous))
+        entry = LedgerEntry(seq, kind, body, previous, hash_of(seq, kind, text, previous))
         self.added.append(entry)
         self.texts.append(text)
-        self.state.add(entry, plan)
+        self.state.add(entry, claim)
         self.last = entry
         return entry
 

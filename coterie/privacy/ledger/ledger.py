@@ -21,10 +21,10 @@ from pathlib import Path
 from urllib.parse import quote
 
 from ...errors import Problem
-from ..accountant import ROUNDING
+from ..accountant import MACHINE_TOLERANCE
 from ..budget import UNITS
-from .claim import RunPlan
-from .entries import FIRST, Changes, Entry, State, hash_of, parse
+from .claim import Claim
+from .entries import FIRST, Changes, LedgerEntry, LedgerState, hash_of, parse
 from .filters import FILTERS, Spent, best_order
 
 SCHEMA = "coterie-ledger/1"
@@ -59,14 +59,14 @@ class Ledger:
 
     path: Path
     connection: sqlite3.Connection
-    _known: list[Entry] = field(default_factory=list)
-    _state: State = field(default_factory=State)
+    _known: list[LedgerEntry] = field(default_factory=list)
+    _state: LedgerState = field(default_factory=LedgerState)
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[LedgerEntry]:
         """Read the rows; refuse a broken chain, naming the row."""
         return list(self._read())
 
-    def _read(self) -> list[Entry]:
+    def _read(self) -> list[LedgerEntry]:
         """Read the rows that are not known yet; give all."""
         try:
             rows = self.connection.execute(
@@ -74,7 +74,8 @@ class Ledger:
                 (len(self._known),),
             )
             found = [
-                (Entry(seq, kind, parse(text), before, own), text) for seq, kind, text, before, own in rows
+                (LedgerEntry(seq, kind, parse(text), before, own), text)
+                for seq, kind, text, before, own in rows
             ]
         except sqlite3.Error as error:
             raise Problem(f"ledger '{self.path}' cannot be read: {error}: restore a copy") from error
@@ -103,7 +104,7 @@ class Ledger:
         """Give the hash of the last row."""
         return self._read()[-1].hash
 
-    def state(self) -> State:
+    def state(self) -> LedgerState:
         """Give what all rows together say."""
         self._read()
         return self._state
@@ -162,39 +163,39 @@ class Ledger:
             body = {"unit": unit, "epsilon": epsilon, "delta": delta, "raised": raised, "reason": reason}
             rows.add("budget", body)
 
-    def claim(self, plan: RunPlan, partial: bool = False) -> Claim:
+    def claim(self, claim: Claim, partial: bool = False) -> GrantedClaim:
         """Begin a run: charge it as planned, or refuse."""
-        return self.claim_all([plan], partial)[0]
+        return self.claim_all([claim], partial)[0]
 
-    def claim_all(self, plans: Sequence[RunPlan], partial: bool = False) -> list[Claim]:
+    def claim_all(self, claims: Sequence[Claim], partial: bool = False) -> list[GrantedClaim]:
         """Begin runs, all or none.
 
         With `partial` a run that does not fit whole is given as many rounds as fit, fixed now, so that
         when its silo leaves depends on the ledger alone.
         """
         with self.change() as rows:
-            return [_claim(rows, plan, partial) for plan in plans]
+            return [_grant(rows, claim, partial) for claim in claims]
 
-    def check_all(self, plans: Sequence[RunPlan]) -> None:
+    def check_all(self, claims: Sequence[Claim]) -> None:
         """Refuse runs that do not all fit together; nothing is written."""
         state = self.state()
-        if state.filter.fits(state, plans):
+        if state.filter.fits(state, claims):
             return
         try:
             with self.change() as rows:
-                for plan in plans:
-                    _claim(rows, plan, partial=False)
+                for claim in claims:
+                    _grant(rows, claim, partial=False)
                 raise _Undo
         except _Undo:
             pass
 
-    def reserve(self, run: int, first: int, last: int) -> Entry:
+    def reserve(self, run: int, first: int, last: int) -> LedgerEntry:
         """Charge rounds before they happen; a round that was reserved before is charged again."""
         return self.reserve_all([run], first, last)
 
     def reserve_all(
         self, runs: Sequence[int], first: int, last: int, done: tuple[int, str] | None = None
-    ) -> Entry:
+    ) -> LedgerEntry:
         """Charge rounds of several runs, in one row; `done` is a reservation to commit, with its digest."""
         with self.change() as rows:
             if done is not None:
@@ -229,7 +230,7 @@ class Ledger:
     def cancel(self, run: int) -> None:
         """Take back a run that never reserved a round: nothing of it was released."""
         with self.change() as rows:
-            rows.state.plan_of(run)  # refuses a run that is not there
+            rows.state.claim_of(run)  # refuses a run that is not there
             if rows.state.reserved(run):
                 raise Problem(f"ledger '{self.path}': run {run} has released something and stays charged")
             rows.add("cancel", {"run": run})
@@ -240,7 +241,7 @@ class _Undo(Exception):
 
 
 @dataclass(frozen=True)
-class Claim:
+class GrantedClaim:
     """A run in a ledger: its row, that row's hash, and how many rounds it may do."""
 
     run: int
@@ -248,26 +249,26 @@ class Claim:
     rounds: int
 
 
-def _claim(rows: Changes, plan: RunPlan, partial: bool) -> Claim:
-    state, whole = rows.state, plan.certified(0, plan.rounds)
-    if plan.epsilon < whole * (1 - ROUNDING):
-        raise Problem(f"the plan states epsilon {plan.epsilon:.6g}, its events give {whole:.6g}: refused")
-    rounds = state.filter.affordable(state, plan, partial)
+def _grant(rows: Changes, claim: Claim, partial: bool) -> GrantedClaim:
+    state, whole = rows.state, claim.certified(0, claim.rounds)
+    if claim.epsilon < whole * (1 - MACHINE_TOLERANCE):
+        raise Problem(f"the plan states epsilon {claim.epsilon:.6g}, its events give {whole:.6g}: refused")
+    rounds = state.filter.affordable(state, claim, partial)
     if rounds < 1:
-        raise Spent(state.refusal(plan))
-    epsilon = max(plan.epsilon, whole) if rounds == plan.rounds else plan.certified(0, rounds)
-    other = plan.certified(0, rounds, unit="example") if plan.unit == "silo" else math.inf
-    made = replace(plan, epsilon=epsilon, as_example=other if math.isfinite(other) else None)
+        raise Spent(state.refusal(claim))
+    epsilon = max(claim.epsilon, whole) if rounds == claim.rounds else claim.certified(0, rounds)
+    other = claim.certified(0, rounds, unit="example") if claim.unit == "silo" else math.inf
+    made = replace(claim, epsilon=epsilon, as_example=other if math.isfinite(other) else None)
     entry = rows.add("run", {**made.to_json(), "allowed": rounds}, made)
-    return Claim(entry.seq, entry.hash, rounds)
+    return GrantedClaim(entry.seq, entry.hash, rounds)
 
 
-def _reserve(rows: Changes, runs: Sequence[int], first: int, last: int) -> Entry:
+def _reserve(rows: Changes, runs: Sequence[int], first: int, last: int) -> LedgerEntry:
     state = rows.state
     if not runs or len(set(runs)) != len(runs):
         raise Problem(f"rounds {first} to {last} of no run, or of one run twice, are not reserved")
     for run in runs:
-        state.plan_of(run)  # refuses a run that is not there
+        state.claim_of(run)  # refuses a run that is not there
         allowed = state.runs[run]["allowed"]
         if not 0 <= first < last <= allowed:
             raise Spent(f"run {run} may do {allowed} rounds: rounds {first} to {last} are refused")

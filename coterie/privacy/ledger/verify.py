@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import Problem
-from ..accountant import ROUNDING
+from ..accountant import MACHINE_TOLERANCE
 from ..adversaries import ADVERSARIES
 from ..budget import UNITS
-from .claim import RunPlan
-from .entries import Entry, State, runs_of
+from .claim import Claim
+from .entries import LedgerEntry, LedgerState, runs_of
 from .filters import vetoing
 from .ledger import Identity, read_ledger
 
@@ -44,13 +44,13 @@ def check_ledger(path: Path) -> Report:
         named = len(path.stem) == 24 and path.stem != ledger.identity.fingerprint
         if named and path.suffix == ".sqlite":
             raise Problem(f"ledger '{path}' is that of '{ledger.identity.silo}' under another one's name")
-        state = State()
+        state = LedgerState()
         for entry in entries:
             try:
                 _check_row(state, entry)
                 state.add(entry)
                 for run in _charged(entry):
-                    _check_budget(state, state.plan_of(run))
+                    _check_budget(state, state.claim_of(run))
             except (Problem, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
                 raise Problem(f"ledger '{path}': row {entry.seq}: {error}") from error
         totals = {unit: {name: state.total(unit, name) for name in ADVERSARIES} for unit in _units(state)}
@@ -63,17 +63,17 @@ def check_ledger(path: Path) -> Report:
         ledger.close()
 
 
-def _charged(entry: Entry) -> list[int]:
+def _charged(entry: LedgerEntry) -> list[int]:
     """List the runs that a row charges."""
     return runs_of(entry.body) if entry.kind == "reserve" else [entry.seq] if entry.kind == "run" else []
 
 
-def _units(state: State) -> list[str]:
+def _units(state: LedgerState) -> list[str]:
     """List the units with a budget, and that of examples also if only whole silos have one."""
     return sorted({*state.budgets, "example"} if state.budgets else ())
 
 
-def _check_row(state: State, entry: Entry) -> None:
+def _check_row(state: LedgerState, entry: LedgerEntry) -> None:
     """Check that a row could have been written where it stands."""
     body = entry.body
     _check_numbers(body)
@@ -82,7 +82,7 @@ def _check_row(state: State, entry: Entry) -> None:
     if entry.kind == "budget":
         _check_new_budget(state, body)
     elif entry.kind == "run":
-        _check_run(state, RunPlan.from_json(body), int(body["allowed"]))
+        _check_run(state, Claim.from_json(body), int(body["allowed"]))
     elif entry.kind == "reserve":
         if not runs_of(body) or len(set(runs_of(body))) != len(runs_of(body)):
             raise Problem("rounds of no run are reserved, or twice in one row")
@@ -115,7 +115,7 @@ def _check_numbers(content: Any) -> None:
             _check_numbers(value)
 
 
-def _check_new_budget(state: State, body: dict[str, Any]) -> None:
+def _check_new_budget(state: LedgerState, body: dict[str, Any]) -> None:
     epsilon, delta = float(body["epsilon"]), float(body["delta"])
     if body["unit"] not in UNITS:
         raise Problem(f"a budget in the unit {body['unit']!r}, which is none")
@@ -128,31 +128,33 @@ def _check_new_budget(state: State, body: dict[str, Any]) -> None:
         raise Problem("the budget was raised without saying so")
 
 
-def _check_run(state: State, plan: RunPlan, allowed: int) -> None:
+def _check_run(state: LedgerState, claim: Claim, allowed: int) -> None:
     """A run's epsilon is at least what its events cost; it says who sees it and in which unit."""
-    if plan.unit not in state.budgets or not {*plan.seen, *plan.unprotected} <= set(ADVERSARIES):
-        raise Problem(f"a run in the unit '{plan.unit}', seen by {list(plan.seen)}")
-    if plan.unit == "silo" and plan.seen and {*plan.seen, *plan.unprotected} != set(ADVERSARIES):
-        raise Problem(f"a run in the unit 'silo', seen by {list(plan.seen)} only: everybody sees merges")
-    if any(rounds < 1 for rounds, _ in plan.stages):
+    if claim.unit not in state.budgets or not {*claim.seen, *claim.unprotected} <= set(ADVERSARIES):
+        raise Problem(f"a run in the unit '{claim.unit}', seen by {list(claim.seen)}")
+    if claim.unit == "silo" and claim.seen and {*claim.seen, *claim.unprotected} != set(ADVERSARIES):
+        raise Problem(f"a run in the unit 'silo', seen by {list(claim.seen)} only: everybody sees merges")
+    if any(rounds < 1 for rounds, _ in claim.stages):
         raise Problem("every stage of a run has a round at least")
-    if not 1 <= allowed <= plan.rounds:
-        raise Problem(f"{allowed} rounds are allowed of {plan.rounds}")
-    for unit in plan.units:
-        said = plan.stated(unit)
-        if not said >= plan.least(0, allowed, unit):
-            true = plan.certified(0, allowed, anew=True, unit=unit)
-            where = "" if unit == plan.unit else f" in the unit '{unit}'"
+    if not 1 <= allowed <= claim.rounds:
+        raise Problem(f"{allowed} rounds are allowed of {claim.rounds}")
+    for unit in claim.units:
+        said = claim.stated(unit)
+        if not said >= claim.least(0, allowed, unit):
+            true = claim.certified(0, allowed, anew=True, unit=unit)
+            where = "" if unit == claim.unit else f" in the unit '{unit}'"
             raise Problem(f"it states epsilon {said:.6g}{where}, its events give {true:.6g}")
 
 
-def _check_budget(state: State, plan: RunPlan) -> None:
+def _check_budget(state: LedgerState, claim: Claim) -> None:
     """After each charge the totals of those who see it are within the budgets of that time."""
-    for unit in vetoing(state, plan):
+    for unit in vetoing(state, claim):
         epsilon, delta = state.budgets[unit]
-        for name in plan.seen:
+        for name in claim.seen:
             spent = state.spent(unit, name)
-            if not (spent[0] <= epsilon * (1 + ROUNDING) and spent[1] <= delta * (1 + ROUNDING)):
+            if not (
+                spent[0] <= epsilon * (1 + MACHINE_TOLERANCE) and spent[1] <= delta * (1 + MACHINE_TOLERANCE)
+            ):
                 raise Problem(
                     f"it passes the budget ({epsilon:g}, {delta:g}) against {name}:"
                     f" ({spent[0]:.6g}, {spent[1]:.3g})"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..events import Event
-from .formulas import DUAL_CONSTANT, Dual, Published, dual_epsilon
+from .formulas import DUAL_CONSTANT, DualSetting, Published, dual_epsilon
 
 RATIO = 1.0
 DOORS = ("solve_dual", "solve_dual whole")
@@ -33,7 +33,7 @@ def published_dual(
     rounds = min(inner or calls, calls)
     steps = max(each for _, _, each in used)
     rate = min(1.0, events[0].rate * steps)
-    epsilon = dual_epsilon(events[0].noise, rounds, delta, Dual(1.0, rate, RATIO, DUAL_CONSTANT))
+    epsilon = dual_epsilon(events[0].noise, rounds, delta, DualSetting(1.0, rate, RATIO, DUAL_CONSTANT))
     return (
         Published(
             "Hu, Guo, Li, Pei, Gong 2020",

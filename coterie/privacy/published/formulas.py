@@ -279,7 +279,7 @@ def pmtl_epsilon(deviation: float, rounds: float, delta: float, clip: float, sil
 # Dual coordinates: Hu, Guo, Li, Pei, Gong 2020
 
 
-class Dual(NamedTuple):
+class DualSetting(NamedTuple):
     """A setting of dual learning.
 
     Chance `live` p of a device to take part, `rate` q of examples touched
@@ -292,7 +292,7 @@ class Dual(NamedTuple):
     constant: float = DUAL_CONSTANT
 
 
-def dual_noise(epsilon: float, rounds: float, delta: float, setting: Dual) -> tuple[float, float]:
+def dual_noise(epsilon: float, rounds: float, delta: float, setting: DualSetting) -> tuple[float, float]:
     """Give sigma1 = c2 p sqrt((q^2 + r^2) K log(1/delta)) / epsilon on duals, sigma2 = sigma1 / r on uploads.
 
     Hu, Guo, Li, Pei, Gong 2020, theorem 5, for `rounds` K and epsilon < c1 p^2 K. c1
@@ -307,7 +307,7 @@ def dual_noise(epsilon: float, rounds: float, delta: float, setting: Dual) -> tu
     return first, first / setting.ratio
 
 
-def dual_epsilon(noise: float, rounds: float, delta: float, setting: Dual) -> float:
+def dual_epsilon(noise: float, rounds: float, delta: float, setting: DualSetting) -> float:
     """Give the epsilon at which the first of `dual_noise` is `noise`."""
     return _over(_dual(rounds, delta, setting), noise)
 
@@ -334,7 +334,7 @@ def _pmtl(rounds: float, delta: float, clip: float, silos: int) -> float:
     return 4 * clip * math.sqrt(rounds * math.log(1 / delta)) / silos
 
 
-def _dual(rounds: float, delta: float, setting: Dual) -> float:
+def _dual(rounds: float, delta: float, setting: DualSetting) -> float:
     live, rate, ratio, constant = setting
     _check_positive(rounds=rounds, ratio=ratio, constant=constant)
     _check_share(live=live, rate=rate)

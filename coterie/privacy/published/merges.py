@@ -6,12 +6,12 @@ import functools
 
 from ..accountant import quick_lower, renyi_epsilon
 from ..events import Event
-from ..merges import Merges
+from ..merges import MergeEvents
 from .formulas import Published, central_limit_epsilon, heads_sensitivity, pmtl_epsilon, warning
 
 
 @functools.lru_cache(maxsize=4096)
-def published_for_merges(merges: Merges, delta: float) -> tuple[Published, ...]:
+def published_for_merges(merges: MergeEvents, delta: float) -> tuple[Published, ...]:
     """Give what the papers on whole silos report for merges like these."""
     if not merges.merges or not merges.noise:
         return ()
@@ -37,7 +37,7 @@ def _lower(events: tuple[Event, ...], delta: float) -> float:
     return quick_lower(events, delta)
 
 
-def merge_warnings(merges: Merges, delta: float) -> list[str]:
+def merge_warnings(merges: MergeEvents, delta: float) -> list[str]:
     """Warn of what papers report below what is true against some of those they name.
 
     Noise of the silos: against the server, who sees each upload and who came. Noise of the server: against

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import Problem, reason
-from .in_ledger import _find_in_ledger
-from .statement import SEES_UPLOADS
+from .build import SEES_UPLOADS
+from .in_ledger import find_in_ledger
 from .verify import verify
 
 
@@ -48,7 +48,7 @@ def verify_file(path: str | Path, ledger: str | Path | None = None) -> Verified:
         raise Problem(f"statement '{path}' cannot be read: {reason(error)}") from error
     content = verify(text)
     if ledger is not None:
-        _find_in_ledger(content, Path(ledger))
+        find_in_ledger(content, Path(ledger))
     said, unchecked = content["guarantee"], None
     sent = any(content["adversaries"][who]["epsilon"] for who in SEES_UPLOADS)
     if ledger is None and said["epsilon"] and not sent:

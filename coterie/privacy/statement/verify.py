@@ -10,12 +10,12 @@ from typing import Any
 
 from ..._json import finite
 from ...errors import Problem
-from ..accountant import ADJACENCY, ELSEWHERE, ROUNDING, least_of, quick_lower
+from ..accountant import ADJACENCY, ELSEWHERE, MACHINE_TOLERANCE, least_of, quick_lower
 from ..adversaries import ADVERSARIES
 from ..events import Event, grouped
-from ..merges import Merges
+from ..merges import MergeEvents
 from ..tuning import COVERED
-from .statement import (
+from .build import (
     BOUNDS,
     CHOSEN,
     LEAVING,
@@ -26,15 +26,15 @@ from .statement import (
     SIMULATED,
     UNTUNED,
     WITHOUT_LEDGER,
-    _against,
-    _beside,
-    _beside_dual,
     always_uncovered,
     best_trial,
     checksum,
+    epsilon_against,
     merge_door,
     numbers,
+    published_beside,
     text_of,
+    with_published_dual,
 )
 
 
@@ -78,7 +78,7 @@ def _recompute(content: dict[str, Any]) -> None:
     said = content["guarantee"]
     events = tuple(Event(**event) for event in content["events"])
     try:
-        merges = None if content["merges"] is None else Merges(**content["merges"])
+        merges = None if content["merges"] is None else MergeEvents(**content["merges"])
     except Problem as problem:
         raise Problem(f"statement: {problem}") from None
     _check_words(content, merges)
@@ -95,7 +95,7 @@ def _recompute(content: dict[str, Any]) -> None:
     if said["delta"] is None or said["budget"] is None:
         raise Problem("statement: guarantee.delta and guarantee.budget must be stated where epsilon is")
     found = numbers(events, said["delta"])
-    found = _beside_dual(found, content["settings"], content["doors"], grouped(events), said["delta"])
+    found = with_published_dual(found, content["settings"], content["doors"], grouped(events), said["delta"])
     for key in ("epsilon", "replace_one", "lower"):
         true, value = found[key], math.inf if said[key] is None else said[key]
         if _is_too_good(key, value, true, events, said["delta"]):
@@ -119,7 +119,7 @@ def _recompute(content: dict[str, Any]) -> None:
             raise Problem(f"statement: adversaries.{name}: {stated[name]} is not what the events give")
     if merges is None:
         _check_doors(content["doors"], events)
-    beside = _beside(found, merges, said["delta"])
+    beside = published_beside(found, merges, said["delta"])
     rows = [[p["paper"], p["formula"], p["epsilon"]] for p in content["published"]]
     if rows != finite([[p["paper"], p["formula"], p["epsilon"]] for p in beside["published"]]):
         raise Problem("statement: published: not what the formulas give for these events")
@@ -132,25 +132,29 @@ def _is_too_good(key: str, value: float, true: float, events: tuple[Event, ...],
     """Whether a stated bound is tighter than any machine or version can have found it."""
     if key == "lower":
         most = (
-            max(true, quick_lower(events, delta, aside=ELSEWHERE)) if value > true * (1 + ROUNDING) else true
+            max(true, quick_lower(events, delta, aside=ELSEWHERE))
+            if value > true * (1 + MACHINE_TOLERANCE)
+            else true
         )
-        return value > most * (1 + ROUNDING)
+        return value > most * (1 + MACHINE_TOLERANCE)
     adjacency = ADJACENCY if key == "epsilon" else "replace-one"
-    return value < true * (1 - ROUNDING) and value < least_of(events, delta, adjacency)
+    return value < true * (1 - MACHINE_TOLERANCE) and value < least_of(events, delta, adjacency)
 
 
-def _check_merges(content: dict[str, Any], merges: Merges) -> None:
+def _check_merges(content: dict[str, Any], merges: MergeEvents) -> None:
     """What is said against whom is what the merges give, and so are the doors."""
-    true = _against(merges, content["guarantee"]["delta"], content["guarantee"]["epsilon"])
+    true = epsilon_against(merges, content["guarantee"]["delta"], content["guarantee"]["epsilon"])
     for name, entry in content["adversaries"].items():
         said, least = entry["epsilon"], true[name]
-        if (said is None) != (least is None) or abs((said or 0) - (least or 0)) > ROUNDING * (least or 1):
+        if (said is None) != (least is None) or abs((said or 0) - (least or 0)) > MACHINE_TOLERANCE * (
+            least or 1
+        ):
             raise Problem(f"statement: adversaries.{name}: {said} is not what the merges give")
     if content["doors"] != finite([asdict(door) for door in merge_door(merges)]):
         raise Problem("statement: doors: not those of the merges")
 
 
-def _check_words(content: dict[str, Any], merges: Merges | None) -> None:
+def _check_words(content: dict[str, Any], merges: MergeEvents | None) -> None:
     """Check the sentences that every statement has."""
     metered = content["ledger"] is not None
     always = always_uncovered(merges)

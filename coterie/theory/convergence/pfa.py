@@ -97,7 +97,7 @@ def published_bound(constants: PublishedConstants, gap: float, steps: int) -> fl
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Cohort:
+class ProjectedMerge:
     """Silos of a round: merge `weights` that add up to 1, who is `public`, `noise` s^2 in each coordinate.
 
     `dimension` is d, `basis` k, `sampling` kappa^2 / B, the expected squared error of a batch's gradient.
@@ -138,22 +138,27 @@ class Cohort:
         return float((weights**2 * (self.sampling + kept)).sum())
 
 
-def decay_alike(cohort: Cohort, smoothness: float, step: float) -> Decay:
+def decay_alike(merge: ProjectedMerge, smoothness: float, step: float) -> Decay:
     """Give what a round is worth if all silos have one loss, L-smooth, and take one local step.
 
     The gradient in `convergence.gradient_bound` is then the projected one. `convergence.gap_bound` does
     not apply: a small projected gradient does not say that the loss is small.
 
-    >>> cohort = Cohort(weights=[0.5, 0.5], public=[True, False], noise=[0.1, 0.4], dimension=4)
-    >>> decay_alike(cohort, smoothness=1.0, step=0.5)
+    >>> merge = ProjectedMerge(weights=[0.5, 0.5], public=[True, False], noise=[0.1, 0.4], dimension=4)
+    >>> decay_alike(merge, smoothness=1.0, step=0.5)
     Decay(slope=0.25, added=0.025)
     """
     check_step(smoothness, step)
-    return Decay(step / 2, smoothness * step**2 * cohort.blur / 2)
+    return Decay(step / 2, smoothness * step**2 * merge.blur / 2)
 
 
 def decay_differing(
-    cohort: Cohort, smoothness: float, step: float, *, local_steps: int = 1, gradient: float | None = None
+    merge: ProjectedMerge,
+    smoothness: float,
+    step: float,
+    *,
+    local_steps: int = 1,
+    gradient: float | None = None,
 ) -> Decay:
     """Give what a round is worth if silos differ, or take H > 1 local steps.
 
@@ -163,12 +168,12 @@ def decay_differing(
     check_count("local_steps", local_steps)
     long = step * local_steps
     check_step(smoothness, long)
-    away = math.sqrt(cohort.blur / local_steps)
+    away = math.sqrt(merge.blur / local_steps)
     if local_steps > 1:
         if gradient is None:
             raise Problem("with more than one local step a bound on the gradients is needed")
-        weights, _, noise = cohort.arrays
-        far = [drift_sum(local_steps, gradient, cohort.sampling + cohort.dimension * s) for s in noise]
+        weights, _, noise = merge.arrays
+        far = [drift_sum(local_steps, gradient, merge.sampling + merge.dimension * s) for s in noise]
         away += smoothness * step * float(weights @ np.asarray(far))
     return Decay(long / 2, long / 2 * away**2)
 

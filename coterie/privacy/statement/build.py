@@ -14,9 +14,9 @@ from typing import Any
 from ..._json import finite
 from ..accountant import ADJACENCY, epsilon_of, quick_lower, upper_of
 from ..adversaries import ADVERSARIES, table
-from ..cache import Kept
+from ..cache import Cache
 from ..events import Event, grouped, joined
-from ..merges import Merges
+from ..merges import MergeEvents
 from ..published.dual import published_dual
 from ..published.formulas import Published, published_for, warning
 from ..published.merges import merge_warnings, published_for_merges
@@ -63,7 +63,7 @@ UNTUNED = "not accounted: if this run was chosen among several by their scores, 
 
 
 @dataclass(frozen=True)
-class Door:
+class OpenedDoor:
     """A door and how it was used: `calls` times, `steps` noisy sums a call."""
 
     door: str
@@ -81,7 +81,7 @@ def software() -> dict[str, str]:
     return {name: version(name) for name in ("coterie", "dp-accounting", "torch", "numpy", "scipy")}
 
 
-def always_uncovered(merges: Merges | None) -> tuple[str, ...]:
+def always_uncovered(merges: MergeEvents | None) -> tuple[str, ...]:
     """Give the sentences about what no statement of a unit covers."""
     sees_all = merges is not None and merges.releases()["server"] is None
     hidden = merges is not None and merges.hidden and merges.merges > 0
@@ -89,9 +89,9 @@ def always_uncovered(merges: Merges | None) -> tuple[str, ...]:
     return (*ALWAYS_UNCOVERED, *[SEES_ALL] * sees_all, *[HIDDEN] * hidden, *[EXAMPLES_APART] * apart)
 
 
-def kept_numbers() -> Kept:
+def statement_cache() -> Cache:
     """Open the numbers of earlier statements."""
-    return Kept("statements", f"{ADJACENCY}/{SCHEMA}")
+    return Cache("statements", f"{ADJACENCY}/{SCHEMA}")
 
 
 @functools.lru_cache(maxsize=4096)
@@ -114,13 +114,13 @@ def numbers(events: tuple[Event, ...], delta: float) -> dict[str, Any]:
     }
 
 
-def statement(
+def build_statement(
     *,
     silo: str,
     method: str,
     settings: dict[str, Any],
     size: int,
-    doors: Sequence[Door],
+    doors: Sequence[OpenedDoor],
     events: Sequence[Event],
     seen: tuple[str, ...],
     budget: float,
@@ -129,22 +129,24 @@ def statement(
     charged: float = 0.0,
     ledger: dict[str, Any] | None = None,
     tuning: dict[str, Any] | None = None,
-    kept: Kept | None = None,
-    merges: Merges | None = None,
+    cache: Cache | None = None,
+    merges: MergeEvents | None = None,
 ) -> dict[str, Any]:
     """Give the statement of one silo as plain data.
 
     `charged` is what the ledger charged, where that is more than what was released. `tuning` tells of
     a sweep, of which `events` are all trials: how their number was drawn, and what one trial releases.
-    `kept` are numbers of earlier statements, not found again. With `merges` the unit is the whole silo.
+    `cache` are numbers of earlier statements, not found again. With `merges` the unit is the whole silo.
     """
     whole = grouped(events)
-    found = _beside_dual(_found(whole, delta, kept), settings, [asdict(door) for door in doors], whole, delta)
+    found = with_published_dual(
+        _found(whole, delta, cache), settings, [asdict(door) for door in doors], whole, delta
+    )
     private = math.isfinite(found["epsilon"])
     certified = max(found["epsilon"], charged)
     unit = "example" if merges is None else "silo"
     uncovered = [*not_covered, *always_uncovered(merges), WITHOUT_LEDGER if ledger is None else LEAVING]
-    against = table(certified, seen) if merges is None else _against(merges, delta, certified)
+    against = table(certified, seen) if merges is None else epsilon_against(merges, delta, certified)
     if tuning is not None:
         best = best_trial(tuning)
         against |= {name: best if math.isfinite(best) else None for name in CHOSEN}
@@ -168,7 +170,7 @@ def statement(
         "adversaries": {
             name: {"who": ADVERSARIES[name], "epsilon": value} for name, value in against.items()
         },
-        **_beside(found, merges, delta),
+        **published_beside(found, merges, delta),
         "tuning": UNTUNED if tuning is None else tuning,
         "declared_size": size,
         "doors": [asdict(door) for door in doors],
@@ -183,13 +185,13 @@ def statement(
     return {**plain, "checksum": checksum(plain)}
 
 
-def _against(merges: Merges, delta: float, certified: float) -> dict[str, float | None]:
+def epsilon_against(merges: MergeEvents, delta: float, certified: float) -> dict[str, float | None]:
     """Give epsilon against each adversary: what merges give or, in a metered run, what was charged."""
     found = merges.against(delta)
     return {name: certified if value else value for name, value in found.items()} if merges.metered else found
 
 
-def _beside(found: dict[str, Any], merges: Merges | None, delta: float) -> dict[str, Any]:
+def published_beside(found: dict[str, Any], merges: MergeEvents | None, delta: float) -> dict[str, Any]:
     """Give what papers report, and where it is too little."""
     if merges is None:
         return {"published": found["published"], "warnings": found["warnings"]}
@@ -197,7 +199,7 @@ def _beside(found: dict[str, Any], merges: Merges | None, delta: float) -> dict[
     return {"published": published, "warnings": merge_warnings(merges, delta)}
 
 
-def _beside_dual(
+def with_published_dual(
     found: dict[str, Any],
     settings: dict[str, Any],
     doors: Sequence[dict[str, Any]],
@@ -212,14 +214,14 @@ def _beside_dual(
     return {**found, "published": published, "warnings": [*found["warnings"], *lines]}
 
 
-def _found(events: tuple[Event, ...], delta: float, kept: Kept | None) -> dict[str, Any]:
-    if kept is None:
+def _found(events: tuple[Event, ...], delta: float, cache: Cache | None) -> dict[str, Any]:
+    if cache is None:
         return numbers(events, delta)
     question = repr((events, delta))
-    found = kept.get(question)
+    found = cache.get(question)
     if found is None:
         found = finite(numbers(events, delta))
-        kept.put(question, found)
+        cache.put(question, found)
     return {key: math.inf if value is None else value for key, value in found.items()}
 
 
@@ -240,8 +242,8 @@ def text_of(content: dict[str, Any]) -> str:
     return json.dumps(content, indent=2, allow_nan=False) + "\n"
 
 
-def merge_door(merges: Merges) -> list[Door]:
+def merge_door(merges: MergeEvents) -> list[OpenedDoor]:
     """Give the door of a silo's uploads."""
     clip = math.inf if merges.noise == 0 else merges.clip
-    door = Door("merge", merges.came, 1, merges.sampler, merges.rate, merges.cohort, clip)
+    door = OpenedDoor("merge", merges.came, 1, merges.sampler, merges.rate, merges.cohort, clip)
     return [door] if merges.came else []
