@@ -44,7 +44,9 @@ def imitating(task: Task) -> ImitatingTask:
     """Give the task of learning and imitating."""
     if not task.classes:
         raise Problem("imitation compares predicted classes: it does not go with a numeric target")
-    return ImitatingTask(task.build, task.loss, task.shape, task.classes)
+    other = ImitatingTask(task.build, task.loss, task.shape, task.classes)
+    vars(other)["module"] = task.module  # the same frozen parts, on the same device
+    return other
 
 
 @dataclass(frozen=True, eq=False)

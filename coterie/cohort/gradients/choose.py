@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
 
 from ...tasks.task import Task
@@ -199,7 +198,7 @@ def used_once(task: Task, x: Tensor) -> set[str]:
     uses = _Uses(parameters)
     try:
         with torch.no_grad(), uses:
-            functional_call(task.module, parameters, (x,))
+            task.predict(parameters, x)
     finally:
         for handle in handles:
             handle.remove()
