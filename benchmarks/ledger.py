@@ -114,10 +114,10 @@ def _plain(made: Experiment, plan: Plan) -> float:
 
 def _metered(made: Experiment, plan: Plan) -> float:
     with tempfile.TemporaryDirectory() as folder:
-        for ledger in open_ledgers(Path(folder), made.federation, "schools", [(1e4, 0.5)] * SILOS):
+        for ledger in open_ledgers(Path(folder), made.federation, [(1e4, 0.5)] * SILOS):
             ledger.close()
         began = time.perf_counter()
-        meter = make_meter(Path(folder), made.federation, "schools", [None] * SILOS)
+        meter = make_meter(Path(folder), made.federation, [None] * SILOS)
         made.train(plan, session=Session(Path(folder) / "checkpoint", "key", meter))
         meter.close()
         return time.perf_counter() - began

@@ -47,7 +47,7 @@ def train(made, plan, folder: Path, metered: bool) -> None:
     """Train in a child: every round is logged after it was done, before the next begins."""
     meter = None
     if metered:
-        meter = make_meter(folder / "ledgers", made.federation, "made up", [(1e6, 0.5)] * 3)
+        meter = make_meter(folder / "ledgers", made.federation, [(1e6, 0.5)] * 3)
     log = os.open(folder / "released", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     began = []

@@ -299,9 +299,9 @@ def test_python_refuses_before_anything_is_charged(federation, tmp_path, unit):
         made = dataclasses.replace(made, privacy=Privacy(epsilon=2.0, delta=1e-3, unit="silo"))
     else:
         made = dataclasses.replace(made, budgets="maximum")
-    for ledger in open_ledgers(tmp_path, federation, "made", [(5.0, 1e-2)] * len(federation)):
+    for ledger in open_ledgers(tmp_path, federation, [(5.0, 1e-2)] * len(federation)):
         ledger.close()
-    meter = make_meter(tmp_path, federation, "made", [None] * len(federation))
+    meter = make_meter(tmp_path, federation, [None] * len(federation))
     with pytest.raises(Problem, match="ledger"):
         made.train(session=Session(meter=meter))
     assert [len(ledger.entries()) for ledger in meter.ledgers] == [2] * len(federation)

@@ -179,7 +179,7 @@ def test_ledgers_of_whole_silos_are_charged_for_what_is_sent(federation, tmp_pat
     made = whole(federation, FedAvg(), rounds=6, dropping=BOTH)
     made.check_metered()
     plan = made.plan()
-    meter = make_meter(tmp_path, made.federation, "made", [(8.0, 1e-2)] * 3, "silo")
+    meter = make_meter(tmp_path, made.federation, [(8.0, 1e-2)] * 3, "silo")
     try:
         made.train(plan, session=Session(meter=meter))
         for k, silo in enumerate(plan.silos[0]):
@@ -195,7 +195,7 @@ def test_ledgers_are_charged_for_what_is_sent(federation, tmp_path):
     made = experiment(federation, Dual(), dropping=BOTH, rounds=6, epsilon=4.0, steps=3)
     plan = made.plan()
     short = made.federation
-    meter = make_meter(tmp_path, short, "made", [(8.0, 1e-2)] * 3)
+    meter = make_meter(tmp_path, short, [(8.0, 1e-2)] * 3)
     try:
         made.train(plan, session=Session(meter=meter))
         for k, silo in enumerate(plan.silos[0]):

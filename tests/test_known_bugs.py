@@ -61,7 +61,7 @@ def test_noise_that_is_drawn_and_thrown_away(monkeypatch, tmp_path, metered):
         if not metered:
             return vectors(made)[0]
         budgets = [(silo.budget, silo.delta) for silo in made.plan().silos[0]]
-        meter = make_meter(tmp_path / name, made.federation, "made", budgets)
+        meter = make_meter(tmp_path / name, made.federation, budgets)
         try:
             return made.train(session=Session(meter=meter)).vectors[0]
         finally:

@@ -38,7 +38,7 @@ def meter_for(made, folder):
     """Ledgers whose budget is that of one run, and the run's plan."""
     plan = made.plan()
     budgets = [(silo.budget, silo.delta) for silo in plan.silos[0]]
-    return metering.make_meter(folder, made.federation, "made", budgets), plan
+    return metering.make_meter(folder, made.federation, budgets), plan
 
 
 def metered(made, folder):

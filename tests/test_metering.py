@@ -17,7 +17,7 @@ import coterie
 from coterie.errors import Problem
 from coterie.guard.checkpoint import Checkpoint, load, save
 from coterie.guard.claims import claims_of
-from coterie.guard.meter import EntropyStreams, identities, secret_of
+from coterie.guard.meter import EntropyStreams, secret_of
 from coterie.guard.session import Session
 from coterie.methods import MRMTL, FedAvg, Local
 from coterie.privacy.ledger.filters import Spent
@@ -159,7 +159,7 @@ def test_entropy_noise_is_normal():
 
 
 def test_secrets_are_made_once_for_their_owner_only(federation, tmp_path):
-    who = identities(federation, "made up")[0]
+    who = federation.identities[0]
     secret = secret_of(tmp_path, who)
     assert secret_of(tmp_path, who) == secret
     (path,) = tmp_path.iterdir()
@@ -173,7 +173,7 @@ def test_a_ledger_is_of_the_whole_silo_whatever_its_test_share(federation):
     from coterie.data.federation import load
 
     sizes = {load("digits", silos=3, test=share).sizes for share in (0.2, 0.5)}
-    whole = {tuple(identities(load("digits", silos=3, test=share), "digits")) for share in (0.2, 0.5)}
+    whole = {load("digits", silos=3, test=share).identities for share in (0.2, 0.5)}
     assert len(sizes) == 2
     assert len(whole) == 1
 
@@ -247,7 +247,7 @@ def test_two_trainings_at_once_on_ledgers_with_room_for_one(tmp_path):
 
 
 def test_ledgers_in_python(federation, tmp_path):
-    coterie.open_ledgers(tmp_path, federation, federation.name, [(2.0, 1e-3)] * len(federation))
+    coterie.open_ledgers(tmp_path, federation, 2.0, 1e-3)
     ask = {"rounds": 2, "batch": 8, "ledger": tmp_path}
     privacy = coterie.Privacy(epsilon=2.0, delta=1e-3)
     result = coterie.run(federation, coterie.FedAvg(), privacy, **ask)

@@ -139,7 +139,7 @@ def test_ledgers_charge_each_silo_its_own(tmp_path, federation):
     made = protected(federation, FedAvg(), epsilon=BUDGETS)
     plan = made.plan()
     budgets = [(silo.budget, silo.delta) for silo in plan.silos[0]]
-    meter = make_meter(tmp_path, federation, "made up", budgets, "silo")
+    meter = make_meter(tmp_path, federation, budgets, "silo")
     made.train(plan, session=Session(meter=meter))
     for ledger, silo in zip(meter.ledgers, plan.silos[0], strict=True):
         spent = check_ledger(ledger.path).totals["silo"]["silos"][0]

@@ -69,7 +69,7 @@ def metered(made, folder, budgets=None, **how):
     """Train with ledgers; new ones get the budgets, or that of the run."""
     plan = made.plan()
     budgets = budgets or [(silo.budget, silo.delta) for silo in plan.silos[0]]
-    meter = make_meter(folder, made.federation, "made up", budgets, "silo")
+    meter = make_meter(folder, made.federation, budgets, "silo")
     hear = how.pop("hear", None)
     return made.train(plan, hear, Session(meter=meter, **how)), meter, plan
 
@@ -138,13 +138,13 @@ def test_examples_have_a_budget_too(federation, tmp_path):
 
 def test_a_ledger_without_a_budget_for_whole_silos_says_what_to_do(federation, tmp_path):
     made = protected(federation, FedAvg())
-    meter = make_meter(tmp_path, federation, "made up", [(9.0, 1e-2)] * 3)
+    meter = make_meter(tmp_path, federation, [(9.0, 1e-2)] * 3)
     with pytest.raises(Problem, match=r"no budget in the unit 'silo'; set one with `coterie ledger budget"):
         made.train(session=Session(meter=meter))
 
 
 def test_ledgers_of_whole_silos_in_python(federation, tmp_path):
-    coterie.open_ledgers(tmp_path, federation, federation.name, [(6.0, 1e-2)] * 3, unit="silo")
+    coterie.open_ledgers(tmp_path, federation, 6.0, 1e-2, unit="silo")
     privacy = Privacy(epsilon=6.0, delta=1e-2, unit="silo")
     ask = {"rounds": 2, "batch": 8, "ledger": tmp_path, "participation": POISSON}
     coterie.run(federation, FedAvg(), privacy, **ask)
@@ -242,7 +242,7 @@ def interrupted(made, folder, at=3):
 
     states = []
     for hear in (dies, None):
-        meter = make_meter(folder / "ledgers", made.federation, "made up", budgets, "silo")
+        meter = make_meter(folder / "ledgers", made.federation, budgets, "silo")
         session = Session(folder / "checkpoint", "key", meter, every=2)
         real = OpenSession.after
 
@@ -290,10 +290,10 @@ def test_where_the_budget_does_not_pay_for_repetitions_nobody_goes_on(tmp_path, 
             raise KeyboardInterrupt
 
     budgets = [(silo.budget, silo.delta) for silo in plan.silos[0]]
-    meter = make_meter(tmp_path, federation, "made up", budgets, "silo")
+    meter = make_meter(tmp_path, federation, budgets, "silo")
     with pytest.raises(KeyboardInterrupt):
         made.train(plan, dies, Session(path, "key", meter, every=2))
-    again = make_meter(tmp_path, federation, "made up", budgets, "silo")
+    again = make_meter(tmp_path, federation, budgets, "silo")
     before = [ledger.entries() for ledger in again.ledgers]
     with pytest.raises(Spent, match=r"rounds 2 to 4 would be repeated.*nothing was charged"):
         made.train(plan, session=Session(path, "key", again, every=2))

@@ -178,7 +178,7 @@ def test_nothing_that_is_told_depends_on_the_coins(whole, monkeypatch, capsys):
 def stated(made, folder, budgets=None, **how):
     plan = made.plan()
     budgets = budgets or [(50.0, 1e-1)] * len(made.federation)
-    meter = make_meter(folder, made.federation, "made up", budgets, "silo")
+    meter = make_meter(folder, made.federation, budgets, "silo")
     made.train(plan, session=Session(meter=meter, **how))
     return [statement_of(made, plan, 0, k, meter) for k in range(len(made.federation))], meter
 
@@ -226,7 +226,7 @@ def test_a_run_on_examples_after_one_on_whole_silos(federation, tmp_path):
         ledger.set_budget("example", 90.0, 1e-1)
     made = experiment(federation, FedAvg(), epsilon=2.0)
     plan = made.plan()
-    later = make_meter(tmp_path, federation, "made up", [None] * 3)
+    later = make_meter(tmp_path, federation, [None] * 3)
     made.train(plan, session=Session(meter=later))
     content = statement_of(made, plan, 0, 0, later)
     assert verify(text_of(content)) == content

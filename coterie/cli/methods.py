@@ -29,7 +29,7 @@ from ..protocol.settings import settings_of
 from ..protocol.tree import Tree
 from ..protocol.units import UNITS
 from ..report.tables import compact
-from .run import tell
+from .progress import tell
 
 ROUNDS = 10
 FEW_ROUNDS = 4  # of dry runs that ask only whether a method is sound

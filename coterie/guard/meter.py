@@ -15,39 +15,32 @@ from ..privacy.adversaries import ADVERSARIES
 from ..privacy.ledger.claim import Claim
 from ..privacy.ledger.entries import LedgerEntry, LedgerState, runs_of
 from ..privacy.ledger.filters import Spent, charge, repeated
-from ..privacy.ledger.ledger import GrantedClaim, Identity, Ledger, open_ledger
+from ..privacy.ledger.ledger import GrantedClaim, Ledger, open_ledger
 from .claims import certify
 from .secret_streams import EntropyStreams, secret_of
-
-
-def identities(federation: Federation, source: str) -> list[Identity]:
-    """Give each silo's identity: the data's name, the silo's, and all its examples, also those for tests."""
-    return [Identity(source, silo.name, len(silo.y) + len(silo.test_y)) for silo in federation.silos]
 
 
 def open_ledgers(
     folder: Path,
     federation: Federation,
-    source: str,
     budgets: Sequence[tuple[float, float] | None],
     filter: str = "basic",
     unit: str = "example",
 ) -> list[Ledger]:
     """Open the ledgers of all silos of a federation, making those that are not there and have a budget."""
-    pairs = zip(identities(federation, source), budgets, strict=True)
+    pairs = zip(federation.identities, budgets, strict=True)
     return in_threads(lambda pair: open_ledger(folder, *pair, unit, filter), pairs)
 
 
 def make_meter(
     folder: Path,
     federation: Federation,
-    source: str,
     budgets: Sequence[tuple[float, float] | None],
     unit: str = "example",
 ) -> Meter:
     """Make the meter of a training; a ledger that is not there yet gets the silo's budget of it."""
-    ledgers = open_ledgers(folder, federation, source, budgets, unit=unit)
-    secrets = in_threads(lambda who: secret_of(folder, who), identities(federation, source))
+    ledgers = open_ledgers(folder, federation, budgets, unit=unit)
+    secrets = in_threads(lambda who: secret_of(folder, who), federation.identities)
     return Meter(federation.names, ledgers, EntropyStreams(dict(zip(federation.names, secrets, strict=True))))
 
 

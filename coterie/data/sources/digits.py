@@ -12,4 +12,5 @@ def read() -> Table:
     from sklearn.datasets import load_digits
 
     data = load_digits()
-    return Table("digits", (data.images / 16).astype(np.float32), data.target.astype(np.int64))
+    x, y = (data.images / 16).astype(np.float32), data.target.astype(np.int64)
+    return Table("digits", x, y, always_cut=True)

@@ -27,6 +27,8 @@ class Table:
     `raw_columns` are the feature columns of the source before text became numbers, `other_columns` those
     that are no features. `indicators` are the columns that are 0 or 1 because they came from text.
     `float_target_is_number` is False if whole floats may be labels, as in a CSV column.
+    `always_cut` is true for data whose ledgers are named after the cut even if no partition was asked for.
+    A table without a name has no ledgers.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Table:
     float_target_is_number: bool = True
     raw_columns: tuple[Column, ...] = ()
     other_columns: tuple[str, ...] = ()
+    always_cut: bool = False
 
 
 def numbers(values: Any, what: str) -> np.ndarray:
