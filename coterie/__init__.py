@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .api import open_ledgers as open_ledgers
     from .api import run as run
     from .data.federation import Federation as Federation
     from .data.federation import load as load
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from .errors import Refused as Refused
     from .experiment.result import Result as Result
     from .experiment.result import load_model as load_model
-    from .guard.meter import open_ledgers as open_ledgers
     from .methods import MRMTL as MRMTL
     from .methods import FedAvg as FedAvg
     from .methods import FedProx as FedProx
@@ -35,7 +35,7 @@ _HOME = {
     "Training": "planning.training",
     "Federation": "data.federation",
     "load": "data.federation",
-    "open_ledgers": "guard.meter",
+    "open_ledgers": "api",
     "Method": "protocol.method",
     "MRMTL": "methods",
     "FedAvg": "methods",

@@ -31,6 +31,6 @@ def meter_of(made, tmp_path, budgets=None, filter="basic"):
     """Make the meter of an experiment, with new ledgers where there are none, and its plan."""
     plan = made.plan()
     budgets = budgets or [(silo.budget, silo.delta) for silo in plan.silos[0]]
-    for made_now in open_ledgers(tmp_path / "ledgers", made.federation, "made up", budgets, filter):
+    for made_now in open_ledgers(tmp_path / "ledgers", made.federation, budgets, filter):
         made_now.close()
-    return make_meter(tmp_path / "ledgers", made.federation, "made up", budgets), plan
+    return make_meter(tmp_path / "ledgers", made.federation, budgets), plan

@@ -188,7 +188,7 @@ def test_a_compiler_that_does_not_work_is_told_and_done_without(monkeypatch, err
     task = make_task("cnn", shape=(8, 8), classes=3, options={"channels": 2})
     monkeypatch.setattr(steps, "advance", fail)
     cohort, starts = silos_of(task)
-    with pytest.warns(RuntimeWarning, match="training takes the slow way"):
+    with pytest.warns(RuntimeWarning, match="so training uses slower code"):
         moved = descend(cohort, starts, STREAMS, 0, 0)
     assert not torch.equal(moved, starts)
 

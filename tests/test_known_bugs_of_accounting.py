@@ -11,9 +11,10 @@ from coterie.errors import Problem
 from coterie.experiment.statements import statement_of
 from coterie.guard import claims
 from coterie.guard import meter as metering
-from coterie.guard.session import Keeper
+from coterie.guard.session import Session
 from coterie.methods import FedAvg
-from coterie.planning import plan as planning
+from coterie.planning import accounting
+from coterie.planning import example_plan as planning
 from coterie.privacy.accountant import epsilon
 from coterie.privacy.events import Event
 from coterie.privacy.ledger.claim import Claim
@@ -37,14 +38,14 @@ def meter_for(made, folder):
     """Ledgers whose budget is that of one run, and the run's plan."""
     plan = made.plan()
     budgets = [(silo.budget, silo.delta) for silo in plan.silos[0]]
-    return metering.make_meter(folder, made.federation, "made", budgets), plan
+    return metering.make_meter(folder, made.federation, budgets), plan
 
 
 def metered(made, folder):
     """Train with ledgers; give their paths and a statement."""
     meter, plan = meter_for(made, folder)
     try:
-        made.train(plan, keeper=Keeper(meter=meter))
+        made.train(plan, session=Session(meter=meter))
         return [ledger.path for ledger in meter.ledgers], statement_of(made, plan, 0, 0, meter)
     finally:
         meter.close()
@@ -81,13 +82,15 @@ def test_an_accountant_that_starts_anew_every_round(monkeypatch, federation, tmp
 def test_one_round_charged_where_many_were_trained(monkeypatch, tmp_path):
     """The same mistake in what is charged: the noise tells how many rounds there were."""
     made = silent(rounds=ROUNDS, steps=2)
-    doors = claims._doors
+    stages = accounting.stages_of
     assert noise_is_as_charged(made)
-    monkeypatch.setattr(claims, "_doors", lambda calls, here, steps: doors(calls[:1], here, steps))
+    monkeypatch.setattr(
+        accounting, "stages_of", lambda calls, present, steps: stages(calls[:1], present, steps)
+    )
     assert not noise_is_as_charged(made)
     meter, plan = meter_for(made, tmp_path)
     with pytest.raises(Spent, match="round 1: no silo can go on"):  # what is not charged does not happen
-        made.train(plan, keeper=Keeper(meter=meter))
+        made.train(plan, session=Session(meter=meter))
     meter.close()
 
 
@@ -140,7 +143,7 @@ def test_a_rate_that_is_charged_and_not_drawn(monkeypatch, federation):
     """The same mistake in what is charged: the batches tell the rate that really was."""
 
     def charged():
-        (asked,) = claims.run_plans("local", silent().plan(), 0)
+        (asked,) = claims.claims_of("local", silent().plan(), 0)
         return asked.events(0, 1)[0].rate
 
     def product(mechanism, noise, rate, count):

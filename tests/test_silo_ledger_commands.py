@@ -12,7 +12,7 @@ from coterie.cli.statement import verify_statement
 from coterie.errors import Problem
 from coterie.experiment.statements import statement_of
 from coterie.guard.meter import make_meter
-from coterie.guard.session import Keeper
+from coterie.guard.session import Session
 from coterie.methods import MRMTL, FedAvg
 from coterie.planning.schedule import Participation
 from coterie.privacy.accountant import epsilon_of
@@ -178,8 +178,8 @@ def test_nothing_that_is_told_depends_on_the_coins(whole, monkeypatch, capsys):
 def stated(made, folder, budgets=None, **how):
     plan = made.plan()
     budgets = budgets or [(50.0, 1e-1)] * len(made.federation)
-    meter = make_meter(folder, made.federation, "made up", budgets, "silo")
-    made.train(plan, keeper=Keeper(meter=meter, **how))
+    meter = make_meter(folder, made.federation, budgets, "silo")
+    made.train(plan, session=Session(meter=meter, **how))
     return [statement_of(made, plan, 0, k, meter) for k in range(len(made.federation))], meter
 
 
@@ -226,8 +226,8 @@ def test_a_run_on_examples_after_one_on_whole_silos(federation, tmp_path):
         ledger.set_budget("example", 90.0, 1e-1)
     made = experiment(federation, FedAvg(), epsilon=2.0)
     plan = made.plan()
-    later = make_meter(tmp_path, federation, "made up", [None] * 3)
-    made.train(plan, keeper=Keeper(meter=later))
+    later = make_meter(tmp_path, federation, [None] * 3)
+    made.train(plan, session=Session(meter=later))
     content = statement_of(made, plan, 0, 0, later)
     assert verify(text_of(content)) == content
     total = content["ledger"]["total"]

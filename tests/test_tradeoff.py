@@ -245,8 +245,8 @@ def test_a_curve_cannot_be_changed():
             r"type_two must be two or more numbers in \[0, 1\]",
         ),
         (lambda: misses(gaussian_curve(1.0), -0.1), r"false alarms must be a number in \[0, 1\], got -0\.1"),
-        (lambda: draw_tradeoff({}, None), "panels must be one or more titles"),
-        (lambda: draw_tradeoff({"a": []}, None), "panels must be one or more titles"),
+        (lambda: draw_tradeoff({}, None), "panels must map one or more titles"),
+        (lambda: draw_tradeoff({"a": []}, None), "panels must map one or more titles"),
     ],
 )
 def test_refusals(call, said):

@@ -23,7 +23,7 @@ from ..privacy.budget import check_budgets, loose_deltas, per_silo, values_of
 from ..privacy.calibration import Target, calibrate
 from ..report.tables import MOST_SILOS, compact, number
 from ..theory.advice import Circle, Forecast, check_spread, fedavg_limits, forecast, joining_ranges
-from .run import tell
+from .progress import tell
 
 DEVIATION = 0.5  # of the smallest clip: most examples lie within two deviations, so few are clipped
 SPREADS = (0.1, 1.0)  # of the deviation: from silos that hardly differ to silos that differ as examples do

@@ -259,9 +259,7 @@ def data_show(
         data_dir=data_dir,
     )
     if as_json:
-        from .run import federation_facts
-
-        typer.echo(json.dumps(federation_facts(federation)))
+        typer.echo(json.dumps(federation.facts()))
         return
     from rich.console import Console
 
@@ -320,7 +318,7 @@ def ledger_open(
     data_dir: DataDir = None,
 ) -> None:
     """Make the ledgers of CONFIG's silos, with a budget for each."""
-    from .run import open_config
+    from .ledger import open_config
 
     open_config(_config(config, changes, None, ledger), (epsilon, delta), filter, data_dir, unit)
 

@@ -7,13 +7,17 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
 from .._json import finite
 from ..errors import Problem, nearest
 from ..tasks.task import Task
+
+if TYPE_CHECKING:
+    from .config.schema import Config
+    from .run import Trained
 
 SIMULATED = (
     "Scores are those of a simulation: test examples are not covered by the statements, and choosing a"
@@ -73,6 +77,8 @@ class Result:
     """Runs, with the personal vectors of each: `vectors[run]` is `[silos, P]`.
 
     `relations[run]` is Omega `[silos, silos]`, of methods that learn how silos are related.
+    `trained[run]` is what is known of the experiment whose runs begin with that one, and `config` describes
+    the study.
     """
 
     task: Task
@@ -83,11 +89,14 @@ class Result:
     tuning: dict[str, Any] | None = None
     published: dict[str, dict[str, Any]] = field(default_factory=dict)
     relations: dict[int, Tensor] = field(default_factory=dict)
+    trained: dict[int, Trained] = field(default_factory=dict)
+    config: Config | None = None
 
     def add(self, other: Result) -> None:
         """Take in the runs of another result."""
         self.vectors |= {len(self.runs) + r: v for r, v in other.vectors.items()}
         self.relations |= {len(self.runs) + r: omega for r, omega in other.relations.items()}
+        self.trained |= {len(self.runs) + r: trained for r, trained in other.trained.items()}
         self.runs += other.runs
         self.published |= other.published
         self.notes += [note for note in other.notes if note not in self.notes]

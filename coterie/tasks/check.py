@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
 
 from ..errors import Problem
-from .layout import Layout
+from .layout import Layout, call, tensors_of, tied_names
 
 MIXERS: dict[type[nn.Module], str] = {
     nn.modules.batchnorm._BatchNorm: "GroupNorm (or LayerNorm)",
@@ -35,6 +35,9 @@ def check_module(module: nn.Module, shape: tuple[int, ...], outputs: int) -> Non
             )
         if any(nn.parameter.is_lazy(p) for p in part.parameters(recurse=False)):
             raise Problem(f"{where} has no shape yet: give its input size")
+    for name, tensor in tensors_of(module).items():
+        if tensor.layout is not torch.strided or tensor.is_quantized or tensor.dtype is torch.complex128:
+            raise Problem(f"model: '{name}' cannot be saved: use a plain dense tensor instead")
     layout = Layout.of(module)
     if not layout.size:
         raise Problem("model: the module has no trainable parameter")
@@ -73,9 +76,10 @@ def _check_behaviour(module: nn.Module, shape: tuple[int, ...], outputs: int) ->
     if any(not torch.equal(b, buffers[k]) for k, b in module.named_buffers()):
         raise Problem("model: the module changes its buffers in forward: use a stateless layer")
     parameters = {k: p.detach().unsqueeze(0) for k, p in module.named_parameters()}
+    tied = tied_names(module)
 
     def one(own: dict[str, Tensor], example: Tensor) -> Any:
-        return functional_call(module, own, (example.unsqueeze(0),))
+        return call(module, own, example.unsqueeze(0), tied)
 
     try:
         vmap(vmap(one, (None, 0)))(parameters, small.unsqueeze(0))

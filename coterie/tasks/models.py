@@ -1,12 +1,18 @@
-"""Built-in models; each is a factory that gets the shape of one example and the outputs."""
+"""Built-in models, and how modules are made from a name, a function, a class or another module.
+
+A built-in model is a factory: a function that takes the shape of one example and the number of outputs.
+"""
 
 from __future__ import annotations
 
+import copy
 import importlib
 import inspect
 import math
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 
@@ -104,11 +110,103 @@ def find_factory(name: str) -> Callable[..., nn.Module]:
 
 def setting_problems(name: str, factory: Callable[..., nn.Module], options: Iterable[str]) -> list[str]:
     """List the settings that a model does not have."""
-    accepted = inspect.signature(factory).parameters
-    free = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in accepted.values())
+    accepted, free = _accepted(name, factory)
     known = [key for key in accepted if key not in GIVEN]
     return [
         f"model.{key}: '{name}' has no such setting (it has: {', '.join(known)})"
         for key in options
         if key in GIVEN or (key not in accepted and not free)
     ]
+
+
+def _accepted(name: str, factory: Callable[..., nn.Module]) -> tuple[list[str], bool]:
+    """Return the names of a factory's arguments, and whether it takes any others."""
+    try:
+        accepted = inspect.signature(factory).parameters
+    except (TypeError, ValueError) as error:
+        raise Problem(f"model.name: cannot tell which arguments '{name}' takes: {error}") from error
+    return list(accepted), any(p.kind is inspect.Parameter.VAR_KEYWORD for p in accepted.values())
+
+
+@dataclass(frozen=True, eq=False)
+class Factory:
+    """Makes modules: a function or class and its arguments; `settings` are those that a person chose.
+
+    `name` is that of a built-in model, or "package.module:function".
+    """
+
+    name: str
+    function: Callable[..., nn.Module]
+    arguments: Mapping[str, Any]
+    settings: Mapping[str, Any]
+
+    @property
+    def built_in(self) -> bool:
+        """Whether Coterie has this model, so that its name and settings are enough to make it again."""
+        return MODELS.get(self.name) is self.function
+
+    def __call__(self) -> nn.Module:
+        """Make a module."""
+        try:
+            return self.function(**self.arguments)
+        except Problem:
+            raise
+        except Exception as error:  # a user's function may raise anything
+            raise Problem(f"model.name: '{self.name}' failed: {type(error).__name__}: {error}") from error
+
+
+@dataclass(frozen=True, eq=False)
+class Copies:
+    """A factory that copies a module."""
+
+    module: nn.Module
+
+    def __call__(self) -> nn.Module:
+        """Make a copy."""
+        try:
+            return copy.deepcopy(self.module)
+        except RuntimeError as error:
+            raise Problem(
+                f"model: the module cannot be copied, give a function that makes it: {error}"
+            ) from error
+
+
+def make_factory(
+    model: str | Callable[..., nn.Module] | nn.Module,
+    shape: tuple[int, ...],
+    outputs: int,
+    options: Mapping[str, Any] | None = None,
+) -> Factory:
+    """Return the factory of a model: a name, "package.module:function", a function, a class or a module.
+
+    A user's function or class gets `input_shape` and `outputs` if it has such parameters. Copies of
+    a module start from its numbers, whatever the seed.
+    """
+    function: Callable[..., nn.Module]
+    if isinstance(model, str):
+        name, function = model, find_factory(model)
+    elif isinstance(model, nn.Module):
+        name, function = qualified_name(type(model)), Copies(Copies(model)())  # later changes do not count
+    elif callable(model):
+        name, function = qualified_name(model), model
+    else:
+        raise Problem(f"model must be a name, a function, a class or a torch.nn.Module, got {model!r}")
+    settings = dict(options or {})
+    problems = setting_problems(name, function, settings)
+    if problems:
+        raise Problem("\n".join(problems))
+    accepted, free = _accepted(name, function)
+    given = zip(GIVEN, (shape, outputs), strict=True)
+    arguments = {key: value for key, value in given if key in accepted or free} | settings
+    return Factory(name, function, arguments, settings)
+
+
+def qualified_name(thing: Any) -> str:
+    """Return where a function or class is defined: "package.module:name".
+
+    >>> qualified_name(linear)
+    'coterie.tasks.models:linear'
+    """
+    thing = getattr(thing, "func", thing)  # of functools.partial
+    name = getattr(thing, "__qualname__", type(thing).__qualname__)
+    return f"{getattr(thing, '__module__', type(thing).__module__)}:{name}"

@@ -1,6 +1,6 @@
-"""Where products of matrices are: in the library that torch brings, or else in scipy's.
+"""Find a matrix product for the kernels: in the library that torch ships, or else in scipy's.
 
-Torch's own is a tenth quicker than scipy's with what two convolutions need, but not every build shows it.
+Torch's is about a tenth faster for a model of two convolutions, but not every build of torch exports it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 
 @functools.cache
 def of_torch() -> int | None:
-    """Give the address of torch's `sgemm`, if it can be found."""
+    """Return the address of torch's `sgemm`, or None if there is none."""
     for library in (Path(torch.__file__).parent / "lib").glob("*torch_cpu.*"):
         try:
             return ctypes.cast(ctypes.CDLL(str(library)).sgemm_, ctypes.c_void_p).value
@@ -25,7 +25,7 @@ def of_torch() -> int | None:
 
 @functools.cache
 def of_scipy() -> int:
-    """Give the address of scipy's `sgemm`, which it offers to compiled code."""
+    """Return the address of scipy's `sgemm`, which scipy exports for compiled code."""
     from scipy.linalg import cython_blas
 
     python = ctypes.pythonapi
