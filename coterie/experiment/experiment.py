@@ -377,7 +377,8 @@ class Experiment:
                 )
             )
         kept = {r: vectors[r] for r in range(len(runs))}
-        return Result(self.task, self.federation.names, runs, kept, list(self.notes))
+        preparation = self.federation.preparation
+        return Result(self.task, self.federation.names, runs, kept, list(self.notes), preparation=preparation)
 
 
 def experiments(

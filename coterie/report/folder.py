@@ -19,7 +19,8 @@ from .._json import finite
 from ..errors import Problem
 from ..experiment.config.schema import Config
 from ..experiment.experiment import Experiment
-from ..experiment.result import Result, RunRecord, SiloRecord, file_names, save_vector
+from ..experiment.result import Result, RunRecord, SiloRecord, file_names, label_of
+from ..experiment.saved_models import save_model
 from ..experiment.statements import published_facts, statement_of
 from ..guard.meter import Meter
 from ..planning.plan import Plan
@@ -153,7 +154,9 @@ class Folder:
             write(place, lambda at, text=text: _put(at, text))  # type: ignore[misc]
             write(place.with_suffix(".html"), lambda at, text=shown: _put(at, text))  # type: ignore[misc]
             place = self.path / "models" / label / f"{name}.safetensors"
-            write(place, lambda at, vector=vector: save_vector(experiment.task, vector, at))  # type: ignore[misc]
+            method = label_of(content["method"], content["settings"])
+            about = (experiment.task, vector, experiment.federation.preparation, content["silo"], method)
+            write(place, lambda at, about=about: save_model(at, *about))  # type: ignore[misc]
 
     def save_relations(self, label: str, names: tuple[str, ...], omega: Tensor) -> None:
         """Write how silos are related, as data and as a picture."""
