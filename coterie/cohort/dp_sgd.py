@@ -16,7 +16,6 @@ from ..tasks.task import Task
 from .examples import Examples
 from .gradients.clipping import clipped_sums, rows_within
 from .imitation import Teacher, imitating
-from .memory import keep_freed_memory
 from .sampling import Batches, Hand, Rows, deal, end_to_end, lay_out, toss, width_for
 from .sgd import room_for, walk
 from .step import Pace
@@ -92,7 +91,6 @@ def descend(
     so many of them that `steps` `[runs, silos]` says. With `imitate` the strength is not that of a
     pull, but of imitating these vectors' predictions, in the loss of each example (see `imitation`).
     """
-    keep_freed_memory()
     runs, silos, size = start.shape
     active = np.ones(runs * silos, dtype=bool)
     if present is not None:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from .._threads import at_once
 from ..tasks.task import Task
+from .derived import derived
 from .examples import Examples
 from .gradients.choose import stages, summer
 from .gradients.clipping import allocated, zeros_of
@@ -68,7 +69,7 @@ def room_for(task: Task, memory: int, expected: np.ndarray) -> Room:
     return Room(min(NEAR, memory // cores), row, example, cores)
 
 
-@functools.lru_cache(maxsize=32)
+@derived
 def bytes_of_sums(task: Task) -> tuple[int, int]:
     """Bound the memory that a pair takes and that each of its examples takes, by trials on zeros."""
 

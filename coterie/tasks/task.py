@@ -84,7 +84,7 @@ class Task:
         """Make an initial vector; the same seed gives the same vector."""
         layout = self.layout  # made first: making it draws random numbers too
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)  # that of the CPU alone: no other is restored
             return layout.flatten(dict(self.build().float().named_parameters())).detach()
 
     def predict(self, parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:

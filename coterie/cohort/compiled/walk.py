@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from ..._threads import at_once, one_thread
 from ..examples import Examples
 from ..sampling import Batches
-from .blas import of_scipy, of_torch
+from .blas import of_scipy, one_core_sgemm
 from .kernels import Course, Drawn, Given, advance
 from .program import Stages
 
@@ -57,14 +56,14 @@ def walk_compiled(
     table, size = stages.laid_out(block)
     cores = max(1, min(torch.get_num_threads(), len(silo), memory // (4 * size)))
     spare = [(np.zeros(size, np.float32), np.zeros(packed.shape[1], np.float32)) for _ in range(cores)]
-    library = of_torch() or of_scipy()
+    library = one_core_sgemm() or of_scipy()
 
     def take(drawn: Batches, pairs: np.ndarray) -> None:
         own, what = spare.pop(), Drawn(silo, drawn.example, drawn.start, drawn.length)
         advance(library, table, stages.orders, given, what, course, packed.numpy(), pairs, *own, block)
         spare.append(own)
 
-    with threadpool_limits(1, "blas"), one_thread(), at_once(cores) as each:
+    with one_thread(), at_once(cores) as each:
         for step, drawn in enumerate(batches):
             pairs = np.flatnonzero(steps > step)
             parts = shares(pairs[np.argsort(-drawn.length[pairs], kind="stable")], cores)

@@ -6,7 +6,6 @@ examples of its silo is read off their products, which are made once where they 
 
 from __future__ import annotations
 
-import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +15,7 @@ from torch import Tensor
 from ...protocol.doors import Work
 from ...protocol.streams import Streams
 from ...tasks.task import Task
+from ..derived import derived
 from ..dp_sgd import Cohort
 from ..examples import Examples
 from ..gradients.clipping import ROUNDING
@@ -42,7 +42,7 @@ def solve_in_turn(
     With `asked.unproven` = (s, sigma2) there is no guarantee at all: noise is that of Hu, Guo, Li, Pei, Gong
     2020, of deviation s / size on duals and 2 xi |d| sigma2 on uploads, d the moves themselves.
     """
-    points, pairs = points_of(cohort.task, cohort.examples), pairs_of(cohort, asked)
+    points, pairs = points_of(cohort.examples, cohort.task), pairs_of(cohort, asked)
     if not len(pairs.places):
         return torch.zeros_like(asked.models), asked.duals
     silos = len(cohort.work)
@@ -104,7 +104,7 @@ def _moved(cohort: Cohort, points: Points, pairs: Pairs, orders: list[np.ndarray
         cut = slice(start, start + BLOCK)
         block = Block(padded[:, cut], padded[:, cut] + longest * pairs.silos[:, None], real[:, cut])
         if known:
-            rows = _grams(cohort.task, cohort.examples)[block.rows]
+            rows = _grams(cohort.examples, cohort.task)[block.rows]
             among = np.take_along_axis(rows, block.examples[:, None, :], axis=2)
             score = np.take_along_axis(scores, block.examples[:, :, None], axis=1)
             moves = _turns(cohort.task.loss, points, pairs.stiffness, reached, score, among, block)
@@ -156,10 +156,10 @@ def _turns(
     return moves
 
 
-@functools.lru_cache(maxsize=1)
-def _grams(task: Task, examples: Examples) -> np.ndarray:
+@derived
+def _grams(examples: Examples, task: Task) -> np.ndarray:
     """Give the products of each silo's examples, `[rows, longest]`."""
-    points = points_of(task, examples)
+    points = points_of(examples, task)
     x = points.x.reshape(len(examples.names), points.longest, -1)
     products: np.ndarray = np.matmul(x, x.transpose(0, 2, 1))
     return products.reshape(-1, points.longest)

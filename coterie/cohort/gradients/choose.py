@@ -8,7 +8,6 @@ have a quicker tape (`sequence`).
 
 from __future__ import annotations
 
-import functools
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
 
 from ...tasks.task import Task
+from ..derived import derived
 from .sequential import is_sequence, sequential, sequential_sums
 from .tape import CONVOLUTIONS, Recorder, Summer, summed, taped
 
@@ -30,7 +30,7 @@ LARGE = 5_000
 TOO_SMALL = 1e-4
 
 
-@functools.lru_cache(maxsize=32)
+@derived
 def recorder(task: Task) -> Recorder:
     """Give the recorder of a task, with as many layers taped as the module allows."""
     parameters, x, y, weight = _made_up(task)
@@ -50,7 +50,7 @@ def recorder(task: Task) -> Recorder:
     return taped(task, kept if agree(taped(task, kept)) else ())
 
 
-@functools.lru_cache(maxsize=32)
+@derived
 def summer(task: Task) -> Summer:
     """Give the function that sums gradients without clipping any, the quickest that the module allows."""
     given = _made_up(task)
@@ -64,20 +64,22 @@ def summer(task: Task) -> Summer:
     return sequential_sums(task) if is_sequence(task) and agree(sequential_sums(task)) else summed(task)
 
 
-@functools.lru_cache(maxsize=32)
+@derived
 def stages(task: Task) -> Stages | None:
-    """Give the stages of a task for the compiled kernels, if they know its layers and agree with autograd.
+    """Return the stages of a task for the compiled kernels, if they know its layers and agree with autograd.
 
-    Small models without convolutions are not quicker there, and to compile takes seconds.
+    Small models without convolutions are not quicker there, and compiling takes seconds. The kernels also
+    need products of matrices that keep to one core.
     """
     convolves = any(isinstance(part, nn.Conv2d) for part in task.module.modules())
     if task.device.type != "cpu" or not (convolves or task.layout.size >= LARGE):
         return None
     try:
+        from ..compiled.blas import one_core_sgemm
         from ..compiled.program import stages_of
 
-        found = stages_of(task)
-        return found if found is not None and _kernels_agree(task, found) else None
+        known = stages_of(task) if one_core_sgemm() is not None else None
+        return known if known is not None and _kernels_agree(task, known) else None
     except Exception as error:  # whatever may be wrong with a compiler, or with what it kept on disk
         warnings.warn(
             f"the compiled kernels do not work here ({type(error).__name__}: {error}), so training takes the"
