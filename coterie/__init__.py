@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .api import open_ledgers as open_ledgers
     from .api import run as run
+    from .cohort.process import tune_process as tune_process
     from .data.federation import Federation as Federation
     from .data.federation import load as load
     from .data.partition import Partition as Partition
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "run": "api",
+    "tune_process": "cohort.process",
     "Problem": "errors",
     "Refused": "errors",
     "Training": "planning.training",

@@ -56,10 +56,17 @@ def _config(config: Path, changes: list[str] | None, device: str | None, ledger:
 
     given = {"train.device": device, "privacy.ledger": ledger}
     changed = [*(changes or []), *(f"{key}={json.dumps(value)}" for key, value in given.items() if value)]
-    here = str(config.resolve().parent)
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    for folder in (str(config.resolve().parent), ""):  # where models of one's own are looked for
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
     return read(config, changed)
+
+
+def _tune() -> None:
+    """Tune this process for training, which the library leaves to whoever owns the process."""
+    from ..cohort.process import tune_process
+
+    tune_process()
 
 
 @app.command()
@@ -71,6 +78,7 @@ def demo(
     from .demo import DEMO, INTRODUCTION
     from .run import run_config
 
+    _tune()
     run_config(check(DEMO, "demo"), out, "demo", introduction=INTRODUCTION)
 
 
@@ -91,6 +99,7 @@ def run(
     from .run import run_config
 
     made = _config(config, changes, device, ledger)
+    _tune()
     run_config(made, out, config.stem, data_dir=data_dir, as_json=as_json)
 
 
@@ -111,6 +120,7 @@ def sweep(
     from .sweep import sweep_config
 
     made = _config(config, changes, device, ledger)
+    _tune()
     sweep_config(made, out, config.stem, data_dir, as_json)
 
 
@@ -129,6 +139,7 @@ def plan(
     from .plan import plan_config
 
     made = _config(config, changes, device)
+    _tune()
     plan_config(made, data_dir=data_dir, as_json=as_json, published=published)
 
 

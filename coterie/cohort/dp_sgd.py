@@ -16,7 +16,6 @@ from ..tasks.task import Task
 from .examples import Examples
 from .gradients.clipping import clipped_sums, rows_within
 from .imitation import Teacher, imitating
-from .memory import keep_freed_memory
 from .sampling import (
     Batches,
     CoinSegment,
@@ -104,7 +103,6 @@ def descend(
     only the first `steps` `[runs, silos]` of them. With `imitate`, `strength` weighs the imitation of these
     vectors' predictions in the loss of each example (see `imitation`); there is no pull then.
     """
-    keep_freed_memory()
     runs, silos, size = start.shape
     active = np.ones(runs * silos, dtype=bool)
     if present is not None:

@@ -12,6 +12,7 @@ from torch.func import vmap
 
 from ..errors import Problem
 from ..tasks.task import Task
+from .derived import derived
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ def divergence(ours: Tensor, theirs: Tensor) -> Tensor:
     return ((ours.exp() - theirs.exp()) * (ours - theirs)).sum(-1) / 2
 
 
+@derived
 def imitating(task: Task) -> ImitatingTask:
     """Return the task of learning and imitating at the same time."""
     if not task.classes:

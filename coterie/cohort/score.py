@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 import torch
 from torch import Tensor
 from torch.func import vmap
 
 from ..tasks.task import Task
+from .derived import derived
 from .examples import Examples
 from .gradients.clipping import rows_within
 from .sampling import WIDE, rows_of
@@ -17,7 +16,7 @@ from .sampling import WIDE, rows_of
 WIDEST = 4 * WIDE
 
 
-@functools.lru_cache(maxsize=32)
+@derived
 def _score_function(task: Task):  # type: ignore[no-untyped-def]
     return vmap(task.scores)
 

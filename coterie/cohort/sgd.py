@@ -16,6 +16,7 @@ from torch import Tensor
 
 from .._threads import at_once
 from ..tasks.task import Task
+from .derived import derived
 from .examples import Examples
 from .gradients.choose import stages, summer
 from .gradients.clipping import allocated, zeros_of
@@ -68,7 +69,7 @@ def chunking_for(task: Task, memory: int, expected: np.ndarray) -> Chunking:
     return Chunking(min(NEAR, memory // cores), row, example, cores)
 
 
-@functools.lru_cache(maxsize=32)
+@derived
 def bytes_of_sums(task: Task) -> tuple[int, int]:
     """Return bounds on the bytes that a pair and each of its examples take, measured on zeros."""
 

@@ -7,14 +7,12 @@ Replace-one (one unit replaced by any other) is available on request.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import logging
 import math
-import threading
-import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from . import gaussian
 from .events import Event, check_adjacency, check_delta, joined
@@ -200,33 +198,12 @@ def renyi_epsilon(events: Iterable[Event], delta: float, adjacency: str = ADJACE
     """
     from dp_accounting.rdp import rdp_privacy_accountant as rdp
 
-    known = [(o, v) for o, v in zip(ORDERS, renyi_curve(events, adjacency), strict=True) if math.isfinite(v)]
-    if not known:
+    curve = renyi_curve(events, adjacency)
+    finite = [pair for pair in zip(ORDERS, curve, strict=True) if math.isfinite(pair[1])]
+    if not finite:
         return math.inf
-    orders, curve = zip(*known, strict=True)
-    with _quiet():
-        return max(0.0, float(rdp.compute_epsilon(orders, curve, delta)[0]))
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence dp-accounting's messages about orders that it skips; they count as infinite.
-
-    Only one thread may do this at a time, because it silences the whole process.
-    """
-    logger = logging.getLogger("absl")
-    with _ALONE:
-        level = logger.level
-        logger.setLevel(logging.ERROR)
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                yield
-        finally:
-            logger.setLevel(level)
-
-
-_ALONE = threading.RLock()
+    orders, divergences = zip(*((order, max(value, 0.0)) for order, value in finite), strict=True)
+    return max(0.0, float(rdp.compute_epsilon(orders, divergences, delta)[0]))
 
 
 # Whole numbers: fractional orders are slow, do not always converge, and matter only for very large epsilons.
@@ -262,7 +239,7 @@ def _renyi_of(event: Event, adjacency: str) -> tuple[float, ...]:
         plain = dp_event.LaplaceDpEvent if event.mechanism == "laplace" else dp_event.GaussianDpEvent
         made = plain(noise) if event.rate == 1 else dp_event.PoissonSampledDpEvent(event.rate, plain(noise))
         counted = rdp.RdpAccountant(ORDERS)
-    with _quiet():
+    with np.errstate(all="ignore"):  # of some orders the divergence is infinite
         counted.compose(made)
     return tuple(float(value) for value in counted._rdp)
 

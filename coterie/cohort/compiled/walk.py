@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from ..._threads import at_once, one_thread
 from ..examples import Examples
 from ..sampling import Batches
-from .blas import of_scipy, of_torch
+from .blas import of_scipy, one_core_sgemm
 from .kernels import BatchArrays, ExampleArrays, StepArrays, advance
 from .program import Stages
 
@@ -61,7 +60,7 @@ def walk_compiled(
     table, size = stages.laid_out(block)
     cores = max(1, min(torch.get_num_threads(), len(silo), memory // (4 * size)))
     spare = [(np.zeros(size, np.float32), np.zeros(packed.shape[1], np.float32)) for _ in range(cores)]
-    library = of_torch() or of_scipy()
+    library = one_core_sgemm() or of_scipy()
 
     def take(drawn: Batches, pairs: np.ndarray) -> None:
         buffers, batch = spare.pop(), BatchArrays(silo, drawn.example, drawn.start, drawn.length)
@@ -69,7 +68,7 @@ def walk_compiled(
         advance(library, table, stages.orders, arrays, batch, step_arrays, models, pairs, *buffers, block)
         spare.append(buffers)
 
-    with threadpool_limits(1, "blas"), one_thread(), at_once(cores) as map_parts:
+    with one_thread(), at_once(cores) as map_parts:
         for step, drawn in enumerate(batches):
             pairs = np.flatnonzero(steps > step)
             parts = shares(pairs[np.argsort(-drawn.length[pairs], kind="stable")], cores)

@@ -33,7 +33,7 @@ def duality_gap(cohort: Cohort, duals: Tensor, omega: Tensor, lam: Tensor) -> Te
     """
     if not bool(torch.isinf(cohort.settings.clip).all()):
         raise Refused("the duality gap reads all examples without noise, so it needs a run without privacy")
-    points, silos = points_of(cohort.task, cohort.examples), len(cohort.work)
+    points, silos = points_of(cohort.examples, cohort.task), len(cohort.work)
     x = points.x.reshape(silos, points.longest, -1).astype(np.float64)
     y = points.y.reshape(silos, points.longest, -1).astype(np.float64)
     real = (np.arange(points.longest) < np.array(cohort.examples.sizes)[:, None])[:, :, None]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass
 
@@ -13,6 +12,7 @@ from torch import Tensor
 from ...data.federation import Federation
 from ...errors import Problem
 from ...tasks.task import Task
+from ..derived import derived
 from ..examples import Examples
 
 CONVEX = ("squared", "hinge", "squared-hinge", "one-against-rest")
@@ -46,7 +46,7 @@ class Shape:
         return torch.cat([*parts, matrices[..., -1]] if self.bias else parts, -1)
 
 
-@functools.lru_cache(maxsize=32)
+@derived
 def linear_shape(task: Task) -> Shape:
     """Return the shape of a task's linear model; raise Problem for other models and losses without a dual."""
     width, shapes = math.prod(task.shape), [tuple(shape) for shape in task.layout.shapes]
@@ -95,8 +95,8 @@ class Points:
     longest: int
 
 
-@functools.lru_cache(maxsize=2)
-def points_of(task: Task, examples: Examples) -> Points:
+@derived
+def points_of(examples: Examples, task: Task) -> Points:
     """Return the examples of a cohort as points."""
     shape = linear_shape(task)
     x, y = examples.x.cpu().flatten(2).float() * examples.scale, examples.y.cpu().unsqueeze(-1)

@@ -15,7 +15,6 @@ from torch import Tensor
 from ...protocol.streams import Streams
 from ..dp_sgd import Cohort
 from ..gradients.clipping import ROUNDING
-from ..memory import keep_freed_memory
 from ..sampling import coins
 from .linear import Points, linear_shape, points_of
 
@@ -115,10 +114,9 @@ def solve_apart(
     (Scores and sums are float64: in float32, the rounding of one example's score could depend on which
     other examples are in the sample.)
     """
-    points, pairs = points_of(cohort.task, cohort.examples), pairs_of(cohort, request)
+    points, pairs = points_of(cohort.examples, cohort.task), pairs_of(cohort, request)
     if not len(pairs.places):
         return torch.zeros_like(request.models), request.duals
-    keep_freed_memory()
     hits, noises = _draw(cohort, pairs, streams, round_, call)
     row = 8 * points.x.shape[1] * max(work.expected for work in cohort.work)
     width = max(1, int(CACHED / row))

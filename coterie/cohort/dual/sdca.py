@@ -6,7 +6,6 @@ of its silo follows from their inner products, which are computed once if they f
 
 from __future__ import annotations
 
-import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +15,7 @@ from torch import Tensor
 from ...protocol.doors import Work
 from ...protocol.streams import Streams
 from ...tasks.task import Task
+from ..derived import derived
 from ..dp_sgd import Cohort
 from ..examples import Examples
 from ..gradients.clipping import ROUNDING
@@ -43,7 +43,7 @@ def solve_in_turn(
     With `request.unproven` = (s, sigma2) nothing is guaranteed: the noise is that of Hu, Guo, Li, Pei, Gong
     2020, with standard deviation s / size on duals and 2 xi |d| sigma2 on uploads, d being the moves.
     """
-    points, pairs = points_of(cohort.task, cohort.examples), pairs_of(cohort, request)
+    points, pairs = points_of(cohort.examples, cohort.task), pairs_of(cohort, request)
     if not len(pairs.places):
         return torch.zeros_like(request.models), request.duals
     silos = len(cohort.work)
@@ -105,7 +105,7 @@ def _moved(cohort: Cohort, points: Points, pairs: Pairs, orders: list[np.ndarray
         cut = slice(start, start + BLOCK)
         block = Block(padded[:, cut], padded[:, cut] + longest * pairs.silos[:, None], real[:, cut])
         if known:
-            rows = _grams(cohort.task, cohort.examples)[block.rows]
+            rows = _grams(cohort.examples, cohort.task)[block.rows]
             among = np.take_along_axis(rows, block.examples[:, None, :], axis=2)
             score = np.take_along_axis(scores, block.examples[:, :, None], axis=1)
             moves = _turns(cohort.task.loss, points, pairs.stiffness, reached, score, among, block)
@@ -159,10 +159,10 @@ def _turns(
     return moves
 
 
-@functools.lru_cache(maxsize=1)
-def _grams(task: Task, examples: Examples) -> np.ndarray:
+@derived
+def _grams(examples: Examples, task: Task) -> np.ndarray:
     """Return the inner products of each silo's examples, `[rows, longest]`."""
-    points = points_of(task, examples)
+    points = points_of(examples, task)
     x = points.x.reshape(len(examples.names), points.longest, -1)
     products: np.ndarray = np.matmul(x, x.transpose(0, 2, 1))
     return products.reshape(-1, points.longest)

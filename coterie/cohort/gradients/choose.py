@@ -7,7 +7,6 @@ slower but always right. Plain sequences of known layers have a faster tape (`se
 
 from __future__ import annotations
 
-import functools
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ...tasks.task import Task
+from ..derived import derived
 from .sequential import is_sequence, sequential, sequential_sums
 from .tape import CONVOLUTIONS, Recorder, Summer, summed, taped
 
@@ -28,7 +28,7 @@ LARGE = 5_000
 TOO_SMALL = 1e-4
 
 
-@functools.lru_cache(maxsize=32)
+@derived
 def recorder(task: Task) -> Recorder:
     """Return the recorder of a task, with as many layers taped as the module allows."""
     parameters, x, y, weight = _random_inputs(task)
@@ -48,7 +48,7 @@ def recorder(task: Task) -> Recorder:
     return taped(task, kept if agree(taped(task, kept)) else ())
 
 
-@functools.lru_cache(maxsize=32)
+@derived
 def summer(task: Task) -> Summer:
     """Return the fastest function the module allows for summing gradients without clipping."""
     inputs = _random_inputs(task)
@@ -62,19 +62,21 @@ def summer(task: Task) -> Summer:
     return sequential_sums(task) if is_sequence(task) and agree(sequential_sums(task)) else summed(task)
 
 
-@functools.lru_cache(maxsize=32)
+@derived
 def stages(task: Task) -> Stages | None:
     """Return the stages of a task for the compiled kernels, if these know its layers and match autograd.
 
-    Return None for small models without convolutions: compiling takes seconds and gains nothing there.
+    Return None for small models without convolutions: compiling takes seconds and gains nothing there. The
+    kernels also need matrix products that keep to one core.
     """
     convolves = any(isinstance(part, nn.Conv2d) for part in task.module.modules())
     if task.device.type != "cpu" or not (convolves or task.layout.size >= LARGE):
         return None
     try:
+        from ..compiled.blas import one_core_sgemm
         from ..compiled.program import stages_of
 
-        program = stages_of(task)
+        program = stages_of(task) if one_core_sgemm() is not None else None
         return program if program is not None and _kernels_agree(task, program) else None
     except Exception as error:  # anything may be wrong with a compiler, or with what it cached on disk
         warnings.warn(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 
@@ -13,6 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from ...errors import Problem
 from ...tasks.task import Task
+from ..derived import derived
 from ..examples import Examples
 from ..imitation import Teacher
 from ..sampling import WIDE, Rows
@@ -110,7 +110,7 @@ def zeros_of(task: Task, rows: int, width: int) -> tuple[Tensor, Tensor]:
     return x, task.blank_targets(rows, width)
 
 
-@functools.lru_cache(maxsize=32)
+@derived
 def bytes_of_a_row(task: Task) -> int:
     """Return a bound on the bytes that one row of a step takes, measured on zeros."""
     rows, record = 2, recorder(task)
