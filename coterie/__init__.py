@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from .errors import Problem as Problem
     from .errors import Refused as Refused
     from .experiment.result import Result as Result
-    from .experiment.result import load_model as load_model
+    from .experiment.saved_models import PersonalModel as PersonalModel
+    from .experiment.saved_models import load_model as load_model
     from .methods import MRMTL as MRMTL
     from .methods import FedAvg as FedAvg
     from .methods import FedProx as FedProx
@@ -44,7 +45,8 @@ _HOME = {
     "Partition": "data.partition",
     "Privacy": "privacy.budget",
     "Result": "experiment.result",
-    "load_model": "experiment.result",
+    "PersonalModel": "experiment.saved_models",
+    "load_model": "experiment.saved_models",
     "Task": "tasks.task",
     "make_task": "tasks.task",
 }

@@ -42,10 +42,10 @@ def main() -> None:
 
     path = Path(tempfile.mkdtemp()) / "silo-3.safetensors"
     result.save_model("silo-3", path, run=1)
-    module = coterie.load_model(network((8, 8), 10), path)
+    model = coterie.load_model(path, module=network)
     silo = federation.silos[3]
     with torch.no_grad():
-        right = (module(silo.test_x).argmax(1) == silo.test_y).float().mean()
+        right = (model.module(silo.test_x).argmax(1) == silo.test_y).float().mean()
     print(f"the model of silo-3, loaded into a plain module: accuracy {right:.3f} on its test examples")
 
 

@@ -133,6 +133,26 @@ def plan(
 
 
 @app.command()
+def predict(
+    model: Annotated[Path, typer.Argument(help="A saved model, from the folder models/ of a run.")],
+    rows: Annotated[Path, typer.Argument(help="A CSV or Parquet file of new raw rows.", metavar="CSV")],
+    module: Annotated[
+        str | None,
+        typer.Option(help="What makes a user's module: package.module:function.", metavar="NAME"),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Write a CSV file instead of printing it.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Predict with a silo's saved model: raw rows in, classes or numbers out.
+
+    Rows need the feature columns of the training data, in any order.
+    """
+    from .predict import predict_file
+
+    predict_file(model, rows, module, out, as_json)
+
+
+@app.command()
 def advise(
     config: ConfigPath,
     spread: Annotated[

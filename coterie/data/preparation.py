@@ -74,8 +74,8 @@ class Preparation:
     def silo_only(self, x: np.ndarray, steps: SiloSteps) -> np.ndarray:
         """Take the last step, after the silo's view: `features`."""
         if self.features == "standardize":
-            assert steps.mean is not None
-            assert steps.deviation is not None
+            if steps.mean is None or steps.deviation is None:
+                raise ValueError("there are no statistics of the silo's features")
             return preprocess.standardize(x, steps.mean, steps.deviation)
         if self.features == "unit":
             return preprocess.unit(x)
@@ -95,10 +95,13 @@ class Preparation:
         `rows` is a pandas DataFrame or the path of a CSV or Parquet file, with the columns of the source
         in any order; or an array `[rows, ...]` of the source's shape, or with each row flat.
         """
-        steps = self.steps_of(silo)
         raw = read_rows(rows, self.shape, self.columns, self.other_columns, self.uint8)
-        x = self.silo_only(steps.view.apply(self.shared(raw)), steps)
-        return torch.from_numpy(np.array(x, order="C"))  # a copy: the rows are the caller's
+        return torch.from_numpy(np.array(self.apply(raw, silo), order="C"))  # a copy: rows are the caller's
+
+    def apply(self, raw: np.ndarray, silo: str) -> np.ndarray:
+        """Take all steps on rows `[rows, *shape]` in which text has become numbers."""
+        steps = self.steps_of(silo)
+        return self.silo_only(steps.view.apply(self.shared(raw)), steps)
 
     def inputs(self, rows: Rows, silo: str) -> Tensor:
         """Return raw rows as a model gets them: prepared, as float32 numbers, scaled."""

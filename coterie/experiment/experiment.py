@@ -389,7 +389,8 @@ class Experiment:
                 )
             )
         kept = {r: vectors[r] for r in range(len(runs))}
-        return Result(self.task, self.federation.names, runs, kept, notes)
+        preparation = self.federation.preparation
+        return Result(self.task, self.federation.names, runs, kept, notes, preparation=preparation)
 
 
 def experiments(

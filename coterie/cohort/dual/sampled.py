@@ -78,7 +78,7 @@ class Pairs:
     noise: np.ndarray
 
     def part(self, cut: slice) -> Pairs:
-        """Give some of the pairs."""
+        """Return some of the pairs."""
         return Pairs(*(getattr(self, field.name)[cut] for field in fields(self)))
 
 
