@@ -25,6 +25,7 @@ from coterie.privacy.budget import Privacy
 from coterie.privacy.statement.build import text_of
 from coterie.privacy.statement.verify import verify
 from coterie.protocol.streams import SeededStreams
+from coterie.report.privacy_lines import uses_paper_accounting
 from coterie.report.statement_page import page
 from coterie.tasks.task import make_task
 from coterie.testing import check_method
@@ -246,6 +247,7 @@ def test_the_paper_s_noise_is_as_printed_and_certifies_nothing():
     loud = experiment(data, method, task=task, epsilon=INF, rounds=2, seeds=(0, 1))
     assert loud.plan().silos[0][0].epsilon == INF
     assert any("certifies nothing" in note for note in loud.plan().notes)
+    assert uses_paper_accounting(loud, loud.plan())
     for run in range(2):
         torch.testing.assert_close(vectors(loud)[run], reference_vectors(loud, run), atol=1e-4, rtol=1e-3)
     with pytest.raises(Refused, match="certifies nothing: only for silos without a budget"):
