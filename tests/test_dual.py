@@ -303,7 +303,7 @@ def test_long_features_are_refused_under_privacy_only():
 
 def test_more_than_two_classes_need_one_against_rest():
     data = federation(classes=3)
-    with refused("needs two classes, the data has 3; use 'one-against-rest'"):
+    with refused("needs two classes, but the data has 3; use 'one-against-rest'"):
         trained(data, Dual(), "hinge")
     with refused("dual coordinates need a linear model"):
         trained(data, Dual(), "cross-entropy")
