@@ -27,7 +27,7 @@ from ..protocol.oracle import Oracle
 from ..protocol.roster import Roster
 from ..protocol.settings import settings_of
 from ..protocol.tree import Tree
-from ..report.tables import compact
+from ..report.terminal import compact
 from .run import tell
 
 ROUNDS = 10

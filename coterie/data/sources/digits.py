@@ -6,9 +6,11 @@ import numpy as np
 
 from .table import Table
 
+ROWS = 1797
+
 
 def read() -> Table:
-    """Give the digits as 8 x 8 images between 0 and 1."""
+    """Return the digits as 8 x 8 images between 0 and 1."""
     from sklearn.datasets import load_digits
 
     data = load_digits()
