@@ -253,15 +253,16 @@ def data_list(data_dir: DataDir = None, as_json: AsJson = False) -> None:
 
     from ..data.sources.catalogue import data_folder, entries
 
-    found = entries(data_folder(data_dir))
+    folder = data_folder(data_dir)
+    found = entries(folder)
     if as_json:
         typer.echo(json.dumps([asdict(entry) for entry in found]))
         return
     from rich.console import Console
 
-    from ..report.tables import data_table
+    from ..report.data_tables import data_table
 
-    Console().print(data_table(found))
+    Console().print(data_table(found, folder))
 
 
 @data_app.command("show")
@@ -294,7 +295,7 @@ def data_show(
         return
     from rich.console import Console
 
-    from ..report.tables import federation_table
+    from ..report.data_tables import federation_table
 
     Console().print(federation_table(federation))
 

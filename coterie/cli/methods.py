@@ -28,7 +28,7 @@ from ..protocol.roster import Roster
 from ..protocol.settings import settings_of
 from ..protocol.tree import Tree
 from ..protocol.units import UNITS
-from ..report.tables import compact
+from ..report.terminal import compact
 from .progress import tell
 
 ROUNDS = 10
