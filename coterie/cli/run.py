@@ -75,8 +75,8 @@ def make_plans(made: list[Experiment], bars: Progress) -> list[Plan]:
 
 
 def tell(console: Console, text: str, style: str = "") -> None:
-    """Print a line that is not split."""
-    console.print(text, style=style, soft_wrap=True, highlight=False, markup=False)
+    """Print a line; a terminal gets it wrapped between words, a file or a pipe in one piece."""
+    console.print(text, style=style, soft_wrap=not console.is_terminal, highlight=False, markup=False)
 
 
 def notes_of(made: Sequence[Experiment]) -> list[str]:
