@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from ..errors import Problem
+from ..protocol.oracle import NEEDS_CLASSES
 from ..tasks.task import Task
 
 
@@ -43,7 +44,7 @@ def divergence(ours: Tensor, theirs: Tensor) -> Tensor:
 def imitating(task: Task) -> ImitatingTask:
     """Give the task of learning and imitating."""
     if not task.classes:
-        raise Problem("imitation compares predicted classes: it does not go with a numeric target")
+        raise Problem(NEEDS_CLASSES)
     return ImitatingTask(task.build, task.loss, task.shape, task.classes)
 
 

@@ -14,6 +14,7 @@ from .doors import DUAL, DUAL_UNPROVEN, DUAL_WHOLE
 from .settings import PerRun
 
 FISHER = "what 'fisher' gives is raw: under the unit 'example' it has no sound release"
+NEEDS_CLASSES = "imitation compares predicted classes: it does not go with a numeric target"
 DUAL_AT_HOME = "dual coordinates are noised in the silos: under the unit 'silo' they have no sound release"
 
 
