@@ -14,7 +14,7 @@ from pathlib import Path
 
 from coterie.experiment.experiment import Experiment
 from coterie.guard.meter import make_meter, open_ledgers
-from coterie.guard.session import Keeper
+from coterie.guard.session import Session
 from coterie.methods import MRMTL
 from coterie.planning.plan import Plan
 from coterie.planning.training import Training
@@ -114,10 +114,10 @@ def _plain(made: Experiment, plan: Plan) -> float:
 
 def _metered(made: Experiment, plan: Plan) -> float:
     with tempfile.TemporaryDirectory() as folder:
-        for ledger in open_ledgers(Path(folder), made.federation, "schools", [(1e4, 0.5)] * SILOS):
+        for ledger in open_ledgers(Path(folder), made.federation, [(1e4, 0.5)] * SILOS):
             ledger.close()
         began = time.perf_counter()
-        meter = make_meter(Path(folder), made.federation, "schools", [None] * SILOS)
-        made.train(plan, keeper=Keeper(Path(folder) / "checkpoint", "key", meter))
+        meter = make_meter(Path(folder), made.federation, [None] * SILOS)
+        made.train(plan, session=Session(Path(folder) / "checkpoint", "key", meter))
         meter.close()
         return time.perf_counter() - began

@@ -4,7 +4,7 @@
 
 Runs `coterie run` on the examples in both checkouts with this interpreter, and compares every run of
 `result.json` and every saved parameter. Exits with 1 if anything differs. Examples whose data is not in
-FOLDER are skipped, and the output says so.
+FOLDER are skipped, and the output says so. Both sides use one thread: torch adds up in another order with two.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def run_example(checkout: Path, example: str, out: Path, data_dir: str | None) -
     """Train one example with the code of a checkout."""
     arguments = ["run", str(checkout / "examples" / f"{example}.toml"), "--out", str(out), "--json"]
     arguments += [*(["--data-dir", data_dir] if data_dir else []), *EXAMPLES[example]]
-    environment = os.environ | {"PYTHONPATH": str(checkout)}
+    environment = os.environ | {"PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", COMMAND, *arguments]
     done = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True)
     if done.returncode:

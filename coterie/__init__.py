@@ -9,15 +9,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .api import open_ledgers as open_ledgers
     from .api import run as run
+    from .cohort.process import tune_process as tune_process
     from .data.federation import Federation as Federation
     from .data.federation import load as load
     from .data.partition import Partition as Partition
     from .errors import Problem as Problem
     from .errors import Refused as Refused
     from .experiment.result import Result as Result
-    from .experiment.result import load_model as load_model
-    from .guard.meter import open_ledgers as open_ledgers
+    from .experiment.saved_models import PersonalModel as PersonalModel
+    from .experiment.saved_models import load_model as load_model
     from .methods import MRMTL as MRMTL
     from .methods import FedAvg as FedAvg
     from .methods import FedProx as FedProx
@@ -30,12 +32,13 @@ if TYPE_CHECKING:
 
 _HOME = {
     "run": "api",
+    "tune_process": "cohort.process",
     "Problem": "errors",
     "Refused": "errors",
     "Training": "planning.training",
     "Federation": "data.federation",
     "load": "data.federation",
-    "open_ledgers": "guard.meter",
+    "open_ledgers": "api",
     "Method": "protocol.method",
     "MRMTL": "methods",
     "FedAvg": "methods",
@@ -44,7 +47,8 @@ _HOME = {
     "Partition": "data.partition",
     "Privacy": "privacy.budget",
     "Result": "experiment.result",
-    "load_model": "experiment.result",
+    "PersonalModel": "experiment.saved_models",
+    "load_model": "experiment.saved_models",
     "Task": "tasks.task",
     "make_task": "tasks.task",
 }

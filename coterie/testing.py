@@ -31,6 +31,7 @@ from .protocol.method import Method
 from .protocol.settings import settings_of
 from .protocol.streams import SeededStreams
 from .protocol.tree import Tree, leaves, map_leaves
+from .protocol.units import UNITS
 from .tasks.task import make_task
 
 
@@ -55,7 +56,7 @@ def check_method(method: Method, unit: str = "example") -> None:
         pass
     made = _experiment(method, unit=unit)
     layers, names = tuple(made.task.layout.lengths), tuple(made.task.layout.names)
-    dry_run(made.running, made.roster, layers, made.training.rounds, unit, names=names)
+    dry_run(made.running, made.roster, layers, made.training.rounds, UNITS[unit], names=names)
     _check_round(made)
     vectors = _train(made)
     _check_order(method, made, vectors)
@@ -95,8 +96,7 @@ def _check_round(made: Experiment) -> None:
     before = _copy((shared, own))
     answers = []
     for kept_shared, kept_own in ((shared, own), unpack(pack((shared, own)))):  # as from a checkpoint
-        at_home = plan.merge is not None
-        oracle = CohortOracle(cohort, streams, 0, plan.counts.calls[0], made.training.rounds, at_home=at_home)
+        oracle = CohortOracle(cohort, streams, 0, plan.counts.calls[0], made.training.rounds, unit=plan.unit)
         sent = method.broadcast(kept_shared)
         uploads, kept = method.local(sent, kept_own, oracle)
         merger: Merger = PlainMerger(roster)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from coterie.guard.meter import make_meter, open_ledgers
 from coterie.privacy.accountant import epsilon_of
 from coterie.privacy.events import Event
-from coterie.privacy.ledger.claim import RunPlan
+from coterie.privacy.ledger.claim import Claim
 from coterie.privacy.ledger.ledger import Identity, open_ledger
 
 WHO = Identity("school", "north", 100)
@@ -14,9 +14,9 @@ DELTA = 1e-5
 
 def plan(rounds=10, noise=4.0, rate=0.5, delta=DELTA, seen=("server", "silos", "shared", "personal")):
     events = (Event("gaussian", noise, rate, 2),)
-    whole = RunPlan("fedavg", "example", delta, 0.0, ((rounds, events),), seen)
+    whole = Claim("fedavg", "example", delta, 0.0, ((rounds, events),), seen)
     certified = epsilon_of(whole.events(0, rounds), delta)
-    return RunPlan("fedavg", "example", delta, certified, whole.stages, seen)
+    return Claim("fedavg", "example", delta, certified, whole.stages, seen)
 
 
 def ledger(tmp_path, epsilon=100.0, delta=1e-3, filter="basic"):
@@ -31,6 +31,6 @@ def meter_of(made, tmp_path, budgets=None, filter="basic"):
     """Make the meter of an experiment, with new ledgers where there are none, and its plan."""
     plan = made.plan()
     budgets = budgets or [(silo.budget, silo.delta) for silo in plan.silos[0]]
-    for made_now in open_ledgers(tmp_path / "ledgers", made.federation, "made up", budgets, filter):
+    for made_now in open_ledgers(tmp_path / "ledgers", made.federation, budgets, filter):
         made_now.close()
-    return make_meter(tmp_path / "ledgers", made.federation, "made up", budgets), plan
+    return make_meter(tmp_path / "ledgers", made.federation, budgets), plan

@@ -232,8 +232,10 @@ DEVIATIONS = 1.2 / EPSILON
 WIDTH = 8
 
 
-def cohort() -> pfa.Cohort:
-    return pfa.Cohort(weights=EPSILON / EPSILON.sum(), public=PUBLIC, noise=DEVIATIONS**2, dimension=WIDTH)
+def merge() -> pfa.ProjectedMerge:
+    return pfa.ProjectedMerge(
+        weights=EPSILON / EPSILON.sum(), public=PUBLIC, noise=DEVIATIONS**2, dimension=WIDTH
+    )
 
 
 def projected_case(alike: bool, step: float, local_steps: int = 1, rounds: int = 100) -> Case:
@@ -257,10 +259,10 @@ def projected_case(alike: bool, step: float, local_steps: int = 1, rounds: int =
     )
     values = [float(problem.losses(np.tile(x, (len(weights), 1))) @ weights) for x in (start, best)]
     if alike and local_steps == 1:
-        decay = pfa.decay_alike(cohort(), problem.smoothness, step)
+        decay = pfa.decay_alike(merge(), problem.smoothness, step)
     else:
         decay = pfa.decay_differing(
-            cohort(), problem.smoothness, step, local_steps=local_steps, gradient=run.largest
+            merge(), problem.smoothness, step, local_steps=local_steps, gradient=run.largest
         )
     label = f"quadratic, silos {'alike' if alike else 'differ'}, eta = {step:g}, tau = {local_steps}"
     bound = decays.gradient_bound(decay, values[0] - values[1], rounds)

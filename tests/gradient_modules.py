@@ -117,6 +117,11 @@ class ZeroHead(Layers):
         return self.head((hidden - hidden.mean(0)) / (hidden.var(0, unbiased=False) + 1e-3).sqrt())
 
 
+def twice():
+    layer = nn.Linear(6, 6)
+    return nn.Sequential(layer, nn.Tanh(), layer, nn.Tanh(), nn.Linear(6, 3))
+
+
 MODULES = {
     "linear": ((6,), lambda: nn.Linear(6, 3)),
     "no bias": ((6,), lambda: nn.Linear(6, 3, bias=False)),
@@ -164,6 +169,7 @@ MODULES = {
     "parts folded into the batch": ((6,), Frames),
     "tied weights": ((6,), Tied),
     "scalar and frozen": ((6,), Scalar),
+    "a layer under two names": ((6,), twice),
 }
 
 

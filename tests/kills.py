@@ -22,7 +22,7 @@ from coterie.data.federation import from_table
 from coterie.data.sources.table import Table
 from coterie.guard.checkpoint import load
 from coterie.guard.meter import make_meter
-from coterie.guard.session import Keeper
+from coterie.guard.session import Session
 from coterie.methods import MRMTL
 from coterie.privacy.accountant import epsilon_of
 from coterie.privacy.events import Event
@@ -47,7 +47,7 @@ def train(made, plan, folder: Path, metered: bool) -> None:
     """Train in a child: every round is logged after it was done, before the next begins."""
     meter = None
     if metered:
-        meter = make_meter(folder / "ledgers", made.federation, "made up", [(1e6, 0.5)] * 3)
+        meter = make_meter(folder / "ledgers", made.federation, [(1e6, 0.5)] * 3)
     log = os.open(folder / "released", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     began = []
@@ -57,7 +57,7 @@ def train(made, plan, folder: Path, metered: bool) -> None:
             os.write(log, b"%d\n" % number)
         began.append(number)
 
-    result = made.train(plan, hear, Keeper(folder / "checkpoint", "key", meter, every=3))
+    result = made.train(plan, hear, Session(folder / "checkpoint", "key", meter, every=3))
     (folder / "nearly").write_bytes(pack(result.vectors))
     (folder / "nearly").rename(folder / "done")
 
@@ -102,7 +102,7 @@ def check_ledgers(made, plan, folder: Path) -> None:
             for number in range(r["first"], r["last"])
         )
         assert not released - reserved, (released, reserved)
-        one = state.plan_of(min(state.runs))  # all runs here are of the same plan
+        one = state.claim_of(min(state.runs))  # all runs here are of the same plan
         events = tuple(
             event for number, count in released.items() for _ in range(count)
             for event in one.events(number - 1, number)

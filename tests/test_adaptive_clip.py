@@ -15,14 +15,14 @@ from coterie.cohort.merging import BITS, PrivateMerger
 from coterie.engines.simulation import simulate
 from coterie.experiment.experiment import Experiment
 from coterie.experiment.statements import statement_of
-from coterie.guard.session import Keeper
+from coterie.guard.session import Session
 from coterie.methods import MRMTL, FedAvg, FineTune, Heads, Related
 from coterie.planning.schedule import Participation
 from coterie.planning.training import Training
 from coterie.privacy.accountant import epsilon_of
 from coterie.privacy.budget import Privacy
 from coterie.privacy.events import Event
-from coterie.privacy.statement.statement import text_of
+from coterie.privacy.statement.build import text_of
 from coterie.privacy.statement.verify import verify
 from coterie.protocol.merging import MergeRule
 from coterie.protocol.roster import Roster
@@ -155,8 +155,8 @@ def test_a_training_goes_on_with_its_clip(federation, tmp_path):
     made = made_of(federation, MRMTL(lam=0.4), rounds=6)
     whole = made.train().vectors[0]
     with pytest.raises(Stop):
-        made.train(on_round=stop, keeper=Keeper(tmp_path / "point", "key", every=2))
-    again = made.train(keeper=Keeper(tmp_path / "point", "key", every=2)).vectors[0]
+        made.train(on_round=stop, session=Session(tmp_path / "point", "key", every=2))
+    again = made.train(session=Session(tmp_path / "point", "key", every=2)).vectors[0]
     assert torch.equal(whole, again)
 
 

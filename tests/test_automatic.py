@@ -17,6 +17,7 @@ from coterie.planning.schedule import Participation
 from coterie.protocol.merging import PlainMerger
 from coterie.protocol.roster import Roster, Steps
 from coterie.protocol.streams import SeededStreams
+from coterie.protocol.units import SILO
 from coterie.testing import check_method
 from coterie.theory.mean_estimation import MeanEstimation, best_lam
 from tests.helpers import experiment, reference_vectors, vectors
@@ -87,7 +88,7 @@ def test_uploads_that_are_raw_are_refused(federation):
     """In the unit 'silo' nothing but the mean may be looked at."""
     made = experiment(federation, MRMTLAuto())
     with pytest.raises(Refused, match="unit 'silo'"):
-        dry_run(made.running, made.roster, tuple(made.task.layout.lengths), 5, "silo")
+        dry_run(made.running, made.roster, tuple(made.task.layout.lengths), 5, SILO)
 
 
 @pytest.mark.parametrize("height", [0.5, 1.0, 2.0])
@@ -128,7 +129,7 @@ def test_the_best_pull_of_mean_estimation_is_found(ratio):
     deviation = np.sqrt(ratio * tau**2 * EXAMPLES)
     clip = float(np.sqrt(SIZE) * deviation)
     state, _ = estimated(tau, 0.0, chance=deviation**2 / EXAMPLES, clip=clip)
-    model = MeanEstimation(silos=SILOS, examples=EXAMPLES, deviation=float(deviation), spread=tau)
+    model = MeanEstimation(silos=SILOS, examples=EXAMPLES, deviation=float(deviation), silo_spread=tau)
     assert float(state.lam.mean()) == pytest.approx(best_lam(model), rel=0.2)
 
 

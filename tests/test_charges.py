@@ -13,9 +13,9 @@ from coterie.errors import Problem
 from coterie.experiment.config.schema import Tuning, check
 from coterie.experiment.statements import statement_of
 from coterie.experiment.sweep import check_sweep, tuned_plan
-from coterie.guard.claims import run_plans
+from coterie.guard.claims import claims_of
 from coterie.guard.meter import make_meter, open_ledgers
-from coterie.guard.session import Keeper
+from coterie.guard.session import Session
 from coterie.methods import IFCA, MRMTL, PFA, Ditto, FedAvg, Mocha, PFAPlus, RandomProjection, Then, WeiAvg
 from coterie.methods.ifca import Clusters, Upload
 from coterie.methods.mr_mtl_auto import observe
@@ -23,8 +23,8 @@ from coterie.planning.schedule import Participation
 from coterie.privacy.accountant import epsilon
 from coterie.privacy.budget import Privacy
 from coterie.privacy.events import Event
-from coterie.privacy.ledger.claim import RunPlan
-from coterie.privacy.statement.statement import text_of
+from coterie.privacy.ledger.claim import Claim
+from coterie.privacy.statement.build import text_of
 from coterie.privacy.statement.verify import verify
 from coterie.protocol.merging import PlainMerger
 from coterie.protocol.roster import Roster
@@ -42,7 +42,7 @@ def test_ledgers_are_asked_for_what_was_planned(federation, method, how):
     plan = made.plan()
     for run, row in enumerate(plan.silos):
         for k, silo in enumerate(row):
-            asked = run_plans(method.name, plan, k)[run]
+            asked = claims_of(method.name, plan, k)[run]
             events = asked.events(0, 6)
             assert sum(e.count for e in events if e.mechanism == "gaussian") == silo.steps
             assert sum(e.count for e in events if e.mechanism == "selection") == silo.selections
@@ -82,7 +82,7 @@ def test_the_closed_form_leaves_choices_within_the_budget(federation):
     made = dataclasses.replace(made, budgets="closed-form")
     plan = made.plan()
     for k, silo in enumerate(plan.silos[0]):
-        assert run_plans("ifca", plan, k)[0].certified(0, 6, anew=True) <= silo.budget
+        assert claims_of("ifca", plan, k)[0].certified(0, 6, anew=True) <= silo.budget
 
 
 def test_silos_weigh_as_much_as_their_budgets():
@@ -237,14 +237,13 @@ def test_silos_absent_from_every_choice_are_told_of(federation):
     made = experiment(
         federation, IFCA(clusters=2, choosing=0.1), rounds=10, participation=Participation(0.34), seeds=(0,)
     )
-    made.plan()
-    assert any("absent whenever clusters are chosen" in note for note in made.notes)
+    assert any("absent whenever clusters are chosen" in note for note in made.plan().notes)
 
 
 def test_what_releases_something_is_seen_by_somebody():
-    RunPlan("x", "example", 1e-3, 0.0, ((2, ()),), ())
-    with refused("is seen by somebody"):
-        RunPlan("x", "example", 1e-3, 1.0, ((2, (Event("gaussian", 1.0),)),), ())
+    Claim("x", "example", 1e-3, 0.0, ((2, ()),), ())
+    with refused("at least one adversary must see it"):
+        Claim("x", "example", 1e-3, 1.0, ((2, (Event("gaussian", 1.0),)),), ())
 
 
 METERED = """
@@ -301,10 +300,10 @@ def test_python_refuses_before_anything_is_charged(federation, tmp_path, unit):
         made = dataclasses.replace(made, privacy=Privacy(epsilon=2.0, delta=1e-3, unit="silo"))
     else:
         made = dataclasses.replace(made, budgets="maximum")
-    for ledger in open_ledgers(tmp_path, federation, "made", [(5.0, 1e-2)] * len(federation)):
+    for ledger in open_ledgers(tmp_path, federation, [(5.0, 1e-2)] * len(federation)):
         ledger.close()
-    meter = make_meter(tmp_path, federation, "made", [None] * len(federation))
+    meter = make_meter(tmp_path, federation, [None] * len(federation))
     with pytest.raises(Problem, match="ledger"):
-        made.train(keeper=Keeper(meter=meter))
+        made.train(session=Session(meter=meter))
     assert [len(ledger.entries()) for ledger in meter.ledgers] == [2] * len(federation)
     meter.close()

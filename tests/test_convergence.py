@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from coterie.errors import Problem
 from coterie.theory.convergence import decay as decays
 from coterie.theory.convergence import heads, pfa, pmtl
-from tests.convergence_cases import Case, all_cases, cohort
+from tests.convergence_cases import Case, all_cases, merge
 from tests.convergent import Quadratic, best_pulled, run_heads, run_projected, run_pull, spread_quadratic
 
 CASES = cache(all_cases)
@@ -116,7 +116,7 @@ def test_a_round_of_pfa_from_the_best_point_is_worth_its_decay(public_noise):
     """Of private noise one coordinate of six stays; all of the public noise does."""
     weights, public = np.array([0.3, 0.3, 0.4]), np.array([True, True, False])
     deviations = np.array([public_noise, public_noise, 1.0])
-    made = pfa.Cohort(weights=weights, public=public, noise=deviations**2, dimension=6)
+    made = pfa.ProjectedMerge(weights=weights, public=public, noise=deviations**2, dimension=6)
     problem = isotropic(3, 6, 2.0)
     start = np.zeros(6) if public_noise else np.ones(6)
     run = run_projected(
@@ -132,7 +132,7 @@ def test_a_round_of_pfa_with_differing_silos_is_worth_its_decay():
     """No public noise, so the basis is known; steps of 1 / L."""
     problem = Quadratic(np.tile(2 * np.eye(3), (2, 1, 1)), np.array([[1.0, 0, 0], [0, 3.0, 1.0]]))
     weights, public, deviations = np.array([0.6, 0.4]), np.array([True, False]), np.array([0.0, 1.5])
-    made = pfa.Cohort(weights=weights, public=public, noise=deviations**2, dimension=3)
+    made = pfa.ProjectedMerge(weights=weights, public=public, noise=deviations**2, dimension=3)
     run = run_projected(
         problem,
         np.ones(3),
@@ -149,7 +149,9 @@ def test_a_round_of_pfa_with_differing_silos_is_worth_its_decay():
 
 
 def test_several_local_steps_of_pfa_by_hand():
-    made = pfa.Cohort(weights=[0.5, 0.5], public=[True, False], noise=[0.1, 0.4], dimension=2, sampling=0.3)
+    made = pfa.ProjectedMerge(
+        weights=[0.5, 0.5], public=[True, False], noise=[0.1, 0.4], dimension=2, sampling=0.3
+    )
     blur = 0.25 * (0.3 + 0.2) + 0.25 * (0.3 + 0.4)
     far = 0.5 * (5 + math.sqrt(0.5)) / 2 + 0.5 * (5 + math.sqrt(1.1)) / 2
     found = pfa.decay_differing(made, 2.0, 0.1, local_steps=2, gradient=5.0)
@@ -261,7 +263,7 @@ WIDE = pfa.PublishedConstants(smoothness=1.0, step=1.0, silos=2)
         ),
         (
             lambda: heads.heads_decay(HEADS, step=2.0),
-            "this step size is too large: no decrease of the loss can be shown",
+            "the step size is too large: the loss cannot be shown to decrease",
         ),
         (
             lambda: heads.heads_decay(heads.HeadsConstants(silos=2, smoothness=1.0, diversity=0.5)),
@@ -269,7 +271,7 @@ WIDE = pfa.PublishedConstants(smoothness=1.0, step=1.0, silos=2)
         ),
         (
             lambda: heads.heads_decay(HEADS, interval=2),
-            "with an interval above 1 a bound on the gradients is needed",
+            "an interval above 1 needs `gradient`, a bound on the gradients",
         ),
         (
             lambda: heads.heads_convex_bound(HEADS, 1.0, 5, step=1.0),
@@ -277,7 +279,7 @@ WIDE = pfa.PublishedConstants(smoothness=1.0, step=1.0, silos=2)
         ),
         (
             lambda: decays.gap_bound(decays.Decay(0.5, 0.0), 1.0, 1.5, 3),
-            "convexity must be above 0 and at most 1, got 1.5",
+            "convexity must be a number above 0 and at most 1, got 1.5",
         ),
         (
             lambda: decays.gradient_bound(decays.Decay(0.5, 0.0), 1.0, 0),
@@ -289,11 +291,11 @@ WIDE = pfa.PublishedConstants(smoothness=1.0, step=1.0, silos=2)
         ),
         (
             lambda: pmtl.PullConstants(smoothness=1.0, lam=1.0, convexity=2.0),
-            "convexity must be at most the smoothness",
+            "convexity must be at most the smoothness 1, got 2",
         ),
         (
             lambda: pmtl.published_convex_steps(PULL),
-            "theorem 7 has a negative step size here: it needs (L + lam) p^2 > 2 lam, got 2 and 2",
+            "theorem 7 admits no positive step here: it needs (L + lam) p^2 > 2 lam, got 2 and 2",
         ),
         (
             lambda: pmtl.gradient_bound(PULL, 1.0, 5, step=1.0),
@@ -312,20 +314,20 @@ WIDE = pfa.PublishedConstants(smoothness=1.0, step=1.0, silos=2)
             "theorem 3 needs a smaller step: the left side of (7) is 2, above 0",
         ),
         (
-            lambda: pfa.Cohort(weights=[0.5, 0.6], public=[1, 0], noise=[0, 0], dimension=2),
+            lambda: pfa.ProjectedMerge(weights=[0.5, 0.6], public=[1, 0], noise=[0, 0], dimension=2),
             "weights must be >= 0 and add up to 1",
         ),
         (
-            lambda: pfa.Cohort(weights=[0.5, 0.5], public=[0, 0], noise=[0, 0], dimension=2),
-            "without a public silo there is no basis",
+            lambda: pfa.ProjectedMerge(weights=[0.5, 0.5], public=[0, 0], noise=[0, 0], dimension=2),
+            "public must include at least one silo: without one there is no basis",
         ),
         (
-            lambda: pfa.decay_alike(cohort(), 1.0, 1.5),
+            lambda: pfa.decay_alike(merge(), 1.0, 1.5),
             "the steps of a round must add up to at most 1, got 1.5",
         ),
         (
-            lambda: pfa.decay_differing(cohort(), 1.0, 0.1, local_steps=2),
-            "with more than one local step a bound on the gradients is needed",
+            lambda: pfa.decay_differing(merge(), 1.0, 0.1, local_steps=2),
+            "more than one local step needs `gradient`, a bound on the gradients",
         ),
     ],
 )

@@ -132,7 +132,7 @@ def test_theorem_6_is_beyond_what_smoothness_says_alone():
 def test_theorem_7_admits_only_steps_that_diverge(smoothness, ratio, lam, share):
     constants = pmtl.PullConstants(smoothness=smoothness, lam=lam, convexity=ratio * smoothness, share=share)
     if (smoothness + lam) * share**2 <= 2 * lam:
-        with pytest.raises(Problem, match="negative step size"):
+        with pytest.raises(Problem, match="admits no positive step"):
             pmtl.published_convex_steps(constants)
         return
     for step, least in zip(pmtl.published_convex_steps(constants), (0.5, 1.0), strict=True):
@@ -221,7 +221,7 @@ def test_theorem_3_fails_under_noise_at_small_steps():
     )
     sample = run.projected.mean(0)
     assert exceeds(sample, 3 * pfa.published_bound(constants, 0.0, rounds))
-    made = pfa.Cohort(weights=weights, public=public, noise=np.ones(4), dimension=1)
+    made = pfa.ProjectedMerge(weights=weights, public=public, noise=np.ones(4), dimension=1)
     ours = decays.gradient_bound(pfa.decay_alike(made, 1.0, step), 0.0, rounds)
     assert 0.4 < sample.mean() / ours < 0.6
 
@@ -267,7 +267,7 @@ def test_a_small_projected_gradient_is_not_a_small_gradient():
 def test_noise_that_turns_the_basis_leaves_a_floor_at_any_step():
     """Differing silos: ten times smaller steps leave as much gradient, unlike for silos that are alike."""
     public, weights = np.array([True, False]), np.array([0.5, 0.5])
-    made = pfa.Cohort(weights=weights, public=public, noise=[1.0, 0.0], dimension=6)
+    made = pfa.ProjectedMerge(weights=weights, public=public, noise=[1.0, 0.0], dimension=6)
     found = {}
     for differ in (0.0, 1.0):
         centres = np.full((2, 6), differ) * np.array([[1.0], [-1.0]])

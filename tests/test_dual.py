@@ -22,9 +22,10 @@ from coterie.methods import Dual, Mocha
 from coterie.methods.omega import FLOOR, omega_of
 from coterie.planning.training import Training
 from coterie.privacy.budget import Privacy
-from coterie.privacy.statement.statement import text_of
+from coterie.privacy.statement.build import text_of
 from coterie.privacy.statement.verify import verify
 from coterie.protocol.streams import SeededStreams
+from coterie.report.privacy_lines import uses_paper_accounting
 from coterie.report.statement_page import page
 from coterie.tasks.task import make_task
 from coterie.testing import check_method
@@ -245,7 +246,8 @@ def test_the_paper_s_noise_is_as_printed_and_certifies_nothing():
     assert said["guarantee"]["epsilon"] is None
     loud = experiment(data, method, task=task, epsilon=INF, rounds=2, seeds=(0, 1))
     assert loud.plan().silos[0][0].epsilon == INF
-    assert any("certifies nothing" in note for note in loud.notes)
+    assert any("certifies nothing" in note for note in loud.plan().notes)
+    assert uses_paper_accounting(loud, loud.plan())
     for run in range(2):
         torch.testing.assert_close(vectors(loud)[run], reference_vectors(loud, run), atol=1e-4, rtol=1e-3)
     with pytest.raises(Refused, match="certifies nothing: only for silos without a budget"):
@@ -260,7 +262,7 @@ def test_gaps_are_not_computed_where_anybody_has_a_budget():
     data = federation()
     made, result = trained(data, Dual(), "hinge", epsilon={"each": [INF, 4.0]}, rounds=3)
     assert not result.runs[0].gaps
-    with pytest.raises(Refused, match="only without privacy"):
+    with pytest.raises(Refused, match="needs a run without privacy"):
         duality_gap(made.cohort(made.plan()), torch.zeros(1), torch.zeros(1), torch.zeros(1))
 
 
@@ -294,14 +296,14 @@ def test_long_features_are_refused_under_privacy_only():
     long = from_table(
         Table("long", 3 * data.silos[0].x.numpy(), data.silos[0].y.numpy(), np.repeat(["a", "b"], 24))
     )
-    with refused("is longer than 1, or no number; under privacy dual coordinates need a norm of at most 1"):
+    with refused("norm is above 1 or not a number; under privacy, dual coordinates need norms of at most 1"):
         trained(long, Dual(), "hinge", epsilon=4.0, rounds=1)
     trained(long, Dual(), "hinge", rounds=1)
 
 
 def test_more_than_two_classes_need_one_against_rest():
     data = federation(classes=3)
-    with refused("needs two classes, the data has 3; use 'one-against-rest'"):
+    with refused("needs two classes, but the data has 3; use 'one-against-rest'"):
         trained(data, Dual(), "hinge")
     with refused("dual coordinates need a linear model"):
         trained(data, Dual(), "cross-entropy")

@@ -53,7 +53,7 @@ def test_targets_that_add_up_to_infinity_do_not_pass_the_noise(form, loss):
 def test_features_that_are_no_numbers(form):
     """Refused under privacy; without it the example counts as nothing."""
     given = federation_of(row=float("nan"))
-    with refused("longer than 1, or no number"):
+    with refused("norm is above 1 or not a number"):
         train(given, Dual(form=form, inner=0))
     free = train(given, Dual(form=form, inner=0), Privacy(float("inf"), 1e-5, 1.0))
     assert torch.isfinite(free.vectors[0]).all()

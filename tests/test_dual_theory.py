@@ -13,9 +13,8 @@ from coterie.experiment.statements import statement_of
 from coterie.methods import Dual
 from coterie.privacy.events import Event
 from coterie.privacy.published.dual import published_dual
-from coterie.privacy.published.formulas import Dual as Setting
-from coterie.privacy.published.formulas import dual_epsilon
-from coterie.privacy.statement.statement import checksum, text_of
+from coterie.privacy.published.formulas import DualSetting, dual_epsilon
+from coterie.privacy.statement.build import checksum, text_of
 from coterie.privacy.statement.verify import verify
 from coterie.report.relations_plot import by_similarity, correlations, draw_relations, relations_facts
 from coterie.theory.convergence.dual import lipschitz_rounds, quality, smooth_rounds, smooth_step
@@ -91,12 +90,12 @@ def test_what_the_paper_reports_stands_beside_what_is_certified():
     (theirs,) = [one for one in said["published"] if one["paper"].startswith("Hu, Guo")]
     rate = silo.work.rate
     assert theirs["epsilon"] == pytest.approx(
-        dual_epsilon(silo.noise, 10, silo.delta, Setting(1.0, rate, 1.0))
+        dual_epsilon(silo.noise, 10, silo.delta, DualSetting(1.0, rate, 1.0))
     )
     assert "K = 10 of 30 uploads" in theirs["formula"]
     forged = {**said, "published": [{**one, "epsilon": 0.1} for one in said["published"]]}
     forged = {**forged, "checksum": checksum(forged)}
-    with refused("published: not what the formulas give"):
+    with refused("published: does not match what the formulas give"):
         verify(text_of(forged))
 
 

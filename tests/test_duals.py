@@ -14,7 +14,7 @@ from scipy import stats
 
 from coterie.cohort.dp_sgd import Cohort, Settings
 from coterie.cohort.dual.linear import linear_shape, points_of
-from coterie.cohort.dual.sampled import Asked, best_move, clipped_moves, solve_apart
+from coterie.cohort.dual.sampled import DualRequest, best_move, clipped_moves, solve_apart
 from coterie.cohort.dual.sdca import solve_in_turn
 from coterie.cohort.examples import Examples
 from coterie.cohort.sampling import coins
@@ -44,11 +44,11 @@ def cohort(loss="hinge", clip=0.3, noise=0.0, rate=0.4, steps=1, seed=0, bias=Fa
     return Cohort(task, examples, work, settings, memory)
 
 
-def asked(made: Cohort, seed=1, **changes) -> Asked:
+def dual_request(made: Cohort, seed=1, **changes) -> DualRequest:
     generator = torch.Generator().manual_seed(seed)
     models = torch.randn(1, 3, made.task.layout.size, generator=generator)
     duals = torch.zeros(1, 3, max(SIZES), made.task.outputs)
-    return replace(Asked(models, duals, torch.tensor([[0.7, 1.3, 0.2]]), torch.ones(1, 3)), **changes)
+    return replace(DualRequest(models, duals, torch.tensor([[0.7, 1.3, 0.2]]), torch.ones(1, 3)), **changes)
 
 
 @given(
@@ -81,11 +81,11 @@ def test_neighbours_differ_by_at_most_the_clip_in_every_round(loss, long):
     """
     made = cohort(loss, clip=0.05, long=long)
     other = with_null(made, 0, 5)
-    duals = [asked(made).duals] * 2
+    duals = [dual_request(made).duals] * 2
     largest, sampled = 0.0, 0
     for number in range(12):
         hit = coins(STREAMS.generators(0, "a", number, 0)[0], made.work[0], 1)[0, 5]
-        question = asked(made, seed=number)
+        question = dual_request(made, seed=number)
         (one, duals[0]), (two, duals[1]) = (
             solve_apart(each, replace(question, duals=kept), STREAMS, number, 0)
             for each, kept in zip((made, other), duals, strict=True)
@@ -115,7 +115,7 @@ def test_who_else_is_in_a_sample_does_not_round_an_example_otherwise():
         duals, sums = torch.zeros(1, 1, 400, 1), []
         for number in range(6):
             model = torch.randn(1, 1, 301, generator=torch.Generator().manual_seed(number))
-            sent, duals = solve_apart(each, Asked(model, duals, one, one), STREAMS, number, 0)
+            sent, duals = solve_apart(each, DualRequest(model, duals, one, one), STREAMS, number, 0)
             sums.append(sent)
         found.append((duals, torch.stack(sums)))
     rest = [row for row in range(400) if row != 7]
@@ -127,7 +127,7 @@ def test_an_example_that_sees_others_would_break_it():
     """Moves in turn are not bounded by an example's clip: the attack above finds that."""
     made = cohort("squared", clip=10.0, rate=1.0)
     other = with_null(made, 0, 0)
-    one, two = (solve_in_turn(each, asked(made), STREAMS, 0, 0)[1] for each in (made, other))
+    one, two = (solve_in_turn(each, dual_request(made), STREAMS, 0, 0)[1] for each in (made, other))
     assert not torch.equal(one[:, 0, 1:], two[:, 0, 1:])
 
 
@@ -135,7 +135,7 @@ def test_an_example_that_sees_others_would_break_it():
 def test_an_upload_lies_within_the_clip_whatever_a_silo_holds(loss):
     for long in (1.0, 1e3):
         made = cohort(loss, clip=0.2, rate=1.0, long=long)
-        sums, duals = solve_in_turn(made, asked(made), STREAMS, 0, 0)
+        sums, duals = solve_in_turn(made, dual_request(made), STREAMS, 0, 0)
         assert (sums.double().norm(dim=-1) <= 0.2 * (1 + 1e-6)).all()
         assert torch.isfinite(duals).all()
 
@@ -143,8 +143,8 @@ def test_an_upload_lies_within_the_clip_whatever_a_silo_holds(loss):
 def test_a_clipped_sum_belongs_to_the_duals_that_are_kept():
     for solve in (solve_apart, solve_in_turn):
         made = cohort("squared", clip=0.07, rate=1.0)
-        sums, duals = solve(made, asked(made), STREAMS, 0, 0)
-        x = torch.from_numpy(points_of(made.task, made.examples).x).reshape(3, max(SIZES), FEATURES)
+        sums, duals = solve(made, dual_request(made), STREAMS, 0, 0)
+        x = torch.from_numpy(points_of(made.examples, made.task).x).reshape(3, max(SIZES), FEATURES)
         torch.testing.assert_close(
             sums[0], torch.einsum("sn,snf->sf", duals[0, ..., 0], x), atol=1e-6, rtol=1e-4
         )
@@ -156,7 +156,7 @@ def test_noise_has_the_deviation_that_is_charged(solve, sensitivity):
     found = []
     for number in range(300):
         quiet, noisy = (cohort(clip=0.3, noise=z) for z in (0.0, 2.0))
-        one, two = (solve(made, asked(quiet), STREAMS, number, 0)[0] for made in (quiet, noisy))
+        one, two = (solve(made, dual_request(quiet), STREAMS, number, 0)[0] for made in (quiet, noisy))
         found.append((two - one).flatten() / (sensitivity * 2.0 * 0.3))
     drawn = torch.cat(found).numpy()
     assert stats.kstest(drawn, "norm").pvalue > 0.01
@@ -168,7 +168,7 @@ def test_noise_has_the_deviation_that_is_charged(solve, sensitivity):
 def test_every_step_is_noised_and_the_next_one_sees_the_noise():
     made = cohort(clip=0.3, noise=3.0, steps=4, rate=0.01)
     quiet = replace(made, settings=replace(made.settings, noise=torch.zeros(1, 3)))
-    question = asked(made)
+    question = dual_request(made)
     noisy, _ = solve_apart(made, question, STREAMS, 0, 0)
     plain, _ = solve_apart(quiet, question, STREAMS, 0, 0)
     assert float((noisy - plain).std()) > 0.3 * 3.0  # of four draws: twice that of one
@@ -178,8 +178,8 @@ def test_silos_that_are_away_move_nothing_and_send_nothing():
     for solve in (solve_apart, solve_in_turn):
         made = cohort(noise=1.0, rate=1.0)
         present = torch.tensor([[True, False, True]])
-        sums, duals = solve(made, asked(made, present=present), STREAMS, 0, 0)
-        whole, _ = solve(made, asked(made), STREAMS, 0, 0)
+        sums, duals = solve(made, dual_request(made, present=present), STREAMS, 0, 0)
+        whole, _ = solve(made, dual_request(made), STREAMS, 0, 0)
         assert not sums[:, 1].any()
         assert not duals[:, 1].any()
         torch.testing.assert_close(sums[:, [0, 2]], whole[:, [0, 2]])
@@ -188,10 +188,10 @@ def test_silos_that_are_away_move_nothing_and_send_nothing():
 def test_fewer_steps_are_the_first_ones():
     made, short = cohort(noise=1.0, steps=3), cohort(noise=1.0, steps=3)
     steps = torch.tensor([[1, 3, 2]])
-    fewer, _ = solve_apart(made, asked(made, steps=steps), STREAMS, 0, 0)
+    fewer, _ = solve_apart(made, dual_request(made, steps=steps), STREAMS, 0, 0)
     for count in (1, 2, 3):
         every = torch.full((1, 3), count)
-        same, _ = solve_apart(short, asked(short, steps=every), STREAMS, 0, 0)
+        same, _ = solve_apart(short, dual_request(short, steps=every), STREAMS, 0, 0)
         k = [1, 3, 2].index(count)
         torch.testing.assert_close(fewer[:, k], same[:, k])
 
@@ -199,7 +199,9 @@ def test_fewer_steps_are_the_first_ones():
 @pytest.mark.parametrize("loss", LOSSES)
 def test_products_of_examples_in_blocks_give_the_same(loss):
     made, tight = (cohort(loss, clip=math.inf, rate=1.0, steps=20, memory=m) for m in (2**30, 1))
-    for one, two in zip(*(solve_in_turn(c, asked(c), STREAMS, 0, 0) for c in (made, tight)), strict=True):
+    for one, two in zip(
+        *(solve_in_turn(c, dual_request(c), STREAMS, 0, 0) for c in (made, tight)), strict=True
+    ):
         torch.testing.assert_close(one, two, atol=1e-5, rtol=1e-4)
 
 

@@ -18,10 +18,10 @@ from coterie.planning.training import Training
 from coterie.privacy.accountant import epsilon, quick_lower
 from coterie.privacy.budget import Privacy
 from coterie.privacy.events import Event
-from coterie.privacy.merges import Merges
+from coterie.privacy.merges import MergeEvents
 from coterie.privacy.published.formulas import central_limit_epsilon, pmtl_epsilon
 from coterie.privacy.published.merges import merge_warnings, published_for_merges
-from coterie.privacy.statement.statement import checksum, text_of
+from coterie.privacy.statement.build import checksum, text_of
 from coterie.privacy.statement.verify import verify
 from tests.helpers import call, refused, task_for, vectors
 from tests.measured import CHANCE, federation_of
@@ -65,7 +65,7 @@ def test_the_noise_that_is_added(sensitivity, factor):
 
 
 def merges(noise_by="silos", sampler="poisson", rate=3 / 174, noise=2 * 9.69 * 3 / 174, came=30):
-    return Merges(noise, 1.0, 174, rate, sampler, 1000, came, noise_by, True)
+    return MergeEvents(noise, 1.0, 174, rate, sampler, 1000, came, noise_by, True)
 
 
 def test_what_the_paper_of_heads_reports_is_far_below_what_is_true():
@@ -75,7 +75,7 @@ def test_what_the_paper_of_heads_reports_is_far_below_what_is_true():
     assert 0.17 < published.epsilon < 0.19
     assert quick_lower((Event("gaussian", merges().noise, 1.0, 30),), 1e-5) > 75
     (line,) = merge_warnings(merges(), 1e-5)
-    assert "report epsilon 0.18" in line
+    assert "gives epsilon 0.18" in line
 
 
 def test_what_the_paper_of_whole_silos_reports():
@@ -102,7 +102,7 @@ def test_statements_can_be_recomputed_and_forged_ones_are_found(federation, nois
     assert content["published"]
     content["published"][0]["epsilon"] = 0.01
     content["checksum"] = checksum(content)
-    with refused("published: not what the formulas give"):
+    with refused("published: does not match what the formulas give"):
         verify(text_of(content))
 
 
@@ -111,14 +111,17 @@ def test_statements_can_be_recomputed_and_forged_ones_are_found(federation, nois
     [
         ({}, "expected either epsilon or noise"),
         ({"epsilon": 1.0, "noise": 1.0, "unit": "silo"}, "expected either epsilon or noise"),
-        ({"noise": 1.0}, "only for unit = 'silo'"),
+        ({"noise": 1.0}, "allowed only with unit = 'silo'"),
         ({"noise": 0.0, "unit": "silo"}, "expected a number > 0"),
         ({"noise": math.inf, "unit": "silo"}, "expected a number > 0"),
         ({"noise": {"a": 1.0}, "unit": "silo"}, "expected a number > 0"),
         ({"noise": True, "unit": "silo"}, "expected a number > 0"),
         ({"noise": 1.0, "unit": "silo", "sensitivity": "guess"}, "expected one of certified, paper"),
-        ({"noise": 1.0, "unit": "silo", "sensitivity": "paper"}, "goes with noise given and noise_by"),
-        ({"epsilon": 1.0, "unit": "silo", "noise_by": "silos", "sensitivity": "paper"}, "goes with noise"),
+        ({"noise": 1.0, "unit": "silo", "sensitivity": "paper"}, "requires privacy.noise and noise_by"),
+        (
+            {"epsilon": 1.0, "unit": "silo", "noise_by": "silos", "sensitivity": "paper"},
+            "requires privacy.noise",
+        ),
     ],
 )
 def test_what_is_refused(settings, sentence):
@@ -185,15 +188,15 @@ def test_what_papers_report_too_little_of_is_told_where_it_is_read(tmp_path, mon
     config.write_text(HEADS.format(silos=20, rounds=20, cohort=2, noise=0.65))
     monkeypatch.chdir(tmp_path)
     _, out, _ = call(monkeypatch, capsys, "plan", config)
-    assert "their formula reports too little here" in out
+    assert "a proven lower bound for these settings" in out
     assert " none " in out
     _, out, _ = call(monkeypatch, capsys, "plan", config, "--json")
     silos = json.loads(out)["plans"][0]["variants"][0]["silos"].values()
     assert all(silo["budget"] is None for silo in silos)
     assert all(bool(silo["warnings"]) == (silo["steps"] > 0) for silo in silos)
     _, out, _ = call(monkeypatch, capsys, "run", config, "--out", "x")
-    assert out.count("their formula reports too little here") == 1
+    assert out.count("a proven lower bound for these settings") == 1
     assert " none " in out
     pages = [path.read_text() for path in Path("x/statements").rglob("*.html")]
     assert pages
-    assert not [page for page in pages if "of a budget of" in page]
+    assert not [page for page in pages if "The budget is" in page]

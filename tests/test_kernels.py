@@ -14,12 +14,13 @@ from coterie.cohort.compiled import kernels
 from coterie.cohort.compiled import walk as steps
 from coterie.cohort.compiled.program import stages_of
 from coterie.cohort.compiled.walk import sum_compiled
+from coterie.cohort.derived import forget
 from coterie.cohort.dp_sgd import Cohort, descend
 from coterie.cohort.examples import Examples
 from coterie.cohort.gradients.choose import stages, summer
 from coterie.cohort.sampling import Batches
 from coterie.cohort.sgd import walk
-from coterie.cohort.step import Pace
+from coterie.cohort.step import StepRule
 from coterie.tasks.models import ChannelsFirst
 from coterie.tasks.task import Task, make_task
 from tests.gradient_modules import one_at_a_time
@@ -186,9 +187,8 @@ def test_stages_that_disagree_with_autograd_are_not_used(monkeypatch):
     task = make_task("cnn", shape=(8, 8), classes=3, options={"channels": 2})
     assert stages(task) is not None
     monkeypatch.setattr(steps, "sum_compiled", lambda *given: 1.01 * sum_compiled(*given))
-    stages.cache_clear()
+    forget(task)
     assert stages(task) is None
-    stages.cache_clear()
 
 
 def test_kernels_without_a_gradient_to_compare_are_not_used():
@@ -238,9 +238,9 @@ def test_both_ways_train_alike(task, monkeypatch, pull, whole):
 def test_walk_goes_by_the_kernels_or_not_with_the_same_result(task, monkeypatch):
     cohort, starts = silos_of(task)
     vectors = starts.flatten(0, 1)
-    pace = Pace(torch.full((8, 1), 0.1), torch.full((8, 1), 3.0))
+    rule = StepRule(torch.full((8, 1), 0.1), torch.full((8, 1), 3.0))
     drawn = Batches(np.tile([0, 0], 8), 2 * np.arange(8), np.full(8, 2))
-    rest = np.tile(np.arange(4), 2), np.ones(8), pace, [drawn], plain.Room(2**20, 1, 1, 2)
+    rest = np.tile(np.arange(4), 2), np.ones(8), rule, [drawn], plain.Chunking(2**20, 1, 1, 2)
     found = walk(task, cohort.examples, vectors.clone(), *rest)
     monkeypatch.setattr(plain, "stages", lambda _: None)
     expected = walk(task, cohort.examples, vectors.clone(), *rest)

@@ -18,7 +18,7 @@ from coterie.cohort.gradients import tape
 from coterie.errors import Problem, Refused
 from coterie.experiment.config.schema import check
 from coterie.guard.meter import make_meter
-from coterie.guard.session import Keeper
+from coterie.guard.session import Session
 from coterie.methods import FedAvg
 from coterie.privacy.events import Event
 from coterie.tasks.task import Task
@@ -61,9 +61,9 @@ def test_noise_that_is_drawn_and_thrown_away(monkeypatch, tmp_path, metered):
         if not metered:
             return vectors(made)[0]
         budgets = [(silo.budget, silo.delta) for silo in made.plan().silos[0]]
-        meter = make_meter(tmp_path / name, made.federation, "made", budgets)
+        meter = make_meter(tmp_path / name, made.federation, budgets)
         try:
-            return made.train(keeper=Keeper(meter=meter)).vectors[0]
+            return made.train(session=Session(meter=meter)).vectors[0]
         finally:
             meter.close()
 
@@ -262,15 +262,15 @@ def test_epochs_that_are_shuffled_and_charged_as_poisson(monkeypatch):
     """Elsewhere batches were cut from a shuffled epoch, and the epsilon was that of independent coins."""
     by_step = sampling.by_step
 
-    def shuffled(tossed, drawn, columns, steps):
-        dealt = np.zeros_like(tossed)
+    def shuffled(hits, counts, columns, steps):
+        shuffled_hits = np.zeros_like(hits)
         for _, _, size, own, start in columns.T:
             batch, generator = min(BATCH, size), np.random.default_rng(size)
             order = np.concatenate([generator.permutation(size) for _ in range(1 + own * batch // size)])
             for step in range(own):
-                dealt[start + step * size + order[step * batch : (step + 1) * batch]] = True
-        counts = np.add.reduceat(dealt, columns[4], dtype=np.int64)
-        return by_step(dealt, counts, columns, steps)
+                shuffled_hits[start + step * size + order[step * batch : (step + 1) * batch]] = True
+        counts = np.add.reduceat(shuffled_hits, columns[4], dtype=np.int64)
+        return by_step(shuffled_hits, counts, columns, steps)
 
     rate = silent().plan().silos[0][0].work.rate
     assert is_poisson(batch_sizes(), rate)

@@ -9,7 +9,7 @@ import pytest
 from coterie.errors import Problem
 from coterie.privacy.accountant import epsilon_of
 from coterie.privacy.events import Event
-from coterie.privacy.ledger.claim import RunPlan
+from coterie.privacy.ledger.claim import Claim
 from coterie.privacy.ledger.filters import Spent, repeated
 from coterie.privacy.ledger.verify import check_ledger
 from tests.books import DELTA, ledger, plan, spent
@@ -46,11 +46,11 @@ def test_rounds_of_no_run_or_of_one_run_twice_are_not_reserved(tmp_path, runs):
     """Twice in one row would be charged as a repetition that nobody checked."""
     book = ledger(tmp_path, epsilon=1.5 * plan().epsilon)
     book.claim(plan())
-    with pytest.raises(Problem, match="of no run, or of one run twice"):
+    with pytest.raises(Problem, match="expected one or more different runs"):
         book.reserve_all(runs, 0, 10)
     with book.change() as rows:
         rows.add("reserve", {"runs": runs, "first": 0, "last": 1})
-    with pytest.raises(Problem, match="row 4: rounds of no run are reserved, or twice in one row"):
+    with pytest.raises(Problem, match="row 4: a reservation must name one or more different runs"):
         check_ledger(book.path)
 
 
@@ -72,7 +72,7 @@ def test_a_ledger_of_another_accountant_s_rounding_verifies(tmp_path):
     events = (Event("gaussian", 5.2448, 0.05, 20_000),)
     book = ledger(tmp_path)
     true = epsilon_of(events, 1e-9)
-    older = RunPlan("fedavg", "example", 1e-9, true, ((1, events),))
+    older = Claim("fedavg", "example", 1e-9, true, ((1, events),))
     for factor, good in ((1 - 2e-5, True), (1 - 1e-3, False)):
         with book.change() as rows:
             rows.add("run", {**older.to_json(), "epsilon": true * factor, "allowed": 1})
@@ -95,7 +95,7 @@ def test_reservations_of_older_ledgers_are_read(tmp_path):
     assert check_ledger(book.path).uncommitted == 2
     with book.change() as rows:
         rows.add("reserve", {"runs": [], "first": 0, "last": 1})
-    with pytest.raises(Problem, match="row 6: rounds of no run are reserved"):
+    with pytest.raises(Problem, match="row 6: a reservation must name one or more different runs"):
         check_ledger(book.path)
 
 
@@ -145,6 +145,6 @@ def test_repeated_rounds_must_fit(tmp_path, times, delta):
     book = ledger(tmp_path, epsilon=asked.epsilon * times, delta=delta)
     claim = book.claim(asked)
     book.reserve(claim.run, 0, 5)
-    with pytest.raises(Spent, match="would be repeated, which is charged anew, and the budget"):
+    with pytest.raises(Spent, match="would be repeated, which is charged again, but the budget"):
         book.reserve(claim.run, 0, 10)
     book.reserve(claim.run, 5, 10)

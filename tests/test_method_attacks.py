@@ -16,10 +16,10 @@ from coterie.experiment.statements import statement_of
 from coterie.methods import IFCA, MRMTL, Ditto, FedAvg, FineTune, Mocha, Then
 from coterie.methods.omega import inverse_of
 from coterie.methods.projection import directions
-from coterie.planning.plan import choice_noise
+from coterie.planning.example_plan import choice_noise
 from coterie.planning.training import check_device
 from coterie.planning.uniform_noise import until_spent
-from coterie.protocol.doors import Work
+from coterie.protocol.doors import DESCEND, Work
 from coterie.protocol.messages import only
 from coterie.tasks.task import Task
 from tests.gradient_modules import one_at_a_time
@@ -80,8 +80,8 @@ def test_what_a_silo_does_not_send_is_zero_for_the_merge_too():
 def test_with_one_noise_no_silo_of_the_largest_budget_leaves():
     """The noise is that of whoever of them works most, not least."""
     work = [Work(size=200, batch=20, steps=10), Work(size=20, batch=10, steps=10)]
-    noise, here = until_spent([("descend",)] * 6, work, [2.0, 2.0], [1e-3, 1e-3], None)
-    alone = [until_spent([("descend",)] * 6, [own], [2.0], [1e-3], None)[0] for own in work]
+    noise, here = until_spent([(DESCEND,)] * 6, work, [2.0, 2.0], [1e-3, 1e-3], None)
+    alone = [until_spent([(DESCEND,)] * 6, [own], [2.0], [1e-3], None)[0] for own in work]
     assert alone[0] < alone[1] == noise
     assert here.all()
 

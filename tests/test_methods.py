@@ -155,7 +155,7 @@ def test_methods_check_task_and_silos_before_a_training(federation):
         experiment(federation, Then(first=Picky(), second=Local()))
     with refused(sentence):
         experiment(federation, Then(first=FedAvg(), second=Picky()))
-    with refused("does not go with a numeric target"):
+    with refused("does not work with a numeric target"):
         experiment(federation, Then(first=Tune(how="kl"), second=Local()))
     with refused("nested"):
         AdaptiveClip(method=Nested(), first=(1.0,)).check(None, None)

@@ -18,11 +18,12 @@ from coterie.methods import IFCA, MRMTL, Ditto, FedAvg, FineTune, Local, Mocha, 
 from coterie.methods.ifca import Clusters, Upload, refilled
 from coterie.methods.mocha import Pull, Server, pulls
 from coterie.methods.omega import inverse_of as relations
-from coterie.planning.plan import choice_noise
+from coterie.planning.example_plan import choice_noise
 from coterie.privacy.accountant import epsilon_of
 from coterie.privacy.events import Event
-from coterie.privacy.statement.statement import text_of
+from coterie.privacy.statement.build import text_of
 from coterie.privacy.statement.verify import verify
+from coterie.protocol.doors import DESCEND, select_door
 from coterie.protocol.merging import PlainMerger
 from coterie.protocol.method import HandOver
 from coterie.protocol.roster import Roster
@@ -91,7 +92,7 @@ def chosen(classes, epsilon, rounds):
     candidates = torch.cat([-trained, trained], 1)
     errors = [mistakes(cohort, candidates[:, c : c + 1].expand(1, len(classes), -1))[0] for c in range(2)]
     made_choices = [
-        CohortOracle(cohort, streams, number, ("select 0.1",)).select(candidates, 0.1)
+        CohortOracle(cohort, streams, number, (select_door(0.1),)).select(candidates, 0.1)
         for number in range(rounds)
     ]
     return torch.cat(made_choices), errors[0] - errors[1], cohort.settings.choice[0]
@@ -222,7 +223,7 @@ def test_fine_tuning_is_averaging_then_local(federation):
     own = shared.expand(-1, 3, -1)
     cohort = averaged.cohort(plan)
     for number in range(2):
-        own = CohortOracle(cohort, averaged.streams(), number, ("descend",)).descend(own)
+        own = CohortOracle(cohort, averaged.streams(), number, (DESCEND,)).descend(own)
     torch.testing.assert_close(tuned, own)
     whole = vectors(experiment(federation, FineTune(share=1.0), rounds=4, **full))
     torch.testing.assert_close(

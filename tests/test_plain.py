@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from coterie import _threads
 from coterie._threads import at_once
 from coterie.cohort import dp_sgd as descent
 from coterie.cohort import sgd as plain
@@ -22,7 +24,7 @@ from coterie.cohort.gradients import choose as trial
 from coterie.cohort.gradients.choose import stages, summer
 from coterie.cohort.gradients.layers import Pooling, is_tiled
 from coterie.cohort.sampling import Batches
-from coterie.cohort.sgd import Room, bytes_of_sums, room_for
+from coterie.cohort.sgd import Chunking, bytes_of_sums, chunking_for
 from coterie.methods import MRMTL, FedAvg
 from coterie.planning.schedule import Participation
 from coterie.protocol.doors import Work
@@ -31,6 +33,7 @@ from coterie.tasks.task import Task, make_task
 from tests.gradient_modules import MODULES, ZeroHead, one_at_a_time, setup
 from tests.helpers import experiment, task_for, vectors
 from tests.measured import reference_of
+from tests.networks import threads
 from tests.test_silo_unit import protected
 
 
@@ -137,7 +140,7 @@ def test_only_silos_of_a_round_are_worked_on(classes, counted):
 
 
 def tight(task, pairs, examples):
-    """A room for so many pairs of so many examples each."""
+    """A chunking for so many pairs of so many examples each."""
     row, example = bytes_of_sums(task)
     return pairs * (row + examples * example)
 
@@ -217,10 +220,10 @@ def test_an_empty_batch_still_pulls():
     st.integers(1, 4),
 )
 def test_parts_hold_every_pair_once_and_fit(lengths, part, row, example, cores):
-    room = Room(part, row, example, cores)
+    chunking = Chunking(part, row, example, cores)
     length = np.array(lengths)
     pairs = np.flatnonzero(np.arange(len(lengths)) % 3 != 1)
-    parts = room.cut(length, pairs)
+    parts = chunking.cut(length, pairs)
     assert sorted(np.concatenate([*parts, np.array([], dtype=int)]).tolist()) == pairs.tolist()
     for one in parts:
         longest = int(length[one].max())
@@ -228,7 +231,7 @@ def test_parts_hold_every_pair_once_and_fit(lengths, part, row, example, cores):
         if longest:
             assert length[one].min() > 0
             assert len(one) == 1 or len(one) * (row + longest * example) <= part
-    assert room.widest == 1 or row + room.widest * example <= part
+    assert chunking.widest == 1 or row + chunking.widest * example <= part
 
 
 def test_memory_bounds_what_threads_take_together():
@@ -239,24 +242,39 @@ def test_memory_bounds_what_threads_take_together():
     torch.set_num_threads(2)
     try:
         for memory in (row + example, 3 * (row + example), 2**24, 2**30):
-            room = room_for(task, memory, many)
-            assert room.cores * room.part <= memory
-            assert room.row + room.widest * room.example <= room.part
-        assert room_for(task, 2**30, many).cores == 2
-        assert room_for(task, 2**30, many[:3]).cores == 1
-        assert room_for(task, 2**30, np.ones(10)).cores == 1
+            chunking = chunking_for(task, memory, many)
+            assert chunking.cores * chunking.part_bytes <= memory
+            assert chunking.pair_bytes + chunking.widest * chunking.example_bytes <= chunking.part_bytes
+        assert chunking_for(task, 2**30, many).cores == 2
+        assert chunking_for(task, 2**30, many[:3]).cores == 1
+        assert chunking_for(task, 2**30, np.ones(10)).cores == 1
     finally:
         torch.set_num_threads(before)
 
 
+def seen_elsewhere() -> int:
+    """Torch's number of threads in a thread that starts now."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(torch.get_num_threads).result()
+
+
 def test_threads_give_the_cores_back_also_after_an_error():
-    before = torch.get_num_threads()
+    """And other threads never see a change."""
 
     def fail():
         with at_once(2) as each:
             assert torch.get_num_threads() == 1
+            assert set(each(lambda _: torch.get_num_threads(), range(4))) == {1}
+            assert seen_elsewhere() == 2
             list(each(lambda n: 1 // n, [1, 0]))
 
-    with pytest.raises(ZeroDivisionError):
-        fail()
-    assert torch.get_num_threads() == before
+    with threads(2):
+        with pytest.raises(ZeroDivisionError):
+            fail()
+        assert (torch.get_num_threads(), seen_elsewhere()) == (2, 2)
+
+
+def test_threads_that_cannot_be_limited_one_by_one_are_not_started(monkeypatch):
+    monkeypatch.setattr(_threads, "_openmp", list)
+    with at_once(2) as each:
+        assert each is map

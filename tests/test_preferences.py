@@ -12,7 +12,7 @@ from scipy import stats
 
 from coterie.errors import Problem
 from coterie.privacy import calibration, preferences
-from coterie.privacy.budget import spread
+from coterie.privacy.budget import per_silo
 from coterie.privacy.preferences import PREFERENCES, draw_budgets, read_budgets
 
 # Table 1, written again as distribution functions.
@@ -142,7 +142,7 @@ def test_every_format_gives_the_same_budgets(tmp_path, name):
     assert found == {"north": 1.0, "south": 2.5, "default": math.inf}
     assert all(type(epsilon) is float for epsilon in found.values())
     assert read_budgets(str(path), "delta") == {}
-    assert spread("epsilon", found, ["west", "south", "north"]) == [math.inf, 2.5, 1.0]
+    assert per_silo("epsilon", found, ["west", "south", "north"]) == [math.inf, 2.5, 1.0]
 
 
 @pytest.mark.parametrize("name", DELTAS)
@@ -169,16 +169,16 @@ EPSILON = "expected epsilon to be a number > 0 and at most 1000, or inf (no priv
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("b.csv", "", ["no column 'silo'; the first line names", "no column 'epsilon'; the first line"]),
-        ("b.csv", "silo,epsilon\n", ["it names no silo; give a line for each"]),
+        ("b.csv", "", ["no column 'silo'; the first line must name", "no column 'epsilon'; the first line"]),
+        ("b.csv", "silo,epsilon\n", ["it names no silo; add one line per silo"]),
         ("b.csv", "silo,epsilno\na,1\n", ["unknown column 'epsilno'; did you mean 'epsilon'?", "no column"]),
-        ("b.csv", "silo,epsilon,epsilon\na,1,2\n", ["column 'epsilon' is there twice; keep one"]),
+        ("b.csv", "silo,epsilon,epsilon\na,1,2\n", ["column 'epsilon' appears twice; keep one"]),
         (
             "b.csv",
             "silo,epsilon\na,1,2\nb\n",
             ["line 2: expected 2 cells, got 3", "line 3: expected 2 cells"],
         ),
-        ("b.csv", "silo,epsilon\n,1\n", ["line 2: the silo has no name; give it one"]),
+        ("b.csv", "silo,epsilon\n,1\n", ["line 2: the silo has no name; add one"]),
         (
             "b.csv",
             "silo,epsilon,delta,size\na,0,1e-5,9\nb,x,2,9\n\nb,nan,,9\nc,1e9,0.1,9\n",
@@ -187,25 +187,25 @@ EPSILON = "expected epsilon to be a number > 0 and at most 1000, or inf (no priv
                 f"line 2: {EPSILON} 0.0",
                 f"line 3: {EPSILON} 'x'",
                 "line 3: expected delta to be a number between 0 and 1, got 2.0",
-                "line 5: silo 'b' is there twice (first on line 3); keep one",
+                "line 5: silo 'b' appears twice (first on line 3); keep one",
                 f"line 5: {EPSILON} nan",
                 "line 5: expected delta to be a number between 0 and 1, got ''",
                 f"line 6: {EPSILON} 1000000000.0",
             ],
         ),
-        ("b.json", "[1, 2]", ["it names no silo; give each silo's name its epsilon"]),
-        ("b.toml", "", ["it names no silo; give each silo's name its epsilon"]),
+        ("b.json", "[1, 2]", ["it names no silo; map each silo's name to its epsilon"]),
+        ("b.toml", "", ["it names no silo; map each silo's name to its epsilon"]),
         (
             "b.json",
             '{"a": "1", "a": true, "b": -1, "": 1, "c": {"delta": 0, "eps": 1}, "d": [1], "e": 1%s}'
             % ("0" * 400),
             [
-                "'a' is there twice; keep one",
+                "'a' appears twice; keep one",
                 "silo 'c': unknown key 'eps'; did you mean 'epsilon'?",
-                "silo 'c': no epsilon; give it one",
+                "silo 'c': no epsilon; add one",
                 f"silo 'a': {EPSILON} True",
                 f"silo 'b': {EPSILON} -1",
-                "silo '': the silo has no name; give it one",
+                "silo '': the silo has no name; add one",
                 "silo 'c': expected delta to be a number between 0 and 1, got 0",
                 f"silo 'd': {EPSILON} [1]",
                 f"silo 'e': {EPSILON} 1000",

@@ -14,7 +14,7 @@ from scipy import stats
 from coterie.errors import Problem
 from coterie.privacy import gaussian
 from coterie.privacy.accountant import epsilon, shown
-from coterie.privacy.budget import Privacy, check_budgets, loose_deltas, spread, sweep
+from coterie.privacy.budget import Privacy, check_budgets, loose_deltas, per_silo, values_of
 from coterie.privacy.calibration import Target, calibrate, noise_for
 
 
@@ -133,7 +133,7 @@ def test_a_budget_must_be_positive(target):
 
 
 def test_a_budget_that_protects_nothing():
-    with pytest.raises(Problem, match=r"epsilon must be at most 1000, got 1e\+09.*give inf"):
+    with pytest.raises(Problem, match=r"epsilon must be at most 1000, got 1e\+09.*use inf"):
         noise_for(Target(1e9, 1e-5, 0.1, 10))
 
 
@@ -227,20 +227,20 @@ def test_a_bound_is_shown_rounded_up():
 def test_gaussian_closed_forms():
     assert gaussian.delta_of(1.0, gaussian.epsilon_of(1.0, 1e-5)) == pytest.approx(1e-5, rel=1e-6)
     assert gaussian.epsilon_of(1e-9, 1e-5) == 0.0
-    assert gaussian.central_limit_mu(2.0, 1.0, 16) == 2.0
+    assert gaussian.estimated_mu(2.0, 1.0, 16) == 2.0
     noise = gaussian.estimate_noise(3.0, 1e-5, 0.05, 400)
-    mu = gaussian.central_limit_mu(noise, 0.05, 400)
+    mu = gaussian.estimated_mu(noise, 0.05, 400)
     assert gaussian.epsilon_of(mu, 1e-5) == pytest.approx(3.0, rel=1e-2)
 
 
 def test_numbers_for_silos():
     names = ["a", "b", "c"]
-    assert spread("k", 2, names) == [2.0, 2.0, 2.0]
-    assert spread("k", {"b": 1, "default": 5}, names) == [5.0, 1.0, 5.0]
-    assert spread("k", {"a": 1, "b": 2, "c": 3}, names) == [1.0, 2.0, 3.0]
-    assert spread("k", {"each": [1, 2]}, names) == [1.0, 2.0, 1.0]
-    assert sweep([1, 2]) == [1, 2]
-    assert sweep({"a": 1}) == [{"a": 1}]
+    assert per_silo("k", 2, names) == [2.0, 2.0, 2.0]
+    assert per_silo("k", {"b": 1, "default": 5}, names) == [5.0, 1.0, 5.0]
+    assert per_silo("k", {"a": 1, "b": 2, "c": 3}, names) == [1.0, 2.0, 3.0]
+    assert per_silo("k", {"each": [1, 2]}, names) == [1.0, 2.0, 1.0]
+    assert values_of([1, 2]) == [1, 2]
+    assert values_of({"a": 1}) == [{"a": 1}]
 
 
 @pytest.mark.parametrize(
@@ -249,12 +249,12 @@ def test_numbers_for_silos():
         ({"x": 1.0, "default": 2.0}, "there is no silo 'x'"),
         ({"a": 1.0}, "no number for silo 'b'"),
         ({"each": []}, "'each' takes a list"),
-        ({"each": [1], "a": 2}, "stands alone"),
+        ({"each": [1], "a": 2}, "must be the only key"),
     ],
 )
 def test_numbers_for_silos_refuse(value, said):
     with pytest.raises(Problem, match=said):
-        spread("privacy.epsilon", value, ["a", "b"])
+        per_silo("privacy.epsilon", value, ["a", "b"])
 
 
 @pytest.mark.parametrize(
@@ -276,9 +276,12 @@ def test_budgets_are_checked(numbers, said):
 
 def test_a_large_delta_is_warned_of():
     assert loose_deltas([1e-5, 1e-5], [100, 20], ["a", "b"]) == []
-    assert "2 silo(s), as 'a'" in loose_deltas([0.05, 0.05], [100, 20], ["a", "b"])[0]
+    assert "2 silo(s), such as 'a'" in loose_deltas([0.05, 0.05], [100, 20], ["a", "b"])[0]
     assert loose_deltas([0.05, 0.05], [2, 2], ["a", "b"], "silo") == []
-    assert "for 2 silos: it would allow" in loose_deltas([0.5, 0.5], [2, 2], ["a", "b"], "silo")[0]
+    assert (
+        "for 2 silos, so it permits publishing one silo's data"
+        in loose_deltas([0.5, 0.5], [2, 2], ["a", "b"], "silo")[0]
+    )
 
 
 def test_units_are_known():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.guard.claims import run_plans
+from coterie.guard.claims import claims_of
 from coterie.methods import PFA, FedAvg, Local, PFAPlus, RandomProjection, WeiAvg
 from coterie.methods.projection import coordinates, directions, expand
 from coterie.methods.public_silos import public_silos
@@ -244,12 +244,12 @@ def test_silos_are_charged_for_the_rounds_they_take_part_in(federation):
             rounds = int(made.present[:, run, k].sum())
             assert silo.rounds == rounds
             assert silo.steps == rounds * silo.work.steps
-            asked = run_plans("fedavg", plan, k)[run]
+            asked = claims_of("fedavg", plan, k)[run]
             assert sum(event.count for event in asked.events(0, 20)) == silo.steps
             assert silo.bytes_up == rounds * 4 * made.task.layout.size
             assert 0.99 * silo.budget < silo.epsilon <= silo.budget
     first = next(n for n in range(20) if not made.present[n, 0, 0])
-    assert run_plans("fedavg", plan, 0)[0].events(first, first + 1) == ()
+    assert claims_of("fedavg", plan, 0)[0].events(first, first + 1) == ()
 
 
 def test_a_silo_that_never_takes_part_spends_nothing(federation):
@@ -268,7 +268,7 @@ def test_what_a_method_makes_of_budgets(federation, budgets, expected):
     from dataclasses import replace
 
     made = experiment(federation, FedAvg(), epsilon={"each": [1.0, 2.0, 4.0]})
-    other = replace(made, budgets=budgets, notes=[])
+    other = replace(made, budgets=budgets)
     assert other.epsilon.tolist() == [[expected] * 3]
     assert other.labels == [f"fedavg budgets={budgets}"]
     other.check()

@@ -15,7 +15,7 @@ from coterie.privacy import accountant
 from coterie.privacy.calibration import Target, noise_for
 from coterie.privacy.events import Event
 from coterie.privacy.published import formulas as published
-from coterie.privacy.published.formulas import Dual, Published, published_for, warning
+from coterie.privacy.published.formulas import DualSetting, Published, published_for, warning
 from coterie.privacy.tradeoff import gaussian_curve
 
 PFA = (8 / 1200, 8000, 1e-5)  # batch 8 of 1,200 examples; .8 of 100 rounds of 100 steps
@@ -50,8 +50,9 @@ def test_the_central_limit_is_flagged_where_it_reports_too_little():
     known = bounds(0.6, 0.01, 500, 1e-5)
     assert 5.70 < known.lower <= known.upper < 5.85
     said = warning(limit, known.lower)
-    assert said.startswith("Wu, Chen, Wang 2020 report epsilon 3.72 (Gaussian DP by the central limit")
-    assert f"no less than {math.floor(100 * known.lower) / 100:.2f} is true" in said
+    assert said.startswith("the formula of Wu, Chen, Wang 2020 (Gaussian DP by the central limit")
+    lower = f"{math.floor(100 * known.lower) / 100:.2f}"
+    assert f"gives epsilon 3.72, which is below {lower}, a proven lower bound" in said
     assert [warning(other, known.lower) for other in others] == [None, None, None]
 
 
@@ -84,9 +85,9 @@ def test_no_noise_and_endless_noise():
         (2.0, 2.0, None),
         (2.0, 0.0, None),
         (math.inf, 9.0, None),
-        (2.0, math.inf, "inf is true"),
-        (5.771, 5.779, "5.771 (f), but no less than 5.779 "),
-        (1.0, 2.999, "1.00 (f), but no less than 2.99 "),
+        (2.0, math.inf, "below inf, a proven lower bound"),
+        (5.771, 5.779, "(f) gives epsilon 5.771, which is below 5.779,"),
+        (1.0, 2.999, "(f) gives epsilon 1.00, which is below 2.99,"),
     ],
 )
 def test_a_warning_shows_as_many_digits_as_tell_the_two_apart(epsilon, lower, said):
@@ -264,7 +265,9 @@ def test_pfa_reports_too_little_for_little_noise():
     row = published_for(0.4, *PFA)[1]
     assert row.epsilon == pytest.approx(33.33, abs=0.01)
     assert lower > 40
-    assert "Liu, Lou, Xiong, Liu, Meng 2022 report epsilon 33.33" in warning(row, lower)
+    said = warning(row, lower)
+    assert said.startswith("the formula of Liu, Lou, Xiong, Liu, Meng 2022 (closed form")
+    assert "gives epsilon 33.33," in said
 
 
 # PMTL
@@ -294,18 +297,18 @@ DUAL = {"live": 0.8, "rate": 0.1, "ratio": 0.5}
 
 def test_dual_noise_is_lemma_four_composed():
     """Each round sqrt(q^2 e1^2 + e2^2), e = sqrt(2 log(1/delta)) / sigma; p sqrt(K) times that in all."""
-    first, second = published.dual_noise(8.0, 2000, 1e-3, Dual(**DUAL))
+    first, second = published.dual_noise(8.0, 2000, 1e-3, DualSetting(**DUAL))
     one, two = (math.sqrt(2 * math.log(1e3)) / sigma for sigma in (first, second))
     assert 0.8 * math.sqrt(2000) * math.hypot(0.1 * one, two) == pytest.approx(8.0, rel=1e-12)
     assert second == pytest.approx(first / 0.5)
-    assert published.dual_noise(8.0, 2000, 1e-3, Dual(constant=2.0, **DUAL))[0] == pytest.approx(
+    assert published.dual_noise(8.0, 2000, 1e-3, DualSetting(constant=2.0, **DUAL))[0] == pytest.approx(
         first * math.sqrt(2)
     )
 
 
 def test_dual_noise_is_too_little_where_the_server_sees_who_is_live():
     """Even were the sensitivity public: 1,000 of 2,000 rounds, live with chance one half."""
-    _, second = published.dual_noise(8.0, 2000, 1e-3, Dual(live=0.5, rate=0.01, ratio=1.0))
+    _, second = published.dual_noise(8.0, 2000, 1e-3, DualSetting(live=0.5, rate=0.01, ratio=1.0))
     assert gaussian_epsilon(math.sqrt(1000) / second, 1e-3) > 12
 
 
@@ -317,7 +320,7 @@ PAIRS = {
     "pfa": lambda e, q, t, d: published.pfa_epsilon(published.pfa_noise(e, q, t, d), q, t, d),
     "pmtl": lambda e, q, t, d: published.pmtl_epsilon(published.pmtl_noise(e, t, d, q, 30), t, d, q, 30),
     "dual": lambda e, q, t, d: published.dual_epsilon(
-        published.dual_noise(e, t, d, Dual(q, q, 2.0))[0], t, d, Dual(q, q, 2.0)
+        published.dual_noise(e, t, d, DualSetting(q, q, 2.0))[0], t, d, DualSetting(q, q, 2.0)
     ),
 }
 
@@ -381,11 +384,11 @@ def test_less_noise_more_steps_larger_samples_cost_more(formula, noise, rate, st
         (lambda: published.pmtl_noise(1.0, 10, 1e-5, 1.0, 0), "silos must be a number > 0, got 0"),
         (lambda: published.pmtl_epsilon(-1.0, 10, 1e-5, 1.0, 3), "deviation must be a number >= 0, got -1"),
         (
-            lambda: published.dual_noise(1.0, 10, 1e-5, Dual(live=0, rate=1, ratio=1)),
+            lambda: published.dual_noise(1.0, 10, 1e-5, DualSetting(live=0, rate=1, ratio=1)),
             r"live must be a number in \(0, 1\]",
         ),
         (
-            lambda: published.dual_epsilon(1.0, 10, 1e-5, Dual(live=1, rate=1, ratio=0)),
+            lambda: published.dual_epsilon(1.0, 10, 1e-5, DualSetting(live=1, rate=1, ratio=0)),
             "ratio must be a number > 0, got 0",
         ),
     ],

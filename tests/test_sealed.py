@@ -13,8 +13,10 @@ from coterie.guard.checkpoint import digest_of
 from coterie.methods import Dual
 from coterie.planning.dry_run import dry_run
 from coterie.planning.taint import Labelling, label, seal
+from coterie.protocol.doors import SOLVE_DUAL, SOLVE_DUAL_WHOLE
 from coterie.protocol.roster import Roster
 from coterie.protocol.state import State
+from coterie.protocol.units import SILO
 
 ROSTER = Roster(tuple("abc"), torch.ones(3, dtype=torch.float64), torch.ones(1, 3))
 
@@ -117,9 +119,9 @@ def test_refused(method, said):
 
 def test_kept_and_given_back_it_is_sound():
     counts = dry_run(Dual(), ROSTER, (4,), 3)
-    assert counts.calls == (("solve_dual",),) * 3
+    assert counts.calls == ((SOLVE_DUAL,),) * 3
     assert counts.sealed == (True,)
-    assert dry_run(Dual(form="upload"), ROSTER, (4,), 1).calls == (("solve_dual whole",),)
+    assert dry_run(Dual(form="upload"), ROSTER, (4,), 1).calls == ((SOLVE_DUAL_WHOLE,),)
 
 
 def test_sealed_tells_nothing():
@@ -133,7 +135,7 @@ def test_sealed_tells_nothing():
 
 def test_whole_silos_have_no_such_door():
     with pytest.raises(Refused, match="no sound release"):
-        dry_run(Dual(), ROSTER, (4,), 2, "silo")
+        dry_run(Dual(), ROSTER, (4,), 2, SILO)
 
 
 def test_a_digest_that_others_see_is_not_of_duals():

@@ -15,12 +15,12 @@ from scipy import stats
 from coterie.cohort.merging import PrivateMerger
 from coterie.experiment.statements import statement_of
 from coterie.guard.meter import make_meter
-from coterie.guard.session import Keeper
+from coterie.guard.session import Session
 from coterie.methods import MRMTL, FedAvg, Related
 from coterie.planning.schedule import Participation
 from coterie.privacy.ledger.verify import check_ledger
-from coterie.privacy.merges import Merges
-from coterie.privacy.statement.statement import text_of
+from coterie.privacy.merges import MergeEvents
+from coterie.privacy.statement.build import text_of
 from coterie.privacy.statement.verify import verify
 from coterie.protocol.merging import MergeRule
 from coterie.protocol.roster import Roster
@@ -49,9 +49,8 @@ def test_every_silo_ends_at_its_own_budget(federation, noise_by, how):
 
 
 def test_differing_clips_are_told(federation):
-    made = protected(federation, FedAvg(), epsilon=BUDGETS)
-    made.plan()
-    assert any("fedavg: budgets differ" in note and "to 0.5: small budgets" in note for note in made.notes)
+    notes = protected(federation, FedAvg(), epsilon=BUDGETS).plan().notes
+    assert any("fedavg: budgets differ" in note and "to 0.5: small budgets" in note for note in notes)
 
 
 def test_equal_budgets_have_one_clip(federation):
@@ -140,8 +139,8 @@ def test_ledgers_charge_each_silo_its_own(tmp_path, federation):
     made = protected(federation, FedAvg(), epsilon=BUDGETS)
     plan = made.plan()
     budgets = [(silo.budget, silo.delta) for silo in plan.silos[0]]
-    meter = make_meter(tmp_path, federation, "made up", budgets, "silo")
-    made.train(plan, keeper=Keeper(meter=meter))
+    meter = make_meter(tmp_path, federation, budgets, "silo")
+    made.train(plan, session=Session(meter=meter))
     for ledger, silo in zip(meter.ledgers, plan.silos[0], strict=True):
         spent = check_ledger(ledger.path).totals["silo"]["silos"][0]
         assert 0.99 * silo.budget <= spent <= silo.budget
@@ -163,7 +162,7 @@ def true_delta(epsilon, noise, clip, other, rate):
 def test_who_takes_the_place_of_a_silo_in_a_fixed_draw_may_have_a_larger_clip():
     """So a fixed draw hides nothing where clips differ; with equal ones it does."""
     noise, clip, delta = 3.749, 0.161, 1e-5
-    made = Merges(noise, clip, 20, 0.05, "fixed", 1, 1, "server", False)
+    made = MergeEvents(noise, clip, 20, 0.05, "fixed", 1, 1, "server", False)
     said = made.against(delta)["shared"]
     assert true_delta(said, noise, clip, clip, 0.05) <= delta
     assert true_delta(said, noise, clip, 1.0, 0.05) > 50 * delta  # what the bug would have stated

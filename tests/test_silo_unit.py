@@ -23,8 +23,8 @@ from coterie.planning.training import Training
 from coterie.privacy.accountant import epsilon, epsilon_of
 from coterie.privacy.budget import Privacy
 from coterie.privacy.events import Event
-from coterie.privacy.merges import Merges
-from coterie.privacy.statement.statement import text_of
+from coterie.privacy.merges import MergeEvents
+from coterie.privacy.statement.build import text_of
 from coterie.privacy.statement.verify import verify
 from coterie.protocol.merging import MergeRule
 from coterie.protocol.roster import Roster
@@ -209,7 +209,7 @@ def test_what_a_budget_pays_for(classes, how, noise_by, expected):
 def merges(**facts):
     given = {"noise": 2.0, "clip": 1.0, "silos": 10, "rate": 0.3, "sampler": "poisson", "merges": 20,
              "came": 7, "noise_by": "server", "raw_personal": True}  # fmt: skip
-    return Merges(**given | facts)
+    return MergeEvents(**given | facts)
 
 
 def test_against_whom():
@@ -232,7 +232,7 @@ def test_against_whom():
 
 
 def test_a_silo_cannot_come_more_often_than_there_are_merges():
-    with refused("cannot come 21 times to 20 merges"):
+    with refused("cannot take part in 21 of 20 merges"):
         merges(came=21)
 
 
@@ -248,9 +248,9 @@ def test_statements_are_recomputed(federation, noise_by, how):
     found = verify(text_of(made))
     assert found["guarantee"]["unit"] == "silo"
     assert (found["adversaries"]["server"]["epsilon"] is None) == (noise_by == "server")
-    assert any("sees uploads as they are" in line for line in found["not_covered"]) == (noise_by == "server")
+    assert any("sees the raw uploads" in line for line in found["not_covered"]) == (noise_by == "server")
     assert "billboard" in page(found)
-    assert "a silo replaced by a null one" in page(found)
+    assert "one silo is replaced by a null silo" in page(found)
     assert ("the server adds noise to the sum" in page(found)) == (noise_by == "server")
     assert "divided by a fixed number" in page(found)
     assert ("all silos, every time" in page(found)) == (how is None)
@@ -288,7 +288,7 @@ def test_without_privacy_and_without_uploads(federation):
     ],
 )
 def test_forged_statements_are_found(federation, place, value):
-    from coterie.privacy.statement.statement import checksum
+    from coterie.privacy.statement.build import checksum
 
     forged = json.loads(json.dumps(statement_for(federation)))
     at = forged
@@ -303,7 +303,7 @@ def test_forged_statements_are_found(federation, place, value):
 def test_without_clip_and_noise_it_is_mr_mtl_without_privacy(classes):
     equal = federation_of([torch.randn(12, 3, generator=torch.Generator().manual_seed(k)) for k in range(4)])
     made = protected(equal, MRMTL(lam=0.5), epsilon=math.inf, task=task_for(equal))
-    other = dataclasses.replace(made, privacy=Privacy(epsilon=math.inf), notes=[])
+    other = dataclasses.replace(made, privacy=Privacy(epsilon=math.inf))
     other.check()
     torch.testing.assert_close(vectors(made), vectors(other), atol=1e-6, rtol=1e-5)
 
@@ -334,7 +334,7 @@ def test_one_clip_for_all(federation):
 def test_where_noise_may_be_added():
     with refused("expected one of server, silos"):
         Privacy(epsilon=1.0, unit="silo", noise_by="nobody")
-    with refused("noise is added in the silos' doors"):
+    with refused("privacy.noise_by: allowed only with unit = 'silo'"):
         Privacy(epsilon=1.0, noise_by="silos")
 
 

@@ -40,7 +40,7 @@ def test_silos_of_an_archive_may_have_names(tmp_path):
         ({"y": None}, "has no array 'y'"),
         ({"silo": np.zeros(5, int)}, "differ in length: {'x': 6, 'y': 6, 'silo': 5}"),
         ({"split": np.array(0)}, "differ in length"),
-        ({"silo": np.array([-1, -1, 0, 0, 1, 1])}, "only -1 in all of them may be"),
+        ({"silo": np.array([-1, -1, 0, 0, 1, 1])}, "or -1 in all rows if there are no silos"),
         ({"y": np.array([1, "a", None] * 2, dtype=object)}, "cannot read the numpy archive"),
     ],
 )
@@ -73,7 +73,7 @@ def test_a_damaged_archive_is_refused(tmp_path):
         ({"x": np.zeros(6)}, "'made' has no features"),
         ({"x": np.zeros((6, 0))}, "'made' has no features"),
         ({"x": np.array([["a", "b"]] * 6)}, "the features of 'made' must be numbers"),
-        ({"y": np.zeros((6, 1))}, "needs one target for each of 6 rows, y has shape (6, 1)"),
+        ({"y": np.zeros((6, 1))}, "needs one target for each of 6 rows, but y has shape (6, 1)"),
         ({"y": np.zeros(6, int)}, "the target of 'made' has only one value, '0'"),
         ({"y": np.array([0.5, 1, np.nan, 1, 1, 1])}, "missing or infinite target value in row 3"),
     ],

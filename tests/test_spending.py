@@ -9,15 +9,16 @@ import pytest
 import torch
 
 from coterie.experiment.from_config import methods_of
-from coterie.guard.claims import run_plans
+from coterie.guard.claims import claims_of
 from coterie.methods import IFCA, MRMTL, PFA, FedAvg, FineTune, MRMTLAuto, WeiAvg
 from coterie.planning.schedule import Participation
 from coterie.planning.uniform_noise import affordable, until_spent
 from coterie.privacy.accountant import epsilon
 from coterie.privacy.events import Event
-from coterie.privacy.ledger.claim import RunPlan
+from coterie.privacy.ledger.claim import Claim
 from coterie.privacy.published.formulas import pfa_noise
-from coterie.protocol.doors import Work
+from coterie.protocol.doors import DESCEND, Work
+from coterie.report.privacy_lines import too_little, uses_paper_accounting
 from tests.helpers import experiment, reference_vectors, refused, vectors
 
 BUDGETS = {"each": [2.0, 3.0, 4.0]}
@@ -43,7 +44,7 @@ def test_with_one_noise_small_budgets_leave_first_and_nobody_overspends(federati
         if silo.rounds < 12:
             more = silo.work.steps * (silo.rounds + 1)
             assert epsilon(silo.noise, silo.work.rate, more, silo.delta) > silo.budget
-        charged = run_plans("x", plan, k)[0]
+        charged = claims_of("x", plan, k)[0]
         assert charged.certified(0, 12) == pytest.approx(silo.epsilon)
 
 
@@ -71,7 +72,7 @@ def test_one_noise_needs_rounds_that_are_alike(federation, method):
 
 def test_one_noise_needs_finite_budgets():
     with refused("finite budgets"):
-        until_spent([("descend",)], [Work(10, 5, 2)], [float("inf")], [1e-3], None)
+        until_spent([(DESCEND,)], [Work(10, 5, 2)], [float("inf")], [1e-3], None)
 
 
 def test_the_closed_form_adds_more_noise_and_the_certified_epsilon_says_so(federation):
@@ -94,10 +95,20 @@ def test_where_the_closed_form_is_too_little_it_is_not_used(federation):
     assert found.epsilon <= 500
 
 
+def test_published_formulas_are_judged_only_if_asked_for_or_used(federation):
+    """Epsilon 6 from few, small batches: the central limit of Wu, Chen, Wang 2020 is far too small there."""
+    made = experiment(federation, FedAvg(), epsilon=6.0, batch=1, rounds=6)
+    plan = made.plan()
+    assert not uses_paper_accounting(made, plan)
+    assert too_little(made, plan) == []
+    assert "a proven lower bound" in too_little(made, plan, asked=True)[0]
+    closed = dataclasses.replace(made, budgets="closed-form")
+    assert uses_paper_accounting(closed, closed.plan())
+
+
 def remarks(federation, method, **settings):
     made = experiment(federation, method, **settings)
-    made.plan()
-    return "\n".join(made.notes)
+    return "\n".join((*made.notes, *made.plan().notes))
 
 
 def test_remarks_on_public_silos_that_are_missing(federation):
@@ -121,9 +132,7 @@ def test_remarks_on_equal_budgets_and_silos_that_never_take_part(federation):
     tiny = dataclasses.replace(
         made, privacy=dataclasses.replace(made.privacy, epsilon={"each": [0.01, 2, 4]})
     )
-    tiny.plan()
-    tiny.plan()
-    found = [note for note in tiny.notes if "take part in no round" in note]
+    found = [note for note in tiny.plan().notes if "take part in no round" in note]
     assert len(found) == 1
     assert "do not pay for one" in found[0]
 
@@ -136,8 +145,8 @@ def test_lam_auto_is_the_automatic_method():
 
 def test_events_of_rounds_are_those_of_their_stages():
     a, b = Event("gaussian", 1.0, 0.5, 3), Event("selection", 2.0)
-    whole = RunPlan("x", "example", 1e-5, 1.0, ((2, (a, b)), (3, (a,))))
+    whole = Claim("x", "example", 1e-5, 1.0, ((2, (a, b)), (3, (a,))))
     assert whole.rounds == 5
     counts = {(e.mechanism, e.count) for e in whole.events(1, 4)}
     assert counts == {("gaussian", 3), ("selection", 1), ("gaussian", 6)}
-    assert RunPlan.from_json(json.loads(json.dumps(whole.to_json()))) == whole
+    assert Claim.from_json(json.loads(json.dumps(whole.to_json()))) == whole

@@ -30,7 +30,7 @@ from coterie.privacy.accountant import epsilon_of
 from coterie.privacy.calibration import Target, noise_for
 from coterie.privacy.events import Event
 from coterie.privacy.ledger.verify import check_ledger
-from coterie.privacy.statement.statement import checksum, text_of
+from coterie.privacy.statement.build import checksum, text_of
 from coterie.privacy.statement.verify import verify
 from coterie.privacy.trials import Trials, chance_above
 from coterie.privacy.tuning import chosen_epsilon, noise_for_tuning, server_epsilon
@@ -130,7 +130,7 @@ def test_the_noise_of_scores_is_what_is_charged(federation):
 
 def test_a_repeated_score_is_the_same_and_another_model_has_other_noise(federation, tmp_path):
     made, sweep = made_sweep(federation)
-    meter = make_meter(tmp_path, federation, "made up", [(100.0, 1e-2)] * len(federation))
+    meter = make_meter(tmp_path, federation, [(100.0, 1e-2)] * len(federation))
     meter.claims, meter.rounds = [[3, 4]] * len(federation), [3] * len(federation)
     vectors = torch.zeros(4, len(federation), made.task.layout.size)
     first = noised_scores(made, sweep, vectors, meter)
@@ -165,14 +165,14 @@ def test_more_trials_than_the_most_cost_delta():
     between = next(n for n in range(1, 100) if chance_above(TRIALS, n) <= 5e-5)
     assert (1 + math.exp(capped)) * chance_above(TRIALS, between) > 5e-5
     assert chosen_epsilon(events, replace(TRIALS, most=between), 1e-4) == math.inf
-    with refused("delta pays for"):
+    with refused("delta covers only"):
         noise_for_tuning(1.0, 1e-4, 0.1, 100, replace(TRIALS, most=5))
 
 
 def test_a_sweep_from_the_command_line(file, monkeypatch, capsys):
     code, out, _ = call(monkeypatch, capsys, "sweep", "c.toml", "--out", "out")
     assert code == 0
-    assert "against who sees the chosen models only" in out
+    assert "against anyone who sees only the chosen models" in out
     tuning = json.loads((file.parent / "out/result.json").read_text())["tuning"]
     assert tuning["accounted"]
     assert len(tuning["scores"]) == tuning["ran"] > tuning["chosen"]
@@ -223,7 +223,7 @@ def test_a_metered_sweep_charges_both_rows_and_goes_on_with_the_same_draw(file, 
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("coterie.cli.sweep.noised_scores", broken)
+        patch.setattr("coterie.experiment.run_sweep.noised_scores", broken)
         assert (
             call(monkeypatch, capsys, "sweep", "c.toml", "--ledger", "kept", "--out", "out", *most)[0] == 130
         )
@@ -268,7 +268,7 @@ def test_a_ledger_that_could_not_pay_for_the_most_is_refused_before_anything_is_
 
 @pytest.mark.parametrize("drawn", [(), (0,) * 31], ids=["none", "too many"])
 def test_no_trial_is_an_outcome_that_is_charged(file, monkeypatch, capsys, drawn):
-    monkeypatch.setattr("coterie.cli.sweep.draw", lambda *_: drawn)
+    monkeypatch.setattr("coterie.experiment.run_sweep.draw", lambda *_: drawn)
     call(
         monkeypatch,
         capsys,
@@ -285,7 +285,7 @@ def test_no_trial_is_an_outcome_that_is_charged(file, monkeypatch, capsys, drawn
     arguments = ["--ledger", "kept", "--out", "out", "--set", "tuning.most=30"]
     code, _, err = call(monkeypatch, capsys, "sweep", "c.toml", *arguments, "--set", "tuning.trials=poisson")
     assert code == 0
-    assert "do not draw again" in err
+    assert "drawing again would break the guarantee" in err
     assert json.loads((file.parent / "out/result.json").read_text())["tuning"]["chosen"] is None
     for path in (file.parent / "kept").glob("*.sqlite"):
         totals = check_ledger(path).totals["example"]

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from coterie.cli.statement import verify_statement
-from coterie.cli.sweep import _statement
+from coterie.experiment.run_sweep import trial_statement
 from coterie.experiment.sweep import noised_scores, tuned_plan
 from coterie.guard import checkpoint
 from coterie.guard.meter import EntropyStreams, make_meter, open_ledgers
-from coterie.guard.session import Keeper
+from coterie.guard.session import Charging, Session
 from coterie.privacy.ledger.filters import charge
-from coterie.privacy.statement.statement import text_of
+from coterie.privacy.statement.build import text_of
 from coterie.privacy.statement.verify import verify
 from tests.helpers import call
 from tests.test_sweep import file as file
@@ -23,9 +23,9 @@ def held_sweep(federation, tmp_path, budget=200.0, filter="basic"):
     """A metered sweep of four trials up to where it trains: meter, experiment, sweep, plan."""
     made, sweep = made_sweep(federation)
     plan = tuned_plan(made, sweep)
-    for ledger in open_ledgers(tmp_path, federation, "made up", [(budget, 1e-1)] * 3, filter):
+    for ledger in open_ledgers(tmp_path, federation, [(budget, 1e-1)] * 3, filter):
         ledger.close()
-    meter = make_meter(tmp_path, federation, "made up", [None] * 3)
+    meter = make_meter(tmp_path, federation, [None] * 3)
     meter.hold([sweep.best("fedavg", plan, k) for k in range(3)])
     return meter, made, sweep, plan
 
@@ -43,7 +43,7 @@ def test_trials_are_drawn_after_they_were_charged_and_from_that_row(federation, 
 
 
 def test_a_draw_that_was_changed_is_refused(file, monkeypatch, capsys):
-    monkeypatch.setattr("coterie.cli.sweep.train_one", interrupted)
+    monkeypatch.setattr("coterie.experiment.run_sweep.train_one", interrupted)
     assert call(monkeypatch, capsys, "sweep", "c.toml", "--out", "out")[0] == 130
     path = file.parent / "out/draw.json"
     kept = path.read_text()
@@ -56,14 +56,14 @@ def test_a_draw_that_was_changed_is_refused(file, monkeypatch, capsys):
     assert call(monkeypatch, capsys, "sweep", "c.toml", "--out", "out")[0] == 130
 
 
-def interrupted(*_arguments):
+def interrupted(*_arguments, **_named):
     raise KeyboardInterrupt
 
 
 def test_repeated_rounds_of_a_sweep_are_in_the_statement(federation, tmp_path):
     """The chosen model is charged once, all trials also for what was repeated; both are stated."""
     meter, made, sweep, plan = held_sweep(federation, tmp_path)
-    keeper = Keeper(tmp_path / "checkpoint", "key", meter, 1, sweep.asks)
+    session = Session(tmp_path / "checkpoint", "key", meter, 1, Charging(sweep.asks, together=True))
     real = checkpoint.save
     saves = []
 
@@ -76,11 +76,13 @@ def test_repeated_rounds_of_a_sweep_are_in_the_statement(federation, tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("coterie.guard.session.save", dies)
         with pytest.raises(KeyboardInterrupt):
-            made.train(plan, keeper=keeper)
-    again = make_meter(tmp_path, federation, "made up", [None] * 3)
+            made.train(plan, session=session)
+    again = make_meter(tmp_path, federation, [None] * 3)
     again.take_held([sweep.best("fedavg", plan, k) for k in range(3)], meter.held)
-    made.train(plan, keeper=Keeper(tmp_path / "checkpoint", "key", again, 1, sweep.asks))
-    content = _statement(made, sweep, plan, 0, 0, again)
+    made.train(
+        plan, session=Session(tmp_path / "checkpoint", "key", again, 1, Charging(sweep.asks, together=True))
+    )
+    content = trial_statement(made, sweep, plan, 0, 0, again)
     state = again.ledgers[0].state()
     charged = charge(state, again.claims[0][0])
     assert charged[0] > sweep.asks("fedavg", plan, 0)[0].epsilon
@@ -100,14 +102,14 @@ def test_a_silo_that_left_gives_no_score(federation, tmp_path):
     monkeypatched.setattr(
         EntropyStreams, "kept", lambda self, silo, what: asked.append(silo) or real(self, silo, what)
     )
-    keeper = Keeper(meter=meter, every=1, asks=sweep.asks)
+    session = Session(meter=meter, every=1, charging=Charging(sweep.asks, together=True))
 
     def hear(number, _score):
         if number == 1:
             spent = meter.ledgers[0].state().total("example", "server")[0]
             meter.ledgers[0].set_budget("example", spent * 1.001, 1e-1)
 
-    vectors = made.train(plan, hear, keeper).vectors
+    vectors = made.train(plan, hear, session).vectors
     noised_scores(made, sweep, torch.stack([vectors[run] for run in range(4)]), meter)
     monkeypatched.undo()
     assert "silo-0" in meter.left
@@ -129,10 +131,12 @@ def test_a_silo_that_left_gives_no_score_when_the_training_is_taken_up_at_its_en
             spent = meter.ledgers[0].state().total("example", "server")[0]
             meter.ledgers[0].set_budget("example", spent * (1.001 if filter == "rdp" else 0.5), 1e-1)
 
-    made.train(plan, hear, Keeper(tmp_path / "point", "key", meter, 1, sweep.asks))
-    again = make_meter(tmp_path, federation, "made up", [None] * 3)
+    made.train(plan, hear, Session(tmp_path / "point", "key", meter, 1, Charging(sweep.asks, together=True)))
+    again = make_meter(tmp_path, federation, [None] * 3)
     again.take_held([sweep.best("fedavg", plan, k) for k in range(3)], meter.held)
-    vectors = made.train(plan, keeper=Keeper(tmp_path / "point", "key", again, 1, sweep.asks)).vectors
+    vectors = made.train(
+        plan, session=Session(tmp_path / "point", "key", again, 1, Charging(sweep.asks, together=True))
+    ).vectors
     noised_scores(made, sweep, torch.stack([vectors[run] for run in range(4)]), again)
     assert set(asked) == {"silo-1", "silo-2"}
     assert "its ledger paid for 1 of" in again.left["silo-0"]
@@ -146,4 +150,4 @@ def test_a_sweep_without_privacy_says_none(tmp_path, monkeypatch, capsys):
     )
     code, out, err = call(monkeypatch, capsys, "sweep", path, "--out", tmp_path / "out")
     assert code == 0, err
-    assert "epsilon at most none" in " ".join(out.split())
+    assert "epsilon is at most none" in " ".join(out.split())

@@ -19,9 +19,9 @@ from coterie.theory import mean_estimation as theory
 from coterie.theory.mean_estimation import MeanEstimation
 
 MODELS = (
-    MeanEstimation(silos=4, examples=5, deviation=1.0, spread=0.5, noise=2.0),
-    MeanEstimation(silos=10, examples=8, deviation=0.5, spread=1.0, noise=0.0),
-    MeanEstimation(silos=2, examples=3, deviation=0.2, spread=0.1, noise=6.0),
+    MeanEstimation(silos=4, examples=5, deviation=1.0, silo_spread=0.5, noise=2.0),
+    MeanEstimation(silos=10, examples=8, deviation=0.5, silo_spread=1.0, noise=0.0),
+    MeanEstimation(silos=2, examples=3, deviation=0.2, silo_spread=0.1, noise=6.0),
 )
 LAMS = (0.0, 0.3, 1.0, 7.0, math.inf)
 models = st.builds(
@@ -29,7 +29,7 @@ models = st.builds(
     silos=st.integers(1, 200),
     examples=st.integers(1, 1000),
     deviation=st.floats(0.01, 10),
-    spread=st.floats(0.01, 10),
+    silo_spread=st.floats(0.01, 10),
     noise=st.floats(0, 100),
 )
 each_model = pytest.mark.parametrize("model", MODELS, ids=["private", "without noise", "two silos"])
@@ -38,7 +38,7 @@ each_model = pytest.mark.parametrize("model", MODELS, ids=["private", "without n
 def drawn(model: MeanEstimation, seed: int = 0, draws: int = 20_000, theta: float = 3.0):
     """Draw centres, and the means that silos publish with and without noise: `[draws, silos]` each."""
     generator = np.random.default_rng(seed)
-    centres = generator.normal(theta, model.spread, (draws, model.silos))
+    centres = generator.normal(theta, model.silo_spread, (draws, model.silos))
     total = np.zeros_like(centres)
     for _ in range(model.examples):
         total += generator.normal(centres, model.deviation)
@@ -158,7 +158,7 @@ def test_no_lam_is_better_than_the_best(model):
 
 @given(model=models)
 def test_closed_forms_agree_with_each_other(model):
-    variance, spread, silos = theory.local_variance(model), model.spread**2, model.silos
+    variance, spread, silos = theory.local_variance(model), model.silo_spread**2, model.silos
     share = 1 - 1 / silos
     assert theory.best_error(model) == pytest.approx(
         variance * (variance + silos * spread) / (silos * (variance + spread))
@@ -203,7 +203,7 @@ def test_privacy_with_the_best_lam_of_each_lies_between_two_gaps(model):
 @pytest.mark.parametrize("model", MODELS)
 def test_no_unbiased_weighting_is_better(model):
     """Least variance of w_1 - sum c_j m_j with sum c = 1, by Lagrange's equations."""
-    silos, variance, spread = model.silos, theory.local_variance(model), model.spread**2
+    silos, variance, spread = model.silos, theory.local_variance(model), model.silo_spread**2
     system = np.ones((silos + 1, silos + 1))
     system[:silos, :silos] = (variance + spread) * np.eye(silos)
     system[silos, silos] = 0
@@ -215,13 +215,13 @@ def test_no_unbiased_weighting_is_better(model):
 
 def test_the_advantage_over_both_ends_is_largest_where_noise_equals_spread():
     """The remark after proposition 6.6, exactly: for fixed tau the lesser gap peaks at sigma_loc = tau."""
-    model = MeanEstimation(silos=20, examples=1, deviation=0.0, spread=0.7)
+    model = MeanEstimation(silos=20, examples=1, deviation=0.0, silo_spread=0.7)
     noises = np.linspace(0.1, 2, 191)
     lesser = [
         min(gap(replace(model, noise=noise)) for gap in (theory.gap_to_local, theory.gap_to_fedavg))
         for noise in noises
     ]
-    assert noises[int(np.argmax(lesser))] == pytest.approx(model.spread)
+    assert noises[int(np.argmax(lesser))] == pytest.approx(model.silo_spread)
 
 
 # --- edges
@@ -234,7 +234,7 @@ def test_one_silo_alone():
 
 
 def test_equal_silos_average():
-    model = replace(MODELS[0], spread=0.0)
+    model = replace(MODELS[0], silo_spread=0.0)
     assert theory.best_lam(model) == math.inf
     assert theory.best_error(model) == theory.fedavg_error(model) == theory.local_variance(model) / 4
     assert theory.gap_to_fedavg(model) == 0
@@ -243,7 +243,7 @@ def test_equal_silos_average():
 def test_exact_silos_stay_alone():
     model = replace(MODELS[0], deviation=0.0, noise=0.0)
     assert theory.best_lam(model) == theory.best_error(model) == theory.gap_to_local(model) == 0
-    assert theory.best_error(replace(model, spread=0.0)) == 0
+    assert theory.best_error(replace(model, silo_spread=0.0)) == 0
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def test_exact_silos_stay_alone():
         ({"silos": 2.5}, "silos must be a whole number >= 1, got 2.5"),
         ({"examples": -3}, "examples must be a whole number >= 1, got -3"),
         ({"deviation": -1.0}, "deviation must be a finite number >= 0, got -1"),
-        ({"spread": math.nan}, "spread must be a finite number >= 0, got nan"),
+        ({"silo_spread": math.nan}, "silo_spread must be a finite number >= 0, got nan"),
         ({"noise": math.inf}, "noise must be a finite number >= 0, got inf"),
     ],
 )

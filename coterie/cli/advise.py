@@ -19,11 +19,11 @@ from ..data.federation import Federation
 from ..errors import Problem
 from ..experiment.config.schema import Config
 from ..experiment.from_config import load_federation
-from ..privacy.budget import check_budgets, loose_deltas, spread, sweep
+from ..privacy.budget import check_budgets, loose_deltas, per_silo, values_of
 from ..privacy.calibration import Target, calibrate
-from ..report.tables import MOST_SILOS, compact, number
+from ..report.terminal import MOST_SILOS, compact, number
 from ..theory.advice import Circle, Forecast, check_spread, fedavg_limits, forecast, joining_ranges
-from .run import tell
+from .progress import tell
 
 DEVIATION = 0.5  # of the smallest clip: most examples lie within two deviations, so few are clipped
 SPREADS = (0.1, 1.0)  # of the deviation: from silos that hardly differ to silos that differ as examples do
@@ -70,7 +70,7 @@ def advise_config(
     """Show the forecasts for a configuration; nothing is trained."""
     _check(config, spreads)
     federation = load_federation(config, data_dir)
-    delta = spread("privacy.delta", config.privacy.delta, federation.names)
+    delta = per_silo("privacy.delta", config.privacy.delta, federation.names)
     made = _advices(config, federation, delta, spreads, deviation)
     notes = loose_deltas(delta, federation.sizes, federation.names)
     if as_json:
@@ -106,11 +106,13 @@ def _advices(
 ) -> list[Advice]:
     """Make a forecast for each epsilon and clip that the configuration lists."""
     table, names = config.privacy, federation.names
-    axes = {"epsilon": sweep(table.epsilon), "clip": sweep(table.clip)}
+    axes = {"epsilon": values_of(table.epsilon), "clip": values_of(table.clip)}
     made = []
     for epsilon, clip in itertools.product(*axes.values()):
         picked = {"epsilon": epsilon, "clip": clip}
-        numbers = [spread(f"privacy.{key}", value, names, table.budget_seed) for key, value in picked.items()]
+        numbers = [
+            per_silo(f"privacy.{key}", value, names, table.budget_seed) for key, value in picked.items()
+        ]
         check_budgets(numbers[0], delta, numbers[1])
         settings = {key: value for key, value in picked.items() if len(axes[key]) > 1}
         made.append(advise(federation, numbers[0], delta, numbers[1], spreads, deviation, settings))
@@ -150,14 +152,16 @@ def advise(
 def summary(advice: Advice) -> list[str]:
     """Say in words who gains."""
     low, high, silos = advice.low, advice.high, len(advice.names)
-    ends = [low] if low.spread == high.spread else [low, high]
-    within = f"tau = {number(low.spread)}" if len(ends) == 1 else f"tau from {number(low.spread)} up to"
-    within += "" if len(ends) == 1 else f" {number(high.spread)}"
+    ends = [low] if low.silo_spread == high.silo_spread else [low, high]
+    within = (
+        f"tau = {number(low.silo_spread)}" if len(ends) == 1 else f"tau from {number(low.silo_spread)} up to"
+    )
+    within += "" if len(ends) == 1 else f" {number(high.silo_spread)}"
     lines = [f"{advice.throughout} of {silos} silos gain by joining if silos differ by {within}."]
     for end in ends:
         better = int((end.fedavg < end.local).sum())
         lines.append(
-            f"  tau {number(end.spread)}: {int(end.gains.sum())} gain by MR-MTL (best lam {_lam(end)}),"
+            f"  tau {number(end.silo_spread)}: {int(end.gains.sum())} gain by MR-MTL (best lam {_lam(end)}),"
             f" {better} by FedAvg; squared errors, weighted by size, are {_ratio(advice, end.mr_mtl)} and"
             f" {_ratio(advice, end.fedavg)} times those of Local"
         )
@@ -184,7 +188,7 @@ def advice_table(advice: Advice) -> Table:
     table.add_column("silo", no_wrap=True)
     heads = ["size", "epsilon", "noise", "Local"]
     for end in (advice.low, advice.high):
-        heads += [f"{method}\ntau\n{number(end.spread, 3)}" for method in ("MR-MTL", "FedAvg")]
+        heads += [f"{method}\ntau\n{number(end.silo_spread, 3)}" for method in ("MR-MTL", "FedAvg")]
     for head in (*heads, "gains\nif tau\nis"):
         table.add_column(head, justify="right", no_wrap=True)
     for k in range(min(len(advice.names), MOST_SILOS)):
@@ -227,7 +231,7 @@ def advice_facts(advice: Advice) -> dict[str, Any]:
     return {
         "settings": advice.settings,
         "deviation": advice.circle.deviation,
-        "spread": {end: one.spread for end, one in ends.items()},
+        "spread": {end: one.silo_spread for end, one in ends.items()},
         "lam": {end: one.lam for end, one in ends.items()},
         "gain": {end: int(one.gains.sum()) for end, one in ends.items()} | {"throughout": advice.throughout},
         "summary": summary(advice)[0],

@@ -1,4 +1,4 @@
-"""What the commands about privacy alone do; torch is not imported here."""
+"""What `coterie ledger` prints; only `ledger open` imports torch."""
 
 from __future__ import annotations
 
@@ -6,26 +6,17 @@ import json
 import math
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .._json import finite
 from ..errors import Problem
 from ..privacy.accountant import shown
 from ..privacy.adversaries import ADVERSARIES
-from ..privacy.ledger.ledger import read_ledger
-from ..privacy.ledger.verify import Report, check_ledger
+from ..privacy.ledger.place import ledger_rows, read_ledgers, set_budget
+from ..privacy.ledger.verify import Report
 
-
-def ledger_files(place: Path) -> list[Path]:
-    """List a ledger, or those of a folder."""
-    if place.is_dir():
-        found = sorted(place.glob("*.sqlite"))
-        if not found:
-            raise Problem(f"there is no ledger in '{place}'")
-        return found
-    if not place.exists():
-        raise Problem(f"there is no ledger '{place}'")
-    return [place]
+if TYPE_CHECKING:
+    from ..experiment.config.schema import Config
 
 
 def report_facts(report: Report) -> dict[str, Any]:
@@ -44,7 +35,7 @@ def report_facts(report: Report) -> dict[str, Any]:
 
 def show_ledgers(place: Path, as_json: bool) -> None:
     """Print budgets and totals of ledgers, each checked first."""
-    reports = sorted((check_ledger(path) for path in ledger_files(place)), key=lambda one: one.identity.silo)
+    reports = read_ledgers(place)
     if as_json:
         print(json.dumps(finite({"ledgers": [report_facts(report) for report in reports]}), indent=2))
         return
@@ -84,7 +75,7 @@ def _above(spent: float, budget: float) -> bool:
 
 def verify_ledgers(place: Path, as_json: bool) -> None:
     """Check ledgers and say so, or refuse the first that does not fit."""
-    reports = [check_ledger(path) for path in ledger_files(place)]
+    reports = read_ledgers(place)
     if as_json:
         print(json.dumps(finite({"ledgers": [report_facts(report) for report in reports]}), indent=2))
         return
@@ -95,33 +86,28 @@ def verify_ledgers(place: Path, as_json: bool) -> None:
 
 def export_ledgers(place: Path) -> None:
     """Print every row of ledgers, a line each."""
-    for path in ledger_files(place):
-        ledger = read_ledger(path)
-        for entry in ledger.entries():
-            print(json.dumps({"ledger": path.name, **asdict(entry)}, sort_keys=True))
-        ledger.close()
+    for row in ledger_rows(place):
+        print(json.dumps(row, sort_keys=True))
 
 
 def set_budgets(place: Path, unit: str, epsilon: float, delta: float, reason: str, higher: bool) -> None:
-    """Set the budget of ledgers."""
-    paths = ledger_files(place)
-    if higher:
-        for path in paths:
-            _refuse_lowering(path, unit, epsilon, delta)
-    for path in paths:
-        ledger = read_ledger(path)
-        ledger.set_budget(unit, epsilon, delta, reason, higher)
-        print(f"{ledger.identity.silo} ({path}): budget ({epsilon:g}, {delta:g}) in the unit '{unit}'")
-        ledger.close()
+    """Set the budget of ledgers, and print whose they are."""
+    for path, who in set_budget(place, epsilon, delta, unit=unit, reason=reason, higher=higher):
+        print(f"{who.silo} ({path}): budget ({epsilon:g}, {delta:g}) in the unit '{unit}'")
 
 
-def _refuse_lowering(path: Path, unit: str, epsilon: float, delta: float) -> None:
-    """Refuse to lower a budget by an act that says it raises it."""
-    ledger = read_ledger(path)
-    now, silo = ledger.state().budgets.get(unit), ledger.identity.silo
-    ledger.close()
-    if now is not None and (epsilon < now[0] or delta < now[1]):
-        raise Problem(
-            f"the budget of '{silo}' is ({now[0]:g}, {now[1]:g}), ({epsilon:g}, {delta:g}) would lower it:"
-            " leave --raise out, or name the files of those to be raised"
-        )
+def open_config(
+    config: Config, budget: tuple[float, float], filter: str, data_dir: str | None, unit: str | None = None
+) -> None:
+    """Make the ledgers of all silos of a configuration, with one budget for each, in the unit it protects."""
+    from .. import api
+
+    if config.privacy.ledger is None:
+        raise Problem("privacy.ledger: name a folder for the ledgers, there or with --ledger")
+    unit = unit or config.privacy.unit
+    federation = api.read_study(config, data_dir=data_dir).experiments[0].federation
+    folder = config.privacy.ledger
+    reports = api.open_ledgers(folder, federation, *budget, unit=unit, filter=filter)
+    where = "" if unit == "example" else f" in the unit '{unit}'"
+    each = f"each may spend epsilon {budget[0]:g} at delta {budget[1]:g}{where}"
+    print(f"{len(reports)} ledgers in {folder}: {each}")

@@ -19,8 +19,7 @@ from .._json import finite
 from ..errors import Problem, Refused, nearest
 from ..methods import METHODS
 from ..planning.dry_run import Counts, dry_run
-from ..privacy.budget import UNITS
-from ..protocol.doors import DUAL_WHOLE, SAMPLED
+from ..protocol.doors import CHOICE, SAMPLES, WHOLE
 from ..protocol.merging import Merger
 from ..protocol.messages import bytes_of
 from ..protocol.method import Method, Start
@@ -28,13 +27,13 @@ from ..protocol.oracle import Oracle
 from ..protocol.roster import Roster
 from ..protocol.settings import settings_of
 from ..protocol.tree import Tree
-from ..report.tables import compact
-from .run import tell
+from ..protocol.units import UNITS
+from ..report.terminal import compact
+from .progress import tell
 
 ROUNDS = 10
 FEW_ROUNDS = 4  # of dry runs that ask only whether a method is sound
 LAYERS = (60, 7, 35, 5, 24)
-PASSES = (*SAMPLED, DUAL_WHOLE)
 NUMBER = 4  # bytes
 BUDGETS = (0.5, 0.6, 0.7, 0.8, 0.9, 7.0, 8.0, 9.0)  # of two kinds, for methods that divide silos by them
 MADE_UP = (
@@ -101,7 +100,7 @@ def refusals(method: Method) -> dict[str, str]:
     found = {}
     for unit in UNITS:
         try:
-            dry_run(method, made_up_roster(), LAYERS, FEW_ROUNDS, unit)
+            dry_run(method, made_up_roster(), LAYERS, FEW_ROUNDS, UNITS[unit])
         except Refused as refusal:
             found[unit] = str(refusal)
     return found
@@ -142,12 +141,12 @@ def _ranks(ranked: Sequence[Any]) -> list[str]:
 
 def passes(tried: Tried) -> list[int]:
     """Count the noisy passes over the examples in each round."""
-    return [sum(call in PASSES for call in calls) for calls in tried.counts.calls]
+    return [sum(call.kind in (SAMPLES, WHOLE) for call in calls) for calls in tried.counts.calls]
 
 
 def choices(tried: Tried) -> list[int]:
     """Count the private choices in each round."""
-    return [sum(call.startswith("select") for call in calls) for calls in tried.counts.calls]
+    return [sum(call.kind == CHOICE for call in calls) for calls in tried.counts.calls]
 
 
 def costs(tried: Tried) -> str:

@@ -23,7 +23,7 @@ from ..protocol.roster import Roster
 from ..protocol.tree import Tree, leaves
 
 # Uploads are float32; this share of the clip pays for the rounding of their norms.
-ROUNDING = 1e-5
+UPLOAD_ROUNDING = 1e-5
 COUNT = "\0count"
 # How fast an adaptive clip follows the uploads' lengths, and where it ends.
 PACE, SHORTEST, LONGEST = 0.2, 1e-6, 1e6
@@ -185,7 +185,9 @@ def clipped_sum(
         for some in here.split(max(1, AT_ONCE // flat.shape[2])):
             part, limit = flat[run, some].double(), limits[run, some]
             norm = part.norm(dim=-1)
-            factor = torch.where(torch.isinf(limit), 1.0, (limit / (norm * (1 + ROUNDING))).clamp(max=1))
+            factor = torch.where(
+                torch.isinf(limit), 1.0, (limit / (norm * (1 + UPLOAD_ROUNDING))).clamp(max=1)
+            )
             sound = torch.isfinite(norm) | torch.isinf(limit)
             total[run] += (shares[:, some] * factor)[:, sound] @ (part if bool(sound.all()) else part[sound])
     return total.reshape(runs, len(shares), *uploads.shape[2:])

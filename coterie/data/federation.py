@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,8 +15,10 @@ import torch
 from torch import Tensor
 
 from ..errors import Problem, nearest
+from ..privacy.ledger.ledger import Identity
 from . import preprocess
-from .partition import Partition, split_into_silos
+from .partition import Part, Partition, View, split_into_silos
+from .preparation import Preparation, SiloSteps, plan_preparation
 from .sources.catalogue import find_table
 from .sources.table import Table, some_rows
 
@@ -38,6 +41,9 @@ class Federation:
     `classes` are the labels in order of their numbers (none: the target is a number).
     uint8 features stay so until they are used, and are then multiplied by `scale`.
     `not_covered` names what was done to the data outside the privacy accounting.
+    `preparation` is how raw rows became these examples (none for a federation made of tensors).
+    `source` names the data in ledgers, together with how silos were cut from it: a silo that was cut in
+    another way is another data set. It is the `name` unless given; data without a name has no ledgers.
     """
 
     name: str
@@ -45,12 +51,18 @@ class Federation:
     classes: tuple[str, ...] = ()
     scale: float = 1.0
     not_covered: tuple[str, ...] = ()
+    preparation: Preparation | None = None
+    source: str | None = None
 
     def __post_init__(self) -> None:
+        if self.source is None:
+            object.__setattr__(self, "source", self.name)
         if not self.silos:
             raise Problem(f"data: '{self.name}' has no silo")
         if len(set(self.names)) != len(self.names):
             raise Problem(f"data: two silos of '{self.name}' have the same name")
+        if self.preparation is not None and self.preparation.scale != self.scale:
+            object.__setattr__(self, "preparation", replace(self.preparation, scale=self.scale))
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -62,6 +74,16 @@ class Federation:
         """Declared, public number of training examples of each silo."""
         return tuple(len(silo.y) for silo in self.silos)
 
+    @cached_property
+    def identities(self) -> tuple[Identity, ...]:
+        """Who each silo is in its ledger: the source, its name, and all its examples, tests included."""
+        if not self.source:
+            raise Problem(
+                "data: a ledger must find the same data set again, and this one has no name: give it one,"
+                " as in load(frame, name='clinics', ...)"
+            )
+        return tuple(Identity(self.source, s.name, len(s.y) + len(s.test_y)) for s in self.silos)
+
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of one example's features."""
@@ -71,12 +93,31 @@ class Federation:
         return len(self.silos)
 
     def pick(self, names: Sequence[str]) -> Federation:
-        """Give the federation of some of the silos, in the order named."""
+        """Return the federation of some of the silos, in the order named; their ledgers stay the same."""
         by_name = dict(zip(self.names, self.silos, strict=True))
         for name in names:
             if name not in by_name:
                 raise Problem(f"data: '{self.name}' has no silo '{name}'; {nearest(name, self.names)}")
-        return replace(self, silos=tuple(by_name[name] for name in names))
+        preparation = None if self.preparation is None else self.preparation.pick(names)
+        return replace(self, silos=tuple(by_name[name] for name in names), preparation=preparation)
+
+    def facts(self) -> dict[str, Any]:
+        """Return the public facts as plain data."""
+        return {
+            "name": self.name,
+            "shape": self.shape,
+            "classes": self.classes,
+            "silos": {s.name: {"train": len(s.y), "test": len(s.test_y)} for s in self.silos},
+        }
+
+    def without_examples(self) -> Federation:
+        """Return the public facts alone: the same silos and sizes, every example replaced by zeros."""
+
+        def blank(values: Tensor) -> Tensor:
+            return values.new_zeros(()).expand(values.shape)  # one number, however large the shape
+
+        silos = (Silo(s.name, blank(s.x), blank(s.y), blank(s.test_x), blank(s.test_y)) for s in self.silos)
+        return replace(self, silos=tuple(silos))
 
 
 def load(
@@ -105,6 +146,10 @@ def from_table(
     *,
     silos: int | None = None,
     partition: str | Partition | None = None,
+    shards: int = 2,
+    alpha: float = 0.5,
+    rotations: int = 4,
+    mask: float = 0.1,
     test: float | str = 0.2,
     seed: int = 0,
     features: str = "auto",
@@ -118,34 +163,43 @@ def from_table(
 ) -> Federation:
     """Make a federation from rows.
 
-    Data with silos of its own keeps them, and `silos` keeps the largest so many; other data
-    is split by `partition`. `test` is the share of each silo held out, or "official".
-    `features` is how numbers are made fit for a model (see `preprocess.features`);
-    `feature_range` (one pair, or one by column) and `target_range` are public bounds,
-    scaled to [0, 1]. `rows` takes so many rows at random, and no others.
+    Data with silos of its own keeps them, and `silos` keeps only the largest ones; other data is split by
+    `partition` (with its settings `shards`, `alpha`, `rotations` and `mask`). `test` is the share of each
+    silo held out, or "official". `feature_range` (one pair, or one per column) and `target_range` are public
+    bounds, scaled to [0, 1]. `rows` takes that many rows at random, and no others.
+
+    `features` is how numbers are made fit for a model: "auto" divides bytes by 255 and leaves other
+    numbers alone; "invert" does so after taking them from 255, which makes dark writing on white large
+    numbers on zero; "log" is log(1 + x); "unit" divides each example by its own norm. "standardize" uses
+    the mean and deviation of each silo's own training examples. That is an access to examples that no
+    budget pays for, and the statement says so.
     """
     if rows is not None:
         table = some_rows(table, rows, seed)
-    x, y, classes = preprocess.prepare(table, kind, feature_range, target_range)
+    preprocess.check_rows(table)
+    preparation = plan_preparation(table, features, feature_range, norm)
+    x = preparation.shared(table.x)
+    y, classes = preprocess.targets(table, kind, target_range)
     if positive is not None:
         y, classes = preprocess.against_rest(y, classes, positive)
-    if norm is not None:
-        if features != "auto" and features != "none":
-            raise Problem(f"data.norm: a public bound is for features as they are, not for '{features}'")
-        x = preprocess.unit(x, norm)
     if silos is not None and silos < 1:
         raise Problem(f"data.silos: expected a whole number >= 1, got {silos}")
-    if isinstance(partition, str):
-        partition = Partition(partition)
-    if table.silo is None or partition is not None:
-        partition = partition or Partition("iid")
+    asked = partition
+    if not isinstance(partition, Partition):
+        partition = Partition(partition or "iid", shards, alpha, rotations, mask)
+    source = table.name
+    if asked is not None or rows is not None or table.always_cut:
+        source = _cut_source(
+            table.name, partition, None if asked is None else partition.name, rows, silos, seed
+        )
+    if table.silo is None or asked is not None:
         hint = "use fewer silos"
         parts = split_into_silos(x, y, bool(classes), partition, silos or 10, seed)
     else:
-        parts = _natural(x, table.silo, silos, min_examples)
+        parts = _natural(table.silo, silos, min_examples)
         hint = "leave small silos out with data.min_examples (3 or more) or data.silos"
     members = []
-    for name, places, silo_x in parts:
+    for name, places, view in parts:
         here = f"data: silo '{name}'"
         if len(places) < max(2, min_examples):
             raise Problem(
@@ -159,20 +213,39 @@ def from_table(
                 f"{here} has no {part} example in the official split: give data.test a share, as 0.2"
             )
         train = ~held_out
+        silo_x = view.apply(x[places])
         members.append((name, silo_x[train], y[places[train]], silo_x[held_out], y[places[held_out]]))
     _check_labels(members, classes)
-    transform, scale, notes = preprocess.features(x, features)
+    steps = {}
     made = []
-    for name, train_x, train_y, test_x, test_y in members:
-        train_x, test_x = transform(train_x, test_x)
+    for (name, train_x, train_y, test_x, test_y), (_, _, view) in zip(members, parts, strict=True):
+        own_statistics = preprocess.statistics(train_x) if features == "standardize" else ()
+        steps[name] = SiloSteps(view, *own_statistics)
+        train_x, test_x = (preparation.silo_only(part, steps[name]) for part in (train_x, test_x))
         arrays = (train_x, train_y, test_x, test_y)
         made.append(Silo(name, *(torch.from_numpy(np.ascontiguousarray(a)) for a in arrays)))
-    return Federation(table.name, tuple(made), classes, scale, table.not_covered + notes)
+    limits = None if target_range is None else (float(target_range[0]), float(target_range[1]))
+    preparation = replace(preparation, classes=classes, target_range=limits, silos=steps)
+    scale, not_covered = preparation.scale, preparation.not_covered
+    name = table.name or "unnamed data"
+    return Federation(name, tuple(made), classes, scale, not_covered, preparation, source)
 
 
-def _natural(
-    x: np.ndarray, silo: np.ndarray, limit: int | None, min_examples: int
-) -> list[tuple[str, np.ndarray, np.ndarray]]:
+def _cut_source(
+    name: str, how: Partition, asked: str | None, rows: int | None, silos: int | None, seed: int
+) -> str:
+    """Name data and the cut of its silos, which are other data sets with another cut.
+
+    Ledgers are found by these words: they must never change.
+    """
+    if not name:
+        return ""
+    whole = [None if number is None else int(number) for number in (rows, silos)]
+    settings = [int(how.shards), float(how.alpha), int(how.rotations), float(how.mask), int(seed)]
+    return f"{name} cut by {json.dumps([asked, *whole, *settings])}"
+
+
+def _natural(silo: np.ndarray, limit: int | None, min_examples: int) -> list[Part]:
     """Take the silos of the data: those with enough examples, the largest `limit` of them."""
     names, owner, counts = np.unique(silo, return_inverse=True, return_counts=True)
     first = np.full(len(names), len(silo))
@@ -190,11 +263,7 @@ def _natural(
     if limit is not None:
         kept = sorted(kept, key=lambda k: (-counts[k], first[k]))[:limit]
     kept.sort(key=lambda k: first[k])
-    parts = []
-    for k in kept:
-        rows = np.flatnonzero(owner == k)
-        parts.append((str(names[k]), rows, x[rows]))
-    return parts
+    return [(str(names[k]), np.flatnonzero(owner == k), View()) for k in kept]
 
 
 def _held_out(

@@ -70,7 +70,7 @@ def _round(
     present: Tensor | None,
 ) -> State:
     shared, own, steps = state.shared, state.own, plan.steps_at(roster.round)
-    calls, at_home = plan.counts.calls[roster.round], plan.merge is not None
+    calls = plan.counts.calls[roster.round]
     sent, here = method.broadcast(shared), present
     some = None if method.linear else _few(present)  # its doors keep how they laid out all examples
     if some is not None:
@@ -78,7 +78,7 @@ def _round(
         sent, own = (map_leaves(lambda leaf: _of(leaf, some, len(roster)), tree) for tree in (sent, own))
         steps = None if steps is None else steps[:, some]
     before = own
-    oracle = CohortOracle(cohort, streams, roster.round, calls, roster.rounds, here, at_home, steps)
+    oracle = CohortOracle(cohort, streams, roster.round, calls, roster.rounds, here, plan.unit, steps)
     uploads, own = method.local(sent, own, oracle)
     if present is not None and here is not None:
         present, here = present.to(cohort.device), here.to(cohort.device)

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from ..cohort.dp_sgd import Cohort, Settings, descend
-from ..cohort.dual.sampled import Asked, solve_apart
+from ..cohort.dual.sampled import DualRequest, solve_apart
 from ..cohort.dual.sdca import solve_in_turn
 from ..cohort.examples import Examples
 from ..planning.plan import Plan
-from ..protocol.doors import DUAL
+from ..protocol.doors import SOLVE_DUAL
 from ..protocol.streams import SeededStreams
 from .experiment import Experiment
 
@@ -30,7 +30,7 @@ def seconds(experiment: Experiment, plan: Plan) -> float:
     y = torch.zeros(silos, longest, dtype=federation.silos[0].y.dtype)
     device = experiment.training.device
     examples = Examples(federation.names, federation.sizes, x.to(device), y.to(device), federation.scale)
-    clip = experiment.clip if plan.merge is None else torch.full_like(experiment.clip, torch.inf)
+    clip = experiment.clip if plan.unit.noise_in_doors else torch.full_like(experiment.clip, torch.inf)
     numbers = (experiment.lr, clip, plan.noise())
     settings = Settings(*(value.float().to(device) for value in numbers))
     start = torch.zeros(runs, silos, task.layout.size, device=device)
@@ -64,5 +64,5 @@ def _move_duals(cohort: Cohort, start: Tensor, plan: Plan, streams: SeededStream
     """Ask the door of duals once."""
     one = torch.ones(start.shape[:2], device=start.device)
     duals = torch.zeros(*one.shape, max(cohort.examples.sizes), cohort.task.outputs, device=start.device)
-    solve = solve_apart if plan.counts.calls[0] == (DUAL,) else solve_in_turn
-    solve(cohort, Asked(start, duals, one, one), streams, trial, 0)
+    solve = solve_apart if plan.counts.calls[0] == (SOLVE_DUAL,) else solve_in_turn
+    solve(cohort, DualRequest(start, duals, one, one), streams, trial, 0)

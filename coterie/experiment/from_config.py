@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from ..data.federation import Federation, load
-from ..data.partition import Partition
 from ..errors import Problem
 from ..methods import AUTO, METHODS, MRMTL, MRMTLAuto, Then, Tune
 from ..planning.schedule import Dropping, Participation
@@ -26,14 +25,15 @@ def load_federation(config: Config, data_dir: str | Path | None = None) -> Feder
     kind = data.kind
     if kind == "auto" and config.model.loss != "auto":
         kind = "regression" if config.model.loss == "squared" else "classification"
-    partition = None
-    if data.partition is not None:
-        partition = Partition(data.partition, data.shards, data.alpha, data.rotations, data.mask)
     return load(
         data.source,
         silos=data.silos,
         rows=data.rows,
-        partition=partition,
+        partition=data.partition,
+        shards=data.shards,
+        alpha=data.alpha,
+        rotations=data.rotations,
+        mask=data.mask,
         test=data.test,
         seed=data.seed,
         features=data.features,

@@ -7,13 +7,23 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
 from .._json import finite
+from ..data.new_rows import Rows
+from ..data.preparation import Preparation
 from ..errors import Problem, nearest
 from ..tasks.task import Task
+from .saved_models import personal_model, save_model
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+if TYPE_CHECKING:
+    from .config.schema import Config
+    from .run import Trained
 
 SIMULATED = (
     "Scores are those of a simulation: test examples are not covered by the statements, and choosing a"
@@ -73,6 +83,9 @@ class Result:
     """Runs, with the personal vectors of each: `vectors[run]` is `[silos, P]`.
 
     `relations[run]` is Omega `[silos, silos]`, of methods that learn how silos are related.
+    `trained[run]` is what is known of the experiment whose runs begin with that one, and `config` describes
+    the study.
+    `preparation` is how raw rows become examples.
     """
 
     task: Task
@@ -83,12 +96,17 @@ class Result:
     tuning: dict[str, Any] | None = None
     published: dict[str, dict[str, Any]] = field(default_factory=dict)
     relations: dict[int, Tensor] = field(default_factory=dict)
+    trained: dict[int, Trained] = field(default_factory=dict)
+    config: Config | None = None
+    preparation: Preparation | None = None
 
     def add(self, other: Result) -> None:
         """Take in the runs of another result."""
         self.vectors |= {len(self.runs) + r: v for r, v in other.vectors.items()}
         self.relations |= {len(self.runs) + r: omega for r, omega in other.relations.items()}
+        self.trained |= {len(self.runs) + r: trained for r, trained in other.trained.items()}
         self.runs += other.runs
+        self.preparation = self.preparation or other.preparation
         self.published |= other.published
         self.notes += [note for note in other.notes if note not in self.notes]
 
@@ -150,35 +168,16 @@ class Result:
         """Give one silo's personal model as a plain module."""
         return self.task.to_module(self.vector(silo, run))
 
+    def predict(self, silo: str, rows: Rows, run: int = 0) -> pd.DataFrame:
+        """Return what one silo's personal model predicts for raw rows (see `PersonalModel.predict`)."""
+        vector = self.vector(silo, run)
+        model = personal_model(self.task, vector, self.preparation, silo, self.runs[run].label)
+        return model.predict(rows)
+
     def save_model(self, silo: str, path: str | Path, run: int = 0) -> None:
-        """Save one silo's personal model (safetensors, the names of the module's state)."""
-        save_vector(self.task, self.vector(silo, run), Path(path))
-
-
-def save_vector(task: Task, vector: Tensor, path: Path) -> None:
-    """Save one vector under the names of the module's parameters."""
-    from safetensors.torch import save_file
-
-    state = {name: value.contiguous() for name, value in task.layout.unflatten(vector.clone()).items()}
-    save_file(state, str(path))
-
-
-def load_model(module: nn.Module, path: str | Path) -> nn.Module:
-    """Load a saved personal model into a plain module."""
-    from safetensors.torch import load_file
-
-    try:
-        state = load_file(str(path))
-    except Exception as error:  # safetensors raises its own kinds
-        raise Problem(f"cannot read the model '{path}': {error}") from error
-    known = {name for name, p in module.named_parameters() if p.requires_grad}
-    if known != set(state):
-        raise Problem(f"'{path}' does not fit the module: it holds {sorted(state)}, not {sorted(known)}")
-    try:
-        module.load_state_dict(state, strict=False)
-    except RuntimeError as error:
-        raise Problem(f"'{path}' does not fit the module: {str(error).splitlines()[-1].strip()}") from error
-    return module
+        """Save one silo's personal model, whole; `load_model` reads it."""
+        vector = self.vector(silo, run)
+        save_model(path, self.task, vector, self.preparation, silo, self.runs[run].label)
 
 
 def file_names(names: Sequence[str]) -> list[str]:

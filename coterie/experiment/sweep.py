@@ -21,12 +21,12 @@ from ..cohort.examples import stack
 from ..cohort.score import score
 from ..errors import Problem
 from ..guard.checkpoint import digest_of
-from ..guard.claims import run_plans
+from ..guard.claims import claims_of
 from ..guard.meter import Meter
 from ..planning.plan import Plan
 from ..privacy.calibration import Target, noise_for
 from ..privacy.events import Event
-from ..privacy.ledger.claim import RunPlan
+from ..privacy.ledger.claim import Claim
 from ..privacy.trials import Trials, draw_trials
 from ..privacy.tuning import noise_for_tuning, server_epsilon
 from ..protocol.state import State
@@ -52,7 +52,7 @@ class Sweep:
 
     def stages(self, plan: Plan, k: int) -> tuple[tuple[int, tuple[Event, ...]], ...]:
         """Give what one trial releases of silo k: its training and, in the last round, its score."""
-        stages = run_plans("", plan, k)[0].stages
+        stages = claims_of("", plan, k)[0].stages
         more = self.scores[k]
         if more is None:
             return stages
@@ -60,19 +60,19 @@ class Sweep:
         before = ((rounds - 1, events),) if rounds > 1 else ()
         return (*stages[:-1], *before, (1, (*events, more)))
 
-    def best(self, label: str, plan: Plan, k: int) -> RunPlan:
+    def best(self, label: str, plan: Plan, k: int) -> Claim:
         """Give what the chosen trial asks of silo k's data set: held before the number of trials is drawn."""
         found = self._run(f"{label}, the best trial", plan, k, CHOSEN_SEEN)
         return _certified(replace(found, trials=self.trials))
 
-    def asks(self, label: str, plan: Plan, k: int) -> list[RunPlan]:
+    def asks(self, label: str, plan: Plan, k: int) -> list[Claim]:
         """Give what all trials together ask of silo k's data set."""
         one, ran = self._run(f"{label}, {len(self.drawn)} trials", plan, k, TRIALS_SEEN), len(self.drawn)
         every = tuple((rounds, tuple(_times(e, ran) for e in events)) for rounds, events in one.stages)
         return [_certified(replace(one, stages=every))]
 
-    def _run(self, label: str, plan: Plan, k: int, seen: tuple[str, ...]) -> RunPlan:
-        return RunPlan(label, "example", plan.silos[0][k].delta, 0.0, self.stages(plan, k), seen)
+    def _run(self, label: str, plan: Plan, k: int, seen: tuple[str, ...]) -> Claim:
+        return Claim(label, "example", plan.silos[0][k].delta, 0.0, self.stages(plan, k), seen)
 
     def facts(self, plan: Plan, k: int) -> dict[str, Any]:
         """Give what a statement says about tuning."""
@@ -89,7 +89,7 @@ class Sweep:
         }
 
 
-def _certified(plan: RunPlan) -> RunPlan:
+def _certified(plan: Claim) -> Claim:
     return replace(plan, epsilon=plan.certified(0, plan.rounds))
 
 
@@ -183,7 +183,7 @@ def tuned_plan(
         silos.append(replace(silo, noise=noise, epsilon=spent))
         if on_progress is not None:
             on_progress(k + 1, len(plan.silos[0]))
-    return Plan(plan.counts, (tuple(silos),) * len(plan.silos))
+    return replace(plan, silos=(tuple(silos),) * len(plan.silos))
 
 
 def check_affordable(sweep: Sweep, plan: Plan, meter: Meter, label: str) -> None:

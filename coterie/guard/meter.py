@@ -6,70 +6,48 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from .._threads import in_threads
 from ..data.federation import Federation
 from ..errors import Problem
+from ..planning.accounting import Account
 from ..privacy.adversaries import ADVERSARIES
-from ..privacy.events import Event
-from ..privacy.ledger.claim import RunPlan
-from ..privacy.ledger.entries import Entry, State, runs_of
+from ..privacy.ledger.claim import Claim
+from ..privacy.ledger.entries import LedgerEntry, LedgerState, runs_of
 from ..privacy.ledger.filters import Spent, charge, repeated
-from ..privacy.ledger.ledger import Claim, Identity, Ledger, open_ledger
+from ..privacy.ledger.ledger import GrantedClaim, Ledger, open_ledger
 from .claims import certify
 from .secret_streams import EntropyStreams, secret_of
-
-
-def identities(federation: Federation, source: str) -> list[Identity]:
-    """Give each silo's identity: the data's name, the silo's, and all its examples, also those for tests."""
-    return [Identity(source, silo.name, len(silo.y) + len(silo.test_y)) for silo in federation.silos]
 
 
 def open_ledgers(
     folder: Path,
     federation: Federation,
-    source: str,
     budgets: Sequence[tuple[float, float] | None],
     filter: str = "basic",
     unit: str = "example",
 ) -> list[Ledger]:
     """Open the ledgers of all silos of a federation, making those that are not there and have a budget."""
-    pairs = zip(identities(federation, source), budgets, strict=True)
+    pairs = zip(federation.identities, budgets, strict=True)
     return in_threads(lambda pair: open_ledger(folder, *pair, unit, filter), pairs)
 
 
 def make_meter(
     folder: Path,
     federation: Federation,
-    source: str,
     budgets: Sequence[tuple[float, float] | None],
     unit: str = "example",
 ) -> Meter:
     """Make the meter of a training; a ledger that is not there yet gets the silo's budget of it."""
-    ledgers = open_ledgers(folder, federation, source, budgets, unit=unit)
-    secrets = in_threads(lambda who: secret_of(folder, who), identities(federation, source))
+    ledgers = open_ledgers(folder, federation, budgets, unit=unit)
+    secrets = in_threads(lambda who: secret_of(folder, who), federation.identities)
     return Meter(federation.names, ledgers, EntropyStreams(dict(zip(federation.names, secrets, strict=True))))
 
 
-def totals_of(state: State, unit: str) -> dict[str, dict[str, float]]:
+def totals_of(state: LedgerState, unit: str) -> dict[str, dict[str, float]]:
     """Give what all runs of a ledger spent in a unit against each adversary; infinite: nothing protects."""
     totals = {name: state.total(unit, name) for name in ADVERSARIES}
     return {name: {"epsilon": e, "delta": d} for name, (e, d) in totals.items()}
-
-
-class Account(NamedTuple):
-    """What a run released and was charged, the budget that paid for it, and facts of the ledger, if any.
-
-    `rounds` lists the rounds it did, those repeated twice.
-    """
-
-    events: tuple[Event, ...]
-    epsilon: float
-    delta: float
-    budget: float
-    rounds: tuple[tuple[int, int], ...]
-    facts: dict[str, Any] | None
 
 
 @dataclass
@@ -92,16 +70,16 @@ class Meter:
         """Give the meter of one more training with the same ledgers."""
         return Meter(self.names, self.ledgers, EntropyStreams(self.streams.secrets))
 
-    def hold(self, asked: Sequence[RunPlan]) -> None:
+    def hold(self, asked: Sequence[Claim]) -> None:
         """Charge one run to every silo, all of it at once, before anything about it is decided."""
         self.claim([[plan] for plan in asked], partial=False)
         self.held, self.claims, self.rounds = [runs[0] for runs in self.claims], [], []
         for ledger, run, plan in zip(self.ledgers, self.held, asked, strict=True):
             ledger.reserve(run, 0, plan.rounds)
 
-    def take_held(self, asked: Sequence[RunPlan], held: list[int]) -> None:
+    def take_held(self, asked: Sequence[Claim], held: list[int]) -> None:
         """Take up a run that was charged before; it must be what is asked."""
-        self.go_on([[plan] for plan in asked], [[run] for run in held])
+        self.resume([[plan] for plan in asked], [[run] for run in held])
         for k, (ledger, run) in enumerate(zip(self.ledgers, held, strict=True)):
             if not ledger.state().reserved(run):
                 raise Problem(f"silo '{self.names[k]}': row {run} of its ledger was not reserved: begin anew")
@@ -122,12 +100,12 @@ class Meter:
             rows = [seq for seq, row in state.reservations.items() if run in runs_of(row)]
             ledger.commit_all([seq for seq in rows if seq not in state.committed], digest)
 
-    def claim(self, asked: Sequence[Sequence[RunPlan]], partial: bool) -> None:
+    def claim(self, asked: Sequence[Sequence[Claim]], partial: bool) -> None:
         """Charge every run `asked[k]` to every silo k, or none to any.
 
         With `partial` a silo that cannot pay for all rounds takes part in as many as it can.
         """
-        made: dict[int, list[Claim]] = {}
+        made: dict[int, list[GrantedClaim]] = {}
         certify(plan for own in asked for plan in own)
 
         def one(k: int) -> None:
@@ -166,13 +144,13 @@ class Meter:
         all_of_them = isinstance(problem, Spent) and runs > 1
         return type(problem)(f"silo '{self.names[k]}': {problem}{more if all_of_them else ''}")
 
-    def go_on(self, asked: Sequence[Sequence[RunPlan]], claims: list[list[int]]) -> None:
+    def resume(self, asked: Sequence[Sequence[Claim]], claims: list[list[int]]) -> None:
         """Take up the claims of a training that was interrupted; they must be of what is asked."""
         self.claims = claims
         for k, (ledger, runs) in enumerate(zip(self.ledgers, claims, strict=True)):
             state = ledger.state()
             for run, plan in zip(runs, asked[k], strict=True):
-                kept = state.plan_of(run) if run in state.runs else None
+                kept = state.claim_of(run) if run in state.runs else None
                 if kept is None or replace(kept, epsilon=plan.epsilon, as_example=None) != plan:
                     raise Problem(
                         f"silo '{self.names[k]}': its ledger does not have the run that the checkpoint goes"
@@ -225,7 +203,7 @@ class Meter:
         return max(ends)
 
     @property
-    def may_go_on(self) -> bool:
+    def may_resume(self) -> bool:
         """Whether claims have rounds left for which budgets were too small when they came."""
         return any(text.startswith("rounds ") for text in self.left.values())
 
@@ -240,7 +218,7 @@ class Meter:
         """
         before, self._open = {} if digest is None else self._open, {}
 
-        def one(k: int) -> Entry | Spent | None:
+        def one(k: int) -> LedgerEntry | Spent | None:
             end = min(last, self.rounds[k])
             done = (before[k], str(digest)) if k in before else None
             try:
@@ -291,7 +269,7 @@ class Meter:
         """Give what a run released of silo k, what was charged, and where its ledger stands."""
         ledger, row = self.ledgers[k], self.claims[k][run]
         state = ledger.state()
-        plan, rounds = state.plan_of(row), state.reserved(row)
+        plan, rounds = state.claim_of(row), state.reserved(row)
         facts = {
             "file": ledger.path.name,
             "head": ledger.head,

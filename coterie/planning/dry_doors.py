@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 
 from ..errors import Refused
+from ..protocol.doors import DESCEND, DESCEND_AT_HOME, FISHER, Door, select_door, solve_dual_door
 from ..protocol.merging import AS_SENT, UNIFORM, Merger, matrix_sums, weighted_mean
-from ..protocol.oracle import DUAL_AT_HOME, FISHER, Oracle, dual_door
+from ..protocol.oracle import Oracle
 from ..protocol.roster import Roster, Steps
 from ..protocol.settings import PerRun
+from ..protocol.units import Unit
 from .taint import Sealed, check_known, is_raw, label, seal
 
 
@@ -58,7 +60,7 @@ class CountingOracle(Oracle):
         number: int,
         rounds: int,
         silos: int,
-        unit: str,
+        unit: Unit,
         scale: float,
         device: str = "cpu",
         nudge: Callable[[Tensor], Tensor] | None = None,
@@ -70,7 +72,7 @@ class CountingOracle(Oracle):
         self.unit = unit
         self.scale = scale
         self.device = device
-        self.made: list[str] = []
+        self.made: list[Door] = []
 
     def _random(self, shape: tuple[int, ...]) -> Tensor:
         return _random(shape, self.scale, self.round, len(self.made), self.device)
@@ -88,30 +90,29 @@ class CountingOracle(Oracle):
         given = {"start": start, "target": toward, "strength": strength, "model to imitate": imitate}
         check_known(tuple(given.values()))
         for what, value in given.items():
-            if self.unit == "example" and is_raw(value):
+            if self.unit.noise_in_doors and is_raw(value):
                 raise Refused(f"the {what} of 'descend' is raw: under the unit 'example' it must be released")
-        self.made.append("home" if home else "descend")
+        self.made.append(DESCEND_AT_HOME if home else DESCEND)
         shape = (1, self.silos, start.shape[-1])
         moved = self.nudge(start.expand(shape) + self._random(shape))
         inherited = any(map(is_raw, given.values()))
-        return label(moved, raw=home or self.unit == "silo" or inherited)
+        return label(moved, raw=home or not self.unit.noise_in_doors or inherited)
 
     def fisher(self, vectors: Tensor) -> Tensor:
         """Count a look at squared gradients."""
         check_known(vectors)
-        refuse(self.unit == "example", FISHER)
-        self.made.append("fisher")
+        self.unit.check(FISHER)
+        self.made.append(FISHER)
         shape = (1, self.silos, vectors.shape[-1])
         return label(self.nudge(self._random(shape).square()), raw=True)
 
     def select(self, candidates: Tensor, share: float) -> Tensor:
         """Count a private choice."""
         check_known(candidates)
-        if self.unit == "silo":
-            raise Refused("what a silo chooses is raw under the unit 'silo', where it has no sound release")
+        self.unit.check(select_door(share))
         if is_raw(candidates):
             raise Refused("the candidates of 'select' are raw: they must be released")
-        self.made.append(f"select {share:g}")
+        self.made.append(select_door(share))
         drawn = self._random((1, self.silos)).abs() * 1e4
         return label(drawn.long() % candidates.shape[1], raw=False)
 
@@ -128,8 +129,7 @@ class CountingOracle(Oracle):
         """Count a move of duals; what is kept of one example must not have seen the others."""
         check_known((start, duals, stiffness, xi, unproven))
         whole = whole or unproven is not None
-        if self.unit == "silo":
-            raise Refused(DUAL_AT_HOME)
+        self.unit.check(solve_dual_door(whole, unproven is not None))
         for what, value in (("start", start), ("stiffness", stiffness), ("xi", xi)):
             if is_raw(value):
                 raise Refused(f"the {what} of 'solve_dual' is raw: it must be released")
@@ -139,7 +139,7 @@ class CountingOracle(Oracle):
             raise Refused(
                 "duals that moved one after the other have seen all examples: go on with whole=True"
             )
-        self.made.append(dual_door(whole, unproven))
+        self.made.append(solve_dual_door(whole, unproven is not None))
         shape = (1, self.silos, start.shape[-1])
         sums = start.expand(shape).tanh() + self._random(shape)
         moved = torch.zeros(1, self.silos, 1, 1, device=self.device)
@@ -165,17 +165,17 @@ class CountingMerger(Merger):
     `asked` lists what it was asked for; all copies of a merger share it.
     """
 
-    unit: str
+    unit: Unit
     uploads: tuple[Tensor, ...]
     asked: list[str] = field(default_factory=list)
 
     def mean(self, uploads: Tensor, weights: Tensor | None = None, everybody: bool = False) -> Tensor:
         """Return the mean, released under the unit 'silo'."""
         grouped = self.roster.groups is not None
-        refuse(self.unit == "silo" and (weights is not None or grouped), UNIFORM)
+        refuse(not self.unit.noise_in_doors and (weights is not None or grouped), UNIFORM)
         self._ask("mean", uploads)
         mean = weighted_mean(uploads, self.roster, weights, everybody)
-        return label(mean, raw=False) if self.unit == "silo" else mean
+        return mean if self.unit.noise_in_doors else label(mean, raw=False)
 
     def mix(self, uploads: Tensor, matrix: Tensor) -> Tensor:
         """Return sums by a public matrix, released under the unit 'silo'."""
@@ -183,8 +183,8 @@ class CountingMerger(Merger):
         refuse(is_raw(matrix), "uploads are mixed by a raw matrix: it must be public")
         self._ask("mix", uploads)
         mixed = matrix_sums(uploads, self.roster, matrix)
-        return label(mixed, raw=False) if self.unit == "silo" else mixed
+        return mixed if self.unit.noise_in_doors else label(mixed, raw=False)
 
     def _ask(self, what: str, uploads: Tensor) -> None:
-        refuse(self.unit == "silo" and not any(uploads is sent for sent in self.uploads), AS_SENT)
+        refuse(not self.unit.noise_in_doors and not any(uploads is sent for sent in self.uploads), AS_SENT)
         self.asked.append(what)

@@ -16,13 +16,11 @@ from torch import Tensor
 
 from .._seeds import seed_for
 from ..errors import Problem
-from ..privacy.budget import PerSilo, Privacy, spread
-from ..protocol.doors import Work
+from ..privacy.budget import PerSilo, Privacy, per_silo
+from ..protocol.doors import Calls, Door, Work
 
 if TYPE_CHECKING:
     from .training import Training
-
-Calls = list[tuple[str, int, int]]
 
 
 class Schedule(NamedTuple):
@@ -92,18 +90,18 @@ class Attendance:
         """Count the rounds in which silo k takes part."""
         return total if self.present is None else int(self.present[:, k].sum())
 
-    def released(self, kinds: Mapping[tuple[str, ...], np.ndarray], k: int, steps: int) -> Calls:
-        """Give what silo k asks of each door: its name, the calls, and the steps of all of them."""
+    def released(self, kinds: Mapping[tuple[Door, ...], np.ndarray], k: int, steps: int) -> list[Calls]:
+        """Return how silo k uses each door."""
         present = None if self.present is None else self.present[:, k].numpy()
         each = None if self.steps is None else self.steps[:, k].numpy()
         found = []
         for doors, rounds in kinds.items():
             here = rounds if present is None else rounds[present[rounds]]
             made = steps * len(here) if each is None else int(each[here].sum())
-            found += [(door, len(here), made) for door in doors if len(here)]
+            found += [Calls(door, len(here), made) for door in doors if len(here)]
         return found
 
-    def planned_for(self, kinds: Mapping[tuple[str, ...], np.ndarray], k: int, steps: int) -> Calls:
+    def planned_for(self, kinds: Mapping[tuple[Door, ...], np.ndarray], k: int, steps: int) -> list[Calls]:
         """Give the same if nobody drops out and everybody takes all steps."""
         planned = self.present if self.planned is None else self.planned
         return Attendance(planned).released(kinds, k, steps)
@@ -170,7 +168,7 @@ class Dropping:
 
     def chances(self, names: Sequence[str]) -> list[float]:
         """Give the chance of each silo to drop out."""
-        found = spread("train.drop", self.drop, names)
+        found = per_silo("train.drop", self.drop, names)
         for value in found:
             if not 0 <= value <= 1:
                 raise Problem(f"train.drop: expected a number from 0 to 1, got {value:g}")

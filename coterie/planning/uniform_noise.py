@@ -15,11 +15,11 @@ from torch import Tensor
 from ..errors import Problem
 from ..privacy.accountant import epsilon
 from ..privacy.calibration import Target, calibrate
-from ..protocol.doors import Work
+from ..protocol.doors import DESCEND, Door, Work
 
 
 def until_spent(
-    calls: Sequence[Sequence[str]],
+    calls: Sequence[Sequence[Door]],
     work: Sequence[Work],
     budgets: Sequence[float],
     delta: Sequence[float],
@@ -28,7 +28,7 @@ def until_spent(
 ) -> tuple[float, Tensor]:
     """Give the noise multiplier of all silos of a run, and who takes part when, `[rounds, silos]`."""
     trainings = {tuple(doors) for doors in calls}
-    if len(trainings) != 1 or set(next(iter(trainings))) != {"descend"}:
+    if len(trainings) != 1 or set(next(iter(trainings))) != {DESCEND}:
         raise Problem("budgets: 'uniform' needs a method that only trains, and does the same in every round")
     largest = max(budgets)
     if largest == float("inf"):

@@ -10,23 +10,13 @@ from abc import ABC, abstractmethod
 
 from torch import Tensor
 
-from .doors import DUAL, DUAL_UNPROVEN, DUAL_WHOLE
 from .settings import PerRun
 
-FISHER = "what 'fisher' gives is raw: under the unit 'example' it has no sound release"
-NEEDS_CLASSES = "imitation compares predicted classes: it does not go with a numeric target"
-DUAL_AT_HOME = "dual coordinates are noised in the silos: under the unit 'silo' they have no sound release"
-
-
+NEEDS_CLASSES = "imitation compares predicted classes, so it does not work with a numeric target"
 CERTIFIES_NOTHING = (
     "the noise of the paper on dual coordinates certifies nothing: only for silos without a budget"
     " (budgets = 'none', or epsilon inf)"
 )
-
-
-def dual_door(whole: bool, unproven: object) -> str:
-    """Name the door of a move of duals."""
-    return DUAL_UNPROVEN if unproven is not None else DUAL_WHOLE if whole else DUAL
 
 
 class Oracle(ABC):

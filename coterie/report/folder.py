@@ -1,53 +1,24 @@
-"""The folder of a run: result, statements, models, plot, configuration.
-
-Each file is written beside its place and moved there, so a folder never holds half a file.
-"""
+"""The folder of a study: result, statements, models, plot, configuration."""
 
 from __future__ import annotations
 
 import json
-import os
-import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from .._json import finite
 from ..errors import Problem
-from ..experiment.config.schema import Config
 from ..experiment.experiment import Experiment
-from ..experiment.result import Result, RunRecord, SiloRecord, file_names, save_vector
-from ..experiment.statements import published_facts, statement_of
-from ..guard.meter import Meter
+from ..experiment.files import write, write_json, write_text
+from ..experiment.result import Result, RunRecord, SiloRecord, file_names, label_of
+from ..experiment.run import Study, Trained
+from ..experiment.saved_models import save_model
 from ..planning.plan import Plan
-from ..privacy.statement.statement import kept_numbers, text_of
+from ..privacy.statement.build import text_of
 from .statement_page import page
-
-
-def write(path: Path, fill: Callable[[Path], None]) -> None:
-    """Write a file in one move."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=path.suffix)
-    os.close(handle)
-    try:
-        fill(Path(name))
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    finally:
-        Path(name).unlink(missing_ok=True)
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Write plain data as JSON."""
-    text = json.dumps(finite(content), indent=2, allow_nan=False) + "\n"
-    write(path, lambda place: _put(place, text))
-
-
-def _put(place: Path, text: str) -> None:
-    place.write_text(text)
 
 
 @dataclass(frozen=True)
@@ -56,16 +27,16 @@ class Folder:
 
     path: Path
 
-    def open(self, config: Config) -> list[RunRecord]:
-        """Make the folder, or go on with one that was left unfinished; give its finished runs."""
-        text = config.to_toml()
+    def open(self, study: Study) -> list[RunRecord]:
+        """Make the folder, or find a study in it that was interrupted; return its finished runs."""
+        text = study.text
         kept, result = self.path / "config.toml", self.path / "result.json"
         if self.path.exists() and not self.path.is_dir():
             raise Problem(f"--out: '{self.path}' is a file: name a folder")
         if not self.path.exists() or not any(self.path.iterdir()):
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
-                write(kept, lambda place: _put(place, text))
+                write_text(kept, text)
             except OSError as error:
                 raise Problem(f"--out: cannot write to '{self.path}': {error.strerror or error}") from error
             return []
@@ -120,27 +91,33 @@ class Folder:
 
         if complete:
             write(self.path / "plot.png", lambda place: draw(result, place))
-        write(self.path / "summary.md", lambda place: _put(place, markdown(result)))
+        write_text(self.path / "summary.md", markdown(result))
         write_json(self.path / "result.json", {"complete": complete, **result.to_json()})
 
-    def save_experiment(
-        self, experiment: Experiment, plan: Plan, result: Result, meter: Meter | None = None
-    ) -> None:
+    def save_experiment(self, trained: Trained, result: Result) -> None:
         """Write the statements of every variant, and the models of its first seed."""
-        seeds = len(experiment.training.seeds)
-        labels = file_names(experiment.labels)
-        kept = kept_numbers()
-        for number in range(len(experiment.variants)):
-            run = number * seeds
-            silos = range(len(plan.silos[run]))
-            contents = [statement_of(experiment, plan, run, k, meter, kept) for k in silos]
-            self.save_run(experiment, labels[number], contents, result.vectors[run])
+        experiment = trained.experiment
+        for label, run in zip(file_names(experiment.labels), trained.firsts, strict=True):
+            self.save_run(experiment, label, trained.statements[run], result.vectors[run])
             if run in result.relations:
-                self.save_relations(labels[number], experiment.federation.names, result.relations[run])
-            result.published[experiment.labels[number]] = {
-                content["silo"]: published_facts(content) for content in contents
-            }
-        kept.save()
+                self.save_relations(label, experiment.federation.names, result.relations[run])
+
+    def read(self, trained: Trained) -> tuple[Trained, dict[int, Tensor]]:
+        """Return a finished experiment with its statements, and the models of each variant's first seed."""
+        from safetensors.torch import load_file
+
+        experiment, layout = trained.experiment, trained.experiment.task.layout
+        names = file_names(experiment.federation.names)
+        statements, vectors = {}, {}
+        for label, run in zip(file_names(experiment.labels), trained.firsts, strict=True):
+            stated, models = self.path / "statements" / label, self.path / "models" / label
+            try:
+                statements[run] = [json.loads((stated / f"{name}.json").read_text()) for name in names]
+                loaded = [load_file(str(models / f"{name}.safetensors")) for name in names]
+                vectors[run] = torch.stack([layout.flatten(parameters) for parameters in loaded])
+            except Exception as error:  # safetensors raises its own kinds
+                raise Problem(f"--out: '{self.path}' is damaged: choose another folder ({error})") from error
+        return replace(trained, statements=statements), vectors
 
     def save_run(
         self, experiment: Experiment, label: str, statements: list[dict[str, Any]], vectors: Tensor
@@ -150,10 +127,12 @@ class Folder:
         for name, content, vector in zip(names, statements, vectors, strict=True):
             text, shown = text_of(content), page(content)
             place = self.path / "statements" / label / f"{name}.json"
-            write(place, lambda at, text=text: _put(at, text))  # type: ignore[misc]
-            write(place.with_suffix(".html"), lambda at, text=shown: _put(at, text))  # type: ignore[misc]
+            write_text(place, text)
+            write_text(place.with_suffix(".html"), shown)
             place = self.path / "models" / label / f"{name}.safetensors"
-            write(place, lambda at, vector=vector: save_vector(experiment.task, vector, at))  # type: ignore[misc]
+            method = label_of(content["method"], content["settings"])
+            about = (experiment.task, vector, experiment.federation.preparation, content["silo"], method)
+            write(place, lambda at, about=about: save_model(at, *about))  # type: ignore[misc]
 
     def save_relations(self, label: str, names: tuple[str, ...], omega: Tensor) -> None:
         """Write how silos are related, as data and as a picture."""

@@ -1,4 +1,4 @@
-"""Losses of single examples."""
+"""Losses of single examples, and what a model's outputs mean under each loss."""
 
 from __future__ import annotations
 
@@ -55,3 +55,22 @@ TWO_CLASSES = ("logistic", "hinge", "squared-hinge")
 
 
 SCORE_EACH_CLASS = ("cross-entropy", "one-against-rest")
+
+
+PROBABILITIES = ("cross-entropy", "logistic")
+
+
+def predicted_class(loss: str, output: Tensor) -> Tensor:
+    """Return the number of the class that each output predicts."""
+    if loss in SCORE_EACH_CLASS:
+        return output.argmax(-1)
+    return (output.squeeze(-1) > 0).long()
+
+
+def class_scores(loss: str, output: Tensor) -> Tensor:
+    """Return a probability for each class where the loss has one (`PROBABILITIES`), else a score."""
+    if loss == "cross-entropy":
+        return output.softmax(-1)
+    if loss == "logistic":
+        return torch.cat([(-output).sigmoid(), output.sigmoid()], -1)
+    return output if loss in SCORE_EACH_CLASS else torch.cat([-output, output], -1)

@@ -1,12 +1,17 @@
-"""Built-in models; each is a factory that gets the shape of one example and the outputs."""
+"""Built-in models, and how modules are made from a name, a function, a class or another module.
+
+A built-in model is a factory: a function that takes the shape of one example and the number of outputs.
+"""
 
 from __future__ import annotations
 
+import copy
 import importlib
 import inspect
 import math
-import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 
@@ -14,7 +19,7 @@ from ..errors import Problem, nearest
 
 
 def linear(input_shape: tuple[int, ...], outputs: int, bias: bool = True) -> nn.Module:
-    """One linear layer that starts at zero: the problem is convex, a random start only costs steps."""
+    """Make one linear layer that starts at zero: the problem is convex, a random start only costs steps."""
     layer = nn.Linear(math.prod(input_shape), outputs, bias=bias)
     for parameter in layer.parameters():
         nn.init.zeros_(parameter)
@@ -22,7 +27,7 @@ def linear(input_shape: tuple[int, ...], outputs: int, bias: bool = True) -> nn.
 
 
 def mlp(input_shape: tuple[int, ...], outputs: int, hidden: int = 64, layers: int = 1) -> nn.Module:
-    """Linear layers with ReLU between them; `layers` of width `hidden`."""
+    """Make linear layers with ReLU between them: `layers` of width `hidden`, then the output layer."""
     if hidden < 1 or layers < 0:
         raise Problem(f"model 'mlp' needs hidden >= 1 and layers >= 0, got {hidden} and {layers}")
     parts: list[nn.Module] = [nn.Flatten()]
@@ -34,9 +39,9 @@ def mlp(input_shape: tuple[int, ...], outputs: int, hidden: int = 64, layers: in
 
 
 def cnn(input_shape: tuple[int, ...], outputs: int, channels: int = 16) -> nn.Module:
-    """Two strided convolutions, pooling, two linear layers; for images `[height, width]` or with channels.
+    """Make two strided convolutions, pooling and two linear layers, for images `[height, width]`.
 
-    Channels may come first (3, 32, 32) or last (32, 32, 3).
+    Images may have channels, which may come first (3, 32, 32) or last (32, 32, 3).
     """
     if channels < 1:
         raise Problem(f"model 'cnn' needs channels >= 1, got {channels}")
@@ -79,36 +84,132 @@ MODELS: dict[str, Callable[..., nn.Module]] = {"linear": linear, "mlp": mlp, "cn
 
 
 GIVEN = ("input_shape", "outputs")  # what a factory of models is told of the data
+NOT_ON_PATH = (
+    "; its folder must be on Python's search path (sys.path), to which the command line adds the"
+    " configuration's folder and the current one"
+)
 
 
 def find_factory(name: str) -> Callable[..., nn.Module]:
-    """Find a built-in model, or import `package.module:function`."""
+    """Return a built-in model, or import `package.module:function` from Python's search path."""
     if ":" not in name:
         if name not in MODELS:
             raise Problem(
                 f"model.name: unknown model '{name}'; {nearest(name, MODELS)}"
-                " (a model of your own is 'package.module:function')"
+                " (give your own model as 'package.module:function')"
             )
         return MODELS[name]
     module_name, _, function = name.partition(":")
-    if "" not in sys.path:
-        sys.path.insert(0, "")
     try:
-        found = getattr(importlib.import_module(module_name), function)
+        factory = getattr(importlib.import_module(module_name), function)
     except (ImportError, AttributeError) as error:
-        raise Problem(f"model.name: cannot import '{name}': {error}") from error
-    if not callable(found):
+        absent = isinstance(error, ModuleNotFoundError) and error.name == module_name.partition(".")[0]
+        hint = NOT_ON_PATH if absent else ""
+        raise Problem(f"model.name: cannot import '{name}': {error}{hint}") from error
+    if not callable(factory):
         raise Problem(f"model.name: '{name}' is not a function")
-    return found  # type: ignore[no-any-return]
+    return factory  # type: ignore[no-any-return]
 
 
 def setting_problems(name: str, factory: Callable[..., nn.Module], options: Iterable[str]) -> list[str]:
     """List the settings that a model does not have."""
-    accepted = inspect.signature(factory).parameters
-    free = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in accepted.values())
+    accepted, free = _accepted(name, factory)
     known = [key for key in accepted if key not in GIVEN]
     return [
         f"model.{key}: '{name}' has no such setting (it has: {', '.join(known)})"
         for key in options
         if key in GIVEN or (key not in accepted and not free)
     ]
+
+
+def _accepted(name: str, factory: Callable[..., nn.Module]) -> tuple[list[str], bool]:
+    """Return the names of a factory's arguments, and whether it takes any others."""
+    try:
+        accepted = inspect.signature(factory).parameters
+    except (TypeError, ValueError) as error:
+        raise Problem(f"model.name: cannot tell which arguments '{name}' takes: {error}") from error
+    return list(accepted), any(p.kind is inspect.Parameter.VAR_KEYWORD for p in accepted.values())
+
+
+@dataclass(frozen=True, eq=False)
+class Factory:
+    """A function or class that makes modules, and its arguments; `settings` are those the user chose.
+
+    `name` is that of a built-in model, or "package.module:function".
+    """
+
+    name: str
+    function: Callable[..., nn.Module]
+    arguments: Mapping[str, Any]
+    settings: Mapping[str, Any]
+
+    @property
+    def built_in(self) -> bool:
+        """Whether Coterie has this model, so that its name and settings are enough to make it again."""
+        return MODELS.get(self.name) is self.function
+
+    def __call__(self) -> nn.Module:
+        """Make a module."""
+        try:
+            return self.function(**self.arguments)
+        except Problem:
+            raise
+        except Exception as error:  # a user's function may raise anything
+            raise Problem(f"model.name: '{self.name}' failed: {type(error).__name__}: {error}") from error
+
+
+@dataclass(frozen=True, eq=False)
+class Copies:
+    """A factory that copies a module."""
+
+    module: nn.Module
+
+    def __call__(self) -> nn.Module:
+        """Make a copy."""
+        try:
+            return copy.deepcopy(self.module)
+        except RuntimeError as error:
+            raise Problem(
+                f"model: the module cannot be copied ({error}): give a function that makes it"
+            ) from error
+
+
+def make_factory(
+    model: str | Callable[..., nn.Module] | nn.Module,
+    shape: tuple[int, ...],
+    outputs: int,
+    options: Mapping[str, Any] | None = None,
+) -> Factory:
+    """Return the factory of a model: a name, "package.module:function", a function, a class or a module.
+
+    A user's function or class gets `input_shape` and `outputs` if it has such parameters. Copies of
+    a module start from its numbers, whatever the seed.
+    """
+    function: Callable[..., nn.Module]
+    if isinstance(model, str):
+        name, function = model, find_factory(model)
+    elif isinstance(model, nn.Module):
+        name, function = qualified_name(type(model)), Copies(Copies(model)())  # later changes do not count
+    elif callable(model):
+        name, function = qualified_name(model), model
+    else:
+        raise Problem(f"model must be a name, a function, a class or a torch.nn.Module, got {model!r}")
+    settings = dict(options or {})
+    problems = setting_problems(name, function, settings)
+    if problems:
+        raise Problem("\n".join(problems))
+    accepted, free = _accepted(name, function)
+    given = zip(GIVEN, (shape, outputs), strict=True)
+    arguments = {key: value for key, value in given if key in accepted or free} | settings
+    return Factory(name, function, arguments, settings)
+
+
+def qualified_name(thing: Any) -> str:
+    """Return where a function or class is defined: "package.module:name".
+
+    >>> qualified_name(linear)
+    'coterie.tasks.models:linear'
+    """
+    thing = getattr(thing, "func", thing)  # of functools.partial
+    name = getattr(thing, "__qualname__", type(thing).__qualname__)
+    return f"{getattr(thing, '__module__', type(thing).__module__)}:{name}"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
+import copy
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,13 +11,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from ..errors import Problem, nearest
 from .check import check_module
-from .layout import Layout
-from .losses import LOSSES, SCORE_EACH_CLASS, TWO_CLASSES, squared
-from .models import find_factory, setting_problems
+from .layout import Layout, call, fill, tensors_of, tied_names
+from .losses import LOSSES, SCORE_EACH_CLASS, TWO_CLASSES, predicted_class, squared
+from .models import make_factory
+
+# Seeds what a module draws when it is made and that is never trained.
+FROZEN_SEED = 0
 
 
 @dataclass(frozen=True)
@@ -35,18 +38,18 @@ class Task:
         if self.loss not in LOSSES:
             raise Problem(f"model.loss: unknown loss '{self.loss}'; {nearest(self.loss, LOSSES)}")
         if self.loss == "squared" and self.classes:
-            raise Problem("model.loss: 'squared' needs a numeric target, got classes")
+            raise Problem("model.loss: 'squared' needs a numeric target, but the data has classes")
         if self.loss != "squared" and not self.classes:
-            raise Problem(f"model.loss: '{self.loss}' needs classes, the target is numeric")
+            raise Problem(f"model.loss: '{self.loss}' needs classes, but the target is a number")
         if self.loss in TWO_CLASSES and self.classes != 2:
             raise Problem(
-                f"model.loss: '{self.loss}' needs two classes, the data has {self.classes}; use"
-                " 'one-against-rest' or 'cross-entropy', or set one class against the rest by data.positive"
+                f"model.loss: '{self.loss}' needs two classes, but the data has {self.classes}; use"
+                " 'one-against-rest' or 'cross-entropy', or set one class against the rest with data.positive"
             )
 
     @property
     def outputs(self) -> int:
-        """How many numbers the module must give for one example."""
+        """How many numbers the module must return per example."""
         return self.classes if self.loss in SCORE_EACH_CLASS else 1
 
     @property
@@ -59,16 +62,50 @@ class Task:
         """Whether a larger score is a better one."""
         return bool(self.classes)
 
-    @cached_property
-    def module(self) -> nn.Module:
-        """The checked module whose parameters the layout describes."""
+    def seeded_module(self, seed: int = FROZEN_SEED) -> nn.Module:
+        """Make a module with torch's random numbers drawn from a seed, leaving the global state alone."""
         with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)  # the CPU alone: no other generator is restored
             module = self.build()
         if not isinstance(module, nn.Module):
-            raise Problem(f"model.name: the factory must give a torch.nn.Module, got {module!r}")
-        module = module.float()
+            raise Problem(f"model.name: the factory must return a torch.nn.Module, got {module!r}")
+        return module.float()
+
+    @cached_property
+    def module(self) -> nn.Module:
+        """The checked module that all runs train with.
+
+        The layout describes its trainable parameters, whose values a vector replaces. Its frozen
+        parameters and buffers are part of every model. They come from one fixed seed, so that a
+        training that is resumed or repeated has the same ones, and every seed of training shares them.
+        """
+        module = self.seeded_module()
         check_module(module, self.shape, self.outputs)
+        self._check_frozen(module)
         return module
+
+    def _check_frozen(self, module: nn.Module) -> None:
+        """Raise `Problem` if a module's frozen parts are not the same each time it is made."""
+        tensors, trained = tensors_of(module), Layout.of(module).names
+        if len(tensors) == len(trained):
+            return
+        again = tensors_of(self.seeded_module())
+        for name, tensor in tensors.items():
+            if name not in trained and not (name in again and torch.equal(tensor, again[name])):
+                raise Problem(
+                    f"model: '{name}' is not trained and differs each time the module is made: draw it with"
+                    " torch's global generator, which is seeded, or load it from a file"
+                )
+
+    @cached_property
+    def frozen_digest(self) -> str:
+        """A digest of the frozen parts, "" if there are none: a training resumes only with its own."""
+        frozen = [(k, tensor) for k, tensor in tensors_of(self.module).items() if k not in self.layout.names]
+        digest = hashlib.sha256()
+        for name, tensor in frozen:
+            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+            digest.update(tensor.detach().cpu().numpy().tobytes())
+        return digest.hexdigest() if frozen else ""
 
     @property
     def device(self) -> torch.device:
@@ -80,20 +117,21 @@ class Task:
         """The layout of the module's vector."""
         return Layout.of(self.module)
 
+    @cached_property
+    def tied(self) -> dict[str, str]:
+        """Further names of tensors that have several, each with the first (see `tied_names`)."""
+        return tied_names(self.module)
+
     def initial(self, seed: int) -> Tensor:
         """Make an initial vector; the same seed gives the same vector."""
-        layout = self.layout  # made first: making it draws random numbers too
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return layout.flatten(dict(self.build().float().named_parameters())).detach()
+        return self.layout.flatten(dict(self.seeded_module(seed).named_parameters())).detach()
 
     def predict(self, parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        """Give the module's outputs for examples `[examples, ...]`."""
-        output: Tensor = functional_call(self.module, dict(parameters), (x,))
-        return output
+        """Return the module's outputs for examples `[examples, ...]`."""
+        return call(self.module, parameters, x, self.tied)
 
     def loss_of(self, output: Tensor, target: Tensor) -> Tensor:
-        """Give the loss of each output."""
+        """Return the loss of each output."""
         return LOSSES[self.loss](output, target)
 
     def blank_targets(self, *shape: int) -> Tensor:
@@ -102,56 +140,48 @@ class Task:
         return torch.zeros(*shape, dtype=kind, device=self.device)
 
     def losses(self, parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        """Give the loss of each example."""
+        """Return the loss of each example."""
         return self.loss_of(self.predict(parameters, x), y)
 
     def scores(self, parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        """Give what each example adds to the score: a hit, or a squared error."""
+        """Return what each example adds to the score: a hit, or a squared error."""
         output = self.predict(parameters, x)
         if self.loss == "squared":
             return squared(output, y)
-        if self.loss in SCORE_EACH_CLASS:
-            return (output.argmax(-1) == y).float()
-        return ((output.squeeze(-1) > 0).long() == y).float()
+        return (predicted_class(self.loss, output) == y).float()
+
+    def state(self, vector: Tensor) -> dict[str, Tensor]:
+        """Return all tensors of one model by name: the vector's, and those that are not trained.
+
+        Each is a contiguous copy on the CPU. A tied tensor appears once (see `tied_names`).
+        """
+        whole = tensors_of(self.module) | self.layout.unflatten(vector.detach())
+        return {
+            name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+            for name, tensor in whole.items()
+        }
 
     def to_module(self, vector: Tensor) -> nn.Module:
-        """Put one vector back into a plain module."""
-        module = self.build().float()
-        module.load_state_dict(self.layout.unflatten(vector.detach().cpu()), strict=False)
+        """Return the model of one vector as a plain module on the CPU."""
+        module = copy.deepcopy(self.module).cpu()
+        fill(module, self.state(vector))
         return module
 
 
 def make_task(
-    name: str,
+    model: str | Callable[..., nn.Module] | nn.Module,
     *,
     shape: tuple[int, ...],
     classes: int,
     loss: str = "auto",
     options: Mapping[str, Any] | None = None,
 ) -> Task:
-    """Make a task from a built-in model's name or from `package.module:function`.
+    """Make a task from a model: a name, "package.module:function", a function, a class or a module.
 
-    A factory of one's own gets `input_shape` and `outputs` if it has such parameters.
+    A user's function or class gets `input_shape` and `outputs` if it has such parameters; `options`
+    are its other arguments.
     """
     if loss == "auto":
         loss = "cross-entropy" if classes else "squared"
     outputs = classes if loss in SCORE_EACH_CLASS else 1
-    factory = find_factory(name)
-    given = {"input_shape": shape, "outputs": outputs}
-    accepted = inspect.signature(factory).parameters
-    free = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in accepted.values())
-    problems = setting_problems(name, factory, options or {})
-    if problems:
-        raise Problem("\n".join(problems))
-    arguments = {k: v for k, v in given.items() if k in accepted or free} | dict(options or {})
-
-    def build() -> nn.Module:
-        try:
-            module: nn.Module = factory(**arguments)
-        except Problem:
-            raise
-        except Exception as error:  # whatever a factory of one's own may raise
-            raise Problem(f"model.name: '{name}' failed: {type(error).__name__}: {error}") from error
-        return module
-
-    return Task(build, loss, shape, classes)
+    return Task(make_factory(model, shape, outputs, options), loss, shape, classes)

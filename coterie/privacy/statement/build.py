@@ -1,4 +1,4 @@
-"""What one silo spent in one run, said so that it can be checked by anybody who has the file."""
+"""Build the statement of what one silo spent in one run, so that anyone with the file can check it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import Any
 from ..._json import finite
 from ..accountant import ADJACENCY, epsilon_of, quick_lower, upper_of
 from ..adversaries import ADVERSARIES, table
-from ..cache import Kept
+from ..cache import Cache
 from ..events import Event, grouped, joined
-from ..merges import Merges
+from ..merges import MergeEvents
 from ..published.dual import published_dual
 from ..published.formulas import Published, published_for, warning
 from ..published.merges import merge_warnings, published_for_merges
@@ -25,22 +25,22 @@ from ..tuning import COVERED, chosen_epsilon
 
 SCHEMA = "coterie-statement/3"
 SEES_UPLOADS = ("server", "silos", "shared")
-CHOSEN = ("shared", "personal")  # who sees only the chosen one of a sweep's trials
+CHOSEN = ("shared", "personal")  # the adversaries who see only the chosen trial of a sweep
 TEST_SCORES = (
-    "scores on test examples without noise, if they are shared; choosing a setting by them is tuning"
+    "scores on test examples, which have no noise, if they are shared; choosing a setting by them is tuning"
 )
 ALWAYS_UNCOVERED = (
     TEST_SCORES,
-    "the number of examples of the silo, the classes and the shape of the data, taken as public",
-    "rounding of floating-point noise",
+    "the silo's number of examples, the classes and the shape of the data, which are assumed to be public",
+    "the rounding of floating-point noise",
 )
 HOLDS = {
-    "example": "everything that leaves the silo: uploads, shared and personal models",
-    "silo": "the merges that everybody sees and all that others make of them (billboard, hence joint,"
-    " privacy); this silo's own personal model is for itself",
+    "example": "everything that leaves the silo: uploads, shared models and personal models",
+    "silo": "the merges that everybody sees and everything that others derive from them (joint privacy by"
+    " the billboard lemma); the silo's own personal model is meant for the silo alone",
 }
-HIDDEN = "who took part in which round: that must stay secret, epsilon rests on it"
-SEES_ALL = "the server, which sees uploads as they are unless they are added up by secure aggregation"
+HIDDEN = "knowledge of who took part in which round: epsilon holds only if this stays secret"
+SEES_ALL = "the server, which sees the raw uploads unless secure aggregation adds them up"
 SAMPLES = ("poisson", "all examples", "all test examples")
 BOUNDS = {
     "pld": "upper, by privacy-loss distributions",
@@ -48,23 +48,23 @@ BOUNDS = {
     "exact": "upper, by the closed form of the Gaussian mechanism",
     "nothing": "none",
 }
-WITHOUT_LEDGER = "other runs on the same data: budgets of several runs add up; a ledger would add them"
-LEAVING = "that a silo left early, which shows what else was spent of its data set"
-SIMULATED = "simulated: whoever knows the seed knows the noise; not for release"
+WITHOUT_LEDGER = "other runs on the same data: their budgets add up, and only a ledger keeps the total"
+LEAVING = "the fact that a silo left early, which reveals something about earlier spending on its data"
+SIMULATED = "simulated: anyone who knows the seed knows the noise, so do not release the results"
 EXAMPLES_APART = (
-    "runs on the same data under the unit 'example': they protect its examples, and no whole silo; totals in"
-    " the unit 'silo' are without them"
+    "runs on the same data under the unit 'example': they protect single examples but not the whole silo, so"
+    " totals in the unit 'silo' do not include them"
 )
 METERED = (
-    "the operating system's entropy, keyed by the silo's secret and the ledger's row, seeds numpy's SFC64"
+    "entropy from the operating system, keyed by the silo's secret and the ledger's row, seeds numpy's SFC64"
     " (not a cryptographic generator)"
 )
-UNTUNED = "not accounted: if this run was chosen among several by their scores, its epsilon is larger"
+UNTUNED = "not accounted for: if this run was chosen among several by its score, its true epsilon is larger"
 
 
 @dataclass(frozen=True)
-class Door:
-    """A door and how it was used: `calls` times, `steps` noisy sums a call."""
+class OpenedDoor:
+    """A door and how it was used: `calls` times, with `steps` noisy sums per call."""
 
     door: str
     calls: int
@@ -77,26 +77,26 @@ class Door:
 
 @functools.cache
 def software() -> dict[str, str]:
-    """Give the versions of what the numbers rest on."""
+    """Return the versions of the packages that the numbers depend on."""
     return {name: version(name) for name in ("coterie", "dp-accounting", "torch", "numpy", "scipy")}
 
 
-def always_uncovered(merges: Merges | None) -> tuple[str, ...]:
-    """Give the sentences about what no statement of a unit covers."""
+def always_uncovered(merges: MergeEvents | None) -> tuple[str, ...]:
+    """Return the sentences about what a statement never covers."""
     sees_all = merges is not None and merges.releases()["server"] is None
     hidden = merges is not None and merges.hidden and merges.merges > 0
     apart = merges is not None and merges.metered
     return (*ALWAYS_UNCOVERED, *[SEES_ALL] * sees_all, *[HIDDEN] * hidden, *[EXAMPLES_APART] * apart)
 
 
-def kept_numbers() -> Kept:
-    """Open the numbers of earlier statements."""
-    return Kept("statements", f"{ADJACENCY}/{SCHEMA}")
+def statement_cache() -> Cache:
+    """Open the cache of numbers (and the sentences about them) from earlier statements."""
+    return Cache("statements", f"{ADJACENCY}/{SCHEMA}/2")
 
 
 @functools.lru_cache(maxsize=4096)
 def numbers(events: tuple[Event, ...], delta: float) -> dict[str, Any]:
-    """Find all numbers that follow from events: bounds, replace-one, what papers would report."""
+    """Return all numbers that follow from events: bounds, replace-one, and published formulas."""
     upper, by = upper_of(events, delta, ADJACENCY)
     lower = min(quick_lower(events, delta), upper)
     beside: tuple[Published, ...] = ()
@@ -114,13 +114,13 @@ def numbers(events: tuple[Event, ...], delta: float) -> dict[str, Any]:
     }
 
 
-def statement(
+def build_statement(
     *,
     silo: str,
     method: str,
     settings: dict[str, Any],
     size: int,
-    doors: Sequence[Door],
+    doors: Sequence[OpenedDoor],
     events: Sequence[Event],
     seen: tuple[str, ...],
     budget: float,
@@ -129,22 +129,24 @@ def statement(
     charged: float = 0.0,
     ledger: dict[str, Any] | None = None,
     tuning: dict[str, Any] | None = None,
-    kept: Kept | None = None,
-    merges: Merges | None = None,
+    cache: Cache | None = None,
+    merges: MergeEvents | None = None,
 ) -> dict[str, Any]:
-    """Give the statement of one silo as plain data.
+    """Return the statement of one silo as plain data.
 
-    `charged` is what the ledger charged, where that is more than what was released. `tuning` tells of
-    a sweep, of which `events` are all trials: how their number was drawn, and what one trial releases.
-    `kept` are numbers of earlier statements, not found again. With `merges` the unit is the whole silo.
+    `charged` is what the ledger charged, if that is more than what was released. `tuning` describes a
+    sweep: how the number of trials was drawn, and what one trial releases; `events` are then those of
+    all trials. `cache` holds the numbers of earlier statements. With `merges`, the unit is the whole silo.
     """
     whole = grouped(events)
-    found = _beside_dual(_found(whole, delta, kept), settings, [asdict(door) for door in doors], whole, delta)
+    found = with_published_dual(
+        _found(whole, delta, cache), settings, [asdict(door) for door in doors], whole, delta
+    )
     private = math.isfinite(found["epsilon"])
     certified = max(found["epsilon"], charged)
     unit = "example" if merges is None else "silo"
     uncovered = [*not_covered, *always_uncovered(merges), WITHOUT_LEDGER if ledger is None else LEAVING]
-    against = table(certified, seen) if merges is None else _against(merges, delta, certified)
+    against = table(certified, seen) if merges is None else epsilon_against(merges, delta, certified)
     if tuning is not None:
         best = best_trial(tuning)
         against |= {name: best if math.isfinite(best) else None for name in CHOSEN}
@@ -168,7 +170,7 @@ def statement(
         "adversaries": {
             name: {"who": ADVERSARIES[name], "epsilon": value} for name, value in against.items()
         },
-        **_beside(found, merges, delta),
+        **published_beside(found, merges, delta),
         "tuning": UNTUNED if tuning is None else tuning,
         "declared_size": size,
         "doors": [asdict(door) for door in doors],
@@ -183,28 +185,28 @@ def statement(
     return {**plain, "checksum": checksum(plain)}
 
 
-def _against(merges: Merges, delta: float, certified: float) -> dict[str, float | None]:
-    """Give epsilon against each adversary: what merges give or, in a metered run, what was charged."""
+def epsilon_against(merges: MergeEvents, delta: float, certified: float) -> dict[str, float | None]:
+    """Return epsilon against each adversary, from the merges or, in a metered run, as charged."""
     found = merges.against(delta)
     return {name: certified if value else value for name, value in found.items()} if merges.metered else found
 
 
-def _beside(found: dict[str, Any], merges: Merges | None, delta: float) -> dict[str, Any]:
-    """Give what papers report, and where it is too little."""
+def published_beside(found: dict[str, Any], merges: MergeEvents | None, delta: float) -> dict[str, Any]:
+    """Return what published formulas report, and a sentence for each that is below the lower bound."""
     if merges is None:
         return {"published": found["published"], "warnings": found["warnings"]}
     published = [asdict(one) for one in published_for_merges(merges, delta)]
     return {"published": published, "warnings": merge_warnings(merges, delta)}
 
 
-def _beside_dual(
+def with_published_dual(
     found: dict[str, Any],
     settings: dict[str, Any],
     doors: Sequence[dict[str, Any]],
     events: tuple[Event, ...],
     delta: float,
 ) -> dict[str, Any]:
-    """Add what the paper on dual coordinates reports, where its doors were opened."""
+    """Add what the paper on dual coordinates reports, if its doors were opened."""
     used = [(door["door"], door["calls"], door["steps"]) for door in doors]
     more = published_dual(settings, used, events, delta)
     lines = [line for line in (warning(one, found["lower"]) for one in more) if line]
@@ -212,36 +214,36 @@ def _beside_dual(
     return {**found, "published": published, "warnings": [*found["warnings"], *lines]}
 
 
-def _found(events: tuple[Event, ...], delta: float, kept: Kept | None) -> dict[str, Any]:
-    if kept is None:
+def _found(events: tuple[Event, ...], delta: float, cache: Cache | None) -> dict[str, Any]:
+    if cache is None:
         return numbers(events, delta)
     question = repr((events, delta))
-    found = kept.get(question)
+    found = cache.get(question)
     if found is None:
         found = finite(numbers(events, delta))
-        kept.put(question, found)
+        cache.put(question, found)
     return {key: math.inf if value is None else value for key, value in found.items()}
 
 
 def best_trial(tuning: dict[str, Any]) -> float:
-    """Give the epsilon, at the trial's delta, against whoever sees only the chosen trial of a sweep."""
+    """Return the epsilon, at the trial's delta, against anyone who sees only a sweep's chosen trial."""
     trials = Trials(tuning["distribution"], tuning["mean"], tuning["shape"], tuning["most"])
     return chosen_epsilon(joined(Event(**event) for event in tuning["trial"]), trials, tuning["delta"])
 
 
 def checksum(content: dict[str, Any]) -> str:
-    """Give the hash of a statement without its checksum."""
+    """Return the hash of a statement, leaving out its checksum."""
     rest = {key: value for key, value in content.items() if key != "checksum"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def text_of(content: dict[str, Any]) -> str:
-    """Give the text of a statement's file."""
+    """Return the text of a statement's file."""
     return json.dumps(content, indent=2, allow_nan=False) + "\n"
 
 
-def merge_door(merges: Merges) -> list[Door]:
-    """Give the door of a silo's uploads."""
+def merge_door(merges: MergeEvents) -> list[OpenedDoor]:
+    """Return the door through which a silo's uploads were merged, if any."""
     clip = math.inf if merges.noise == 0 else merges.clip
-    door = Door("merge", merges.came, 1, merges.sampler, merges.rate, merges.cohort, clip)
+    door = OpenedDoor("merge", merges.came, 1, merges.sampler, merges.rate, merges.cohort, clip)
     return [door] if merges.came else []

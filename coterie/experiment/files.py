@@ -1,0 +1,39 @@
+"""Files are written beside their place and moved there, so that no folder ever holds half a file."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from .._json import finite
+
+
+def write(path: Path, fill: Callable[[Path], None]) -> None:
+    """Write a file in one move: `fill` writes it at the path it is given."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=path.suffix)
+    os.close(handle)
+    try:
+        fill(Path(name))
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file in one move."""
+
+    def fill(place: Path) -> None:
+        place.write_text(text)
+
+    write(path, fill)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write plain data as JSON in one move."""
+    write_text(path, json.dumps(finite(content), indent=2, allow_nan=False) + "\n")

@@ -1,0 +1,386 @@
+"""Plan and train the methods of a study: with ledgers all of them, or none if they cannot pay for all.
+
+`Study` is what is asked for, `StudyPlan` what it would do and spend, `Result` what came out. A `Store` keeps
+a training in a folder, so that it can be interrupted and resumed; a `Listener` hears how far it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from ..errors import Problem
+from ..guard.checkpoint import key_of
+from ..guard.claims import certify, claims_of
+from ..guard.interrupts import after_the_round, undisturbed
+from ..guard.meter import Meter, make_meter
+from ..guard.session import Pace, Session
+from ..planning.plan import Plan
+from ..privacy.ledger.filters import Spent
+from ..privacy.statement.build import statement_cache
+from .config.schema import Config
+from .estimate import seconds
+from .experiment import Experiment
+from .result import Result, RunRecord
+from .statements import published_facts, statement_of
+
+Statements = dict[int, list[dict[str, Any]]]
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    """What is asked for: checked experiments on one federation, and their description.
+
+    `config` describes them as a configuration file would. `fingerprint` stands for what no file can
+    describe, such as examples in memory.
+    """
+
+    config: Config
+    experiments: tuple[Experiment, ...]
+    fingerprint: str = ""
+
+    @property
+    def notes(self) -> list[str]:
+        """What a person should know before anything is planned, each note once."""
+        return list(dict.fromkeys(note for experiment in self.experiments for note in experiment.notes))
+
+    @property
+    def ledger(self) -> Path | None:
+        """The folder of the ledgers, if the study is metered."""
+        return None if self.config.privacy.ledger is None else Path(self.config.privacy.ledger)
+
+    @property
+    def alone(self) -> bool:
+        """Whether the study is a single run."""
+        return sum(len(experiment.keys) for experiment in self.experiments) == 1
+
+    @cached_property
+    def text(self) -> str:
+        """The description, by which a folder recognises the study."""
+        return self.config.to_toml()
+
+    def key(self, parts: Sequence[Any]) -> str:
+        """Return the key of a checkpoint: a training resumes only if it is equal."""
+        beside = (self.fingerprint, self.experiments[0].task.frozen_digest)
+        return key_of([self.text, *parts, *(text for text in beside if text)])
+
+
+@dataclass(frozen=True, eq=False)
+class StudyPlan:
+    """What every silo will do and spend in each run of a study; nothing is trained."""
+
+    study: Study
+    plans: tuple[Plan, ...]
+
+    @property
+    def notes(self) -> list[str]:
+        """What a person should know before training."""
+        single = "[tuning]: this is the plan of single runs; a sweep needs more noise"
+        notes = [*self.study.notes, *(note for plan in self.plans for note in plan.notes)]
+        return list(dict.fromkeys([*notes, *([single] if self.study.config.tuning is not None else [])]))
+
+    @cached_property
+    def seconds(self) -> tuple[float, ...]:
+        """Estimates of how long each experiment takes on this machine, from steps on made-up examples."""
+        return tuple(seconds(experiment, plan) for experiment, plan in self.pairs())
+
+    def pairs(self) -> Iterator[tuple[Experiment, Plan]]:
+        """Return each experiment with its plan."""
+        return zip(self.study.experiments, self.plans, strict=True)
+
+
+def _ignore(*_: Any) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Listener:
+    """What a caller hears while a study is planned and trained; each function may be left out.
+
+    `on_note(text)`: something to know before training. `on_planning(method, done, total)`: noise was found
+    for `done` of `total` silos (0 of 0 where it begins), then `on_planned(method)`. `on_round(experiment,
+    number, score)`: a round is done; the score is None in most rounds. `on_stopping()`: Ctrl-C was pressed,
+    and the round is finished first.
+    """
+
+    on_note: Callable[[str], None] = _ignore
+    on_planning: Callable[[str, int, int], None] = _ignore
+    on_planned: Callable[[str], None] = _ignore
+    on_round: Callable[[Experiment, int, float | None], None] = _ignore
+    on_stopping: Callable[[], None] = _ignore
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """What is kept of a trained experiment: its settings and its plan, but no examples.
+
+    `statements[run]` are those of all silos, made when it was trained; of a metered training there are no
+    others, since ledgers change.
+    """
+
+    experiment: Experiment
+    plan: Plan
+    metered: bool = False
+    statements: Statements = field(default_factory=dict)
+
+    @property
+    def firsts(self) -> list[int]:
+        """The first run of each variant, whose statements and models are saved."""
+        seeds = len(self.experiment.training.seeds)
+        return [number * seeds for number in range(len(self.experiment.variants))]
+
+    def statement(self, run: int, k: int) -> dict[str, Any]:
+        """Return the statement of silo k in one run."""
+        if run in self.statements:
+            return self.statements[run][k]
+        if self.metered:
+            raise Problem(
+                f"there is no statement of run {run}: a metered training states only the first seed of each"
+                " setting"
+            )
+        return statement_of(self.experiment, self.plan, run, k)
+
+    def stated(self, meter: Meter | None = None) -> Trained:
+        """Return the same with the statements of the first run of each variant."""
+        cache = statement_cache()
+        silos = range(len(self.plan.silos[0]))
+        statements = {
+            run: self.statements.get(run)
+            or [statement_of(self.experiment, self.plan, run, k, meter, cache) for k in silos]
+            for run in self.firsts
+        }
+        cache.save()
+        return replace(self, metered=self.metered or meter is not None, statements=statements)
+
+    def published(self) -> dict[str, dict[str, Any]]:
+        """Return what papers would report for each variant and silo, as far as it was stated."""
+        labels = self.experiment.labels
+        return {
+            labels[number]: {content["silo"]: published_facts(content) for content in self.statements[run]}
+            for number, run in enumerate(self.firsts)
+            if run in self.statements
+        }
+
+
+class Store(Protocol):
+    """Where a training is kept: a folder with its result, statements, models and checkpoints."""
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        ...
+
+    def open(self, study: Study) -> list[RunRecord]:
+        """Make the folder, or find a study in it that was interrupted; return its finished runs."""
+        ...
+
+    def has(self, experiment: Experiment, plan: Plan, runs: list[RunRecord], metered: bool) -> bool:
+        """Whether an experiment is finished in the folder."""
+        ...
+
+    def read(self, trained: Trained) -> tuple[Trained, dict[int, Tensor]]:
+        """Return a finished experiment with its statements, and the models `[silos, P]` of runs."""
+        ...
+
+    def save_experiment(self, trained: Trained, result: Result) -> None:
+        """Write the statements and models of the first run of each variant."""
+        ...
+
+    def save_run(
+        self, experiment: Experiment, label: str, statements: list[dict[str, Any]], vectors: Tensor
+    ) -> None:
+        """Write the statement and the model of every silo of a run."""
+        ...
+
+    def save(self, result: Result, complete: bool) -> None:
+        """Write the result as a whole."""
+        ...
+
+    def discard(self) -> None:
+        """Remove a folder in which nothing was trained yet."""
+        ...
+
+
+class Stopped(KeyboardInterrupt):
+    """Ctrl-C ended a training whose folder can be resumed."""
+
+    def __init__(self, folder: Path, finished: Sequence[str]) -> None:
+        done = ", ".join(finished) or "nothing yet"
+        super().__init__(f"stopped; finished and saved in '{folder}': {done}; run it again to resume")
+        self.folder, self.finished = folder, tuple(finished)
+
+
+def plan_study(study: Study, listener: Listener | None = None) -> StudyPlan:
+    """Plan every experiment; report all that cannot be planned in one error."""
+    listener = listener or Listener()
+    plans: list[Plan] = []
+    problems: list[Problem] = []
+    several = len(study.experiments) > 1
+    for experiment in study.experiments:
+        name = experiment.method.name
+
+        def hear(done: int, total: int, name: str = name) -> None:
+            listener.on_planning(name, done, total)
+
+        listener.on_planning(name, 0, 0)
+        try:
+            plans.append(experiment.plan(hear))
+        except Problem as problem:
+            problems.append(type(problem)(f"{experiment.labels[0]}: {problem}") if several else problem)
+        listener.on_planned(name)
+    if len(problems) > 1:
+        lines = "".join(f"\n  {problem}" for problem in problems)
+        raise Problem(f"{len(problems)} of {len(study.experiments)} methods cannot run:{lines}")
+    if problems:
+        raise problems[0]
+    return StudyPlan(study, tuple(plans))
+
+
+def train_study(
+    study: Study,
+    plan: StudyPlan | None = None,
+    listener: Listener | None = None,
+    store: Store | None = None,
+) -> Result:
+    """Plan a study unless it has a plan, and train it; with a store, save each method as it ends.
+
+    With ledgers nothing is trained unless they pay for all methods. A single run whose silos have no ledgers
+    yet makes them, each with the budget of the run.
+    """
+    listener = listener or Listener()
+    experiments = study.experiments
+    result = Result(
+        experiments[0].task, experiments[0].federation.names, notes=study.notes, config=study.config
+    )
+    for note in study.notes:
+        listener.on_note(note)
+    finished = [] if store is None else store.open(study)
+    meters: list[Meter | None] = []
+    pace = Pace()
+    try:
+        planned = plan or plan_study(study, listener)
+        plans = planned.plans
+        for note in planned.notes:
+            if note not in result.notes:
+                result.notes.append(note)
+                listener.on_note(note)
+        meters = meters_for(study, plans[0] if study.alone else None)
+        places = [None if store is None else store.path / f".checkpoint-{n}" for n in range(len(plans))]
+        done = [
+            store is not None and store.has(experiment, own, finished, meter is not None)
+            for experiment, own, meter in zip(experiments, plans, meters, strict=True)
+        ]
+        begun = [
+            is_done or (at is not None and at.exists()) for is_done, at in zip(done, places, strict=True)
+        ]
+        _check_together(experiments, plans, meters, begun)
+        for number, (experiment, own, meter) in enumerate(zip(experiments, plans, meters, strict=True)):
+            trained = Trained(without_examples(experiment), own, meter is not None)
+            if store is not None and done[number]:
+                runs = [run for run in finished if run.label in experiment.labels]
+                result.add(_read_back(store, trained, runs, result))
+                continue
+            session = Session(
+                places[number],
+                study.key([number, experiment.labels]),
+                meter,
+                study.config.train.checkpoint,
+                partial=study.alone,
+                pace=pace,
+            )
+            new = train_one(experiment, own, session, listener, resumable=store is not None)
+            with undisturbed():
+                if store is not None or meter is not None:
+                    trained = trained.stated(meter)
+                new.trained, new.published = {0: trained}, trained.published()
+                if store is not None:
+                    store.save_experiment(trained, new)
+                result.add(new)
+                if store is not None:
+                    store.save(result, complete=False)
+                session.finish()
+        if store is not None:
+            with undisturbed():
+                store.save(result, complete=True)
+    except Problem:
+        if store is not None:
+            store.discard()
+        raise
+    except KeyboardInterrupt:
+        if store is None:
+            raise
+        raise Stopped(store.path, list(dict.fromkeys(run.label for run in result.runs))) from None
+    finally:
+        if meters and meters[0] is not None:
+            meters[0].close()
+    return result
+
+
+def without_examples(experiment: Experiment) -> Experiment:
+    """Return an experiment that can be stated and saved, but not trained again."""
+    return replace(experiment, federation=experiment.federation.without_examples())
+
+
+def train_one(
+    experiment: Experiment, plan: Plan, session: Session, listener: Listener, resumable: bool
+) -> Result:
+    """Train one experiment; where it can be resumed, Ctrl-C lets the round end first."""
+
+    def hear(number: int, score: float | None) -> None:
+        listener.on_round(experiment, number, score)
+
+    with contextlib.ExitStack() as held:
+        if resumable:
+            stopping = held.enter_context(after_the_round(listener.on_stopping))
+            session = replace(session, stopping=stopping)
+        return experiment.train(plan, hear, session)
+
+
+def _read_back(store: Store, trained: Trained, runs: list[RunRecord], whole: Result) -> Result:
+    """Return the result of an experiment that was finished before."""
+    trained, vectors = store.read(trained)
+    return Result(whole.task, whole.names, runs, vectors, published=trained.published(), trained={0: trained})
+
+
+def meters_for(study: Study, alone: Plan | None) -> list[Meter | None]:
+    """Open the ledgers that a study asks for; new ones get the budgets of a run that is `alone`."""
+    if study.ledger is None:
+        return [None] * len(study.experiments)
+    for experiment in study.experiments:
+        experiment.check_metered()
+    federation, privacy = study.experiments[0].federation, study.config.privacy
+    budgets: Sequence[tuple[float, float] | None] = [None] * len(federation)
+    if alone is not None:
+        most = max(silo.budget for silo in alone.silos[0])
+        given = privacy.noise is not None  # then a budget is what a silo spends, by how often it comes
+        budgets = [(most if given else silo.budget, silo.delta) for silo in alone.silos[0]]
+    first = make_meter(study.ledger, federation, budgets, privacy.unit)
+    return [first.another() for _ in study.experiments]
+
+
+def _check_together(
+    experiments: Sequence[Experiment],
+    plans: Sequence[Plan],
+    meters: Sequence[Meter | None],
+    begun: Sequence[bool],
+) -> None:
+    """Refuse before anything is trained if the ledgers do not pay for all that is still to be trained."""
+    waiting = [(e, plan) for e, plan, is_begun in zip(experiments, plans, begun, strict=True) if not is_begun]
+    if meters[0] is None or len(waiting) < 2:
+        return
+    asked = [
+        [claim for experiment, plan in waiting for claim in claims_of(experiment.method.title, plan, k)]
+        for k in range(len(meters[0].ledgers))
+    ]
+    certify(claim for claims in asked for claim in claims)
+    for k, (ledger, claims) in enumerate(zip(meters[0].ledgers, asked, strict=True)):
+        try:
+            ledger.check_all(claims)
+        except Spent as problem:
+            raise meters[0].refusal(k, problem, len(claims)) from None

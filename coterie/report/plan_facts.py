@@ -1,0 +1,48 @@
+"""A plan as plain data, as `coterie plan --json` prints it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..experiment.experiment import Experiment
+from ..experiment.run import StudyPlan
+from ..planning.accounting import accounting_of
+from ..planning.plan import Plan, SiloPlan
+from .privacy_lines import published_facts
+
+
+def plan_facts(planned: StudyPlan) -> dict[str, Any]:
+    """Return what every silo will do and spend in each run, what papers would report, and notes."""
+    pairs = zip(planned.pairs(), planned.seconds, strict=True)
+    facts = [_experiment_facts(experiment, plan, took) for (experiment, plan), took in pairs]
+    return {"plans": facts, "notes": planned.notes}
+
+
+def _experiment_facts(experiment: Experiment, plan: Plan, took: float) -> dict[str, Any]:
+    variants = []
+    known: dict[Any, dict[str, Any]] = {}
+    for run, (seed, number) in enumerate(experiment.keys):
+        variant, same = experiment.variants[number], (number, plan.silos[run])
+        known[same] = silos = known.get(same) or {
+            silo.name: _silo_facts(plan, silo, variant.shown) for silo in plan.silos[run]
+        }
+        variants.append({"settings": variant.shown, "seed": seed, "silos": silos})
+    return {"method": experiment.method.name, "seconds": took, "variants": variants}
+
+
+def _silo_facts(plan: Plan, silo: SiloPlan, settings: dict[str, Any]) -> dict[str, Any]:
+    published, warnings = published_facts(plan, silo, settings)
+    return {
+        "examples": silo.work.size,
+        "rate": silo.rate,
+        "steps": silo.steps,
+        "noise": silo.noise,
+        "budget": silo.limit,
+        "epsilon": silo.epsilon,
+        "delta": silo.delta,
+        "adversaries": accounting_of(plan).adversaries(silo),
+        "published": published,
+        "warnings": warnings,
+        "bytes_up": silo.bytes_up,
+        "bytes_down": silo.bytes_down,
+    }
