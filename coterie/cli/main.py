@@ -216,9 +216,9 @@ def data_list(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """List the data that can be named as a source."""
     from dataclasses import asdict
 
-    from ..data.sources.catalogue import data_folder, entries
+    from ..data.sources.catalogue import list_data
 
-    found = entries(data_folder(data_dir))
+    found = list_data(data_dir)
     if as_json:
         typer.echo(json.dumps([asdict(entry) for entry in found]))
         return

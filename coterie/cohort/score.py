@@ -23,13 +23,19 @@ def _score_function(task: Task):  # type: ignore[no-untyped-def]
 
 
 def score(
-    task: Task, examples: Examples, vectors: Tensor, memory: int = 2**30, bounded: bool = False
+    task: Task,
+    examples: Examples,
+    vectors: Tensor,
+    memory: int = 2**30,
+    bounded: bool = False,
+    losses: bool = False,
 ) -> Tensor:
     """Give the mean score of `vectors` `[runs, silos, P]` on each silo's examples: `[runs, silos]`.
 
     A model that is not finite has no score. If `bounded`, each example's score is taken into [0, 1], also
-    one that is no number.
+    one that is no number. With `losses`, return the mean loss instead.
     """
+    measure = vmap(task.losses) if losses else _score_function(task)
     runs, silos, size = vectors.shape
     sizes = np.array(examples.sizes)
     pair = np.repeat(np.arange(runs * silos), np.tile(sizes, runs))
@@ -42,7 +48,7 @@ def score(
         for start in range(0, len(rows), chunk):
             part = rows.part(start, start + chunk)
             x, y = examples.gather(part.silo[:, None], part.example)
-            points = _score_function(task)(task.layout.unflatten(flat[part.pair]), x, y)
+            points = measure(task.layout.unflatten(flat[part.pair]), x, y)
             if bounded:
                 points = points.nan_to_num(nan=1.0).clamp(0, 1)
             total.index_add_(0, part.pair, (points * part.real).double().sum(1))

@@ -105,6 +105,11 @@ def locate(source: str, folder: Path | None) -> Path:
     raise Problem(f"data.source: no '{source}' in '{folder}'; {nearest(source, known)}")
 
 
+def list_data(data_dir: str | Path | None = None) -> list[Entry]:
+    """List what can be loaded by name: built in, or in a folder (else in `COTERIE_DATA`)."""
+    return entries(data_folder(data_dir))
+
+
 def entries(folder: Path | None) -> list[Entry]:
     """List what can be loaded by name."""
     table = digits.read()
