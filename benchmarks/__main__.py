@@ -18,6 +18,8 @@ HERE = Path(__file__).parent
 def main() -> None:
     import torch
 
+    import coterie
+
     from . import accountant, devices, gradients, growth, ledger, memory, projection, school, startup, writers
 
     parts = {
@@ -32,6 +34,7 @@ def main() -> None:
         "memory": memory.report,
         "help": startup.report,
     }
+    coterie.tune_process()  # as the command line does
     chosen = sys.argv[1:] or list(parts)
     lines = [
         "# Benchmarks",

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from coterie.experiment.experiment import Experiment
 from coterie.guard.meter import make_meter, open_ledgers
-from coterie.guard.session import Keeper
+from coterie.guard.session import Session
 from coterie.methods import MRMTL
 from coterie.planning.plan import Plan
 from coterie.planning.training import Training
@@ -118,6 +118,6 @@ def _metered(made: Experiment, plan: Plan) -> float:
             ledger.close()
         began = time.perf_counter()
         meter = make_meter(Path(folder), made.federation, [None] * SILOS)
-        made.train(plan, keeper=Keeper(Path(folder) / "checkpoint", "key", meter))
+        made.train(plan, session=Session(Path(folder) / "checkpoint", "key", meter))
         meter.close()
         return time.perf_counter() - began

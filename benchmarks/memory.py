@@ -7,7 +7,7 @@ import sys
 
 LIMITS = (64, 256, 1024)
 CODE = """
-import sys, torch
+import coterie, sys, torch
 from pathlib import Path
 from coterie.cohort.dp_sgd import Cohort, Settings, descend
 from coterie.cohort.examples import Examples
@@ -19,6 +19,7 @@ def status(key):
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(key))
 
+coterie.tune_process()
 limit, silos, size = int(sys.argv[1]), 20, 512
 task = make_task("cnn", shape=(28, 28), classes=10)
 x, y = torch.rand(silos, size, 28, 28), torch.zeros(silos, size, dtype=torch.int64)

@@ -54,9 +54,9 @@ class _Timed(PFA):
 
     spent = 0.0
 
-    def merge(self, shared, uploads, roster):  # type: ignore[no-untyped-def]
+    def merge(self, shared, uploads, merger):  # type: ignore[no-untyped-def]
         """Merge, and add up the time."""
         began = time.perf_counter()
-        found = super().merge(shared, uploads, roster)
+        found = super().merge(shared, uploads, merger)
         _Timed.spent += time.perf_counter() - began
         return found

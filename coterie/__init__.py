@@ -22,14 +22,16 @@ if TYPE_CHECKING:
     from .api import plan as plan
     from .api import run as run
     from .api import sweep as sweep
+    from .cohort.process import tune_process as tune_process
     from .data.federation import Federation as Federation
     from .data.partition import Partition as Partition
     from .data.sources.catalogue import list_data as list_data
     from .errors import Problem as Problem
     from .errors import Refused as Refused
     from .experiment.result import Result as Result
-    from .experiment.result import load_model as load_model
     from .experiment.run import StudyPlan as StudyPlan
+    from .experiment.saved_models import PersonalModel as PersonalModel
+    from .experiment.saved_models import load_model as load_model
     from .methods import MRMTL as MRMTL
     from .methods import FedAvg as FedAvg
     from .methods import FedProx as FedProx
@@ -55,12 +57,13 @@ _HOME = {
     "Problem": "errors",
     "Refused": "errors",
     "Result": "experiment.result",
+    "PersonalModel": "experiment.saved_models",
     "StudyPlan": "experiment.run",
     "Task": "tasks.task",
     "Training": "planning.training",
     "list_data": "data.sources.catalogue",
     "load": "api",
-    "load_model": "experiment.result",
+    "load_model": "experiment.saved_models",
     "make_task": "tasks.task",
     "open_ledgers": "api",
     "plan": "api",
@@ -68,6 +71,7 @@ _HOME = {
     "run": "api",
     "set_budget": "privacy.ledger.place",
     "sweep": "api",
+    "tune_process": "cohort.process",
     "verify": "privacy.statement.file",
 }
 _MODULES = ("methods", "testing")

@@ -1,4 +1,4 @@
-"""Numbers that JSON does not have."""
+"""Write numbers that JSON does not have."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def finite(value: Any) -> Any:
-    """Replace infinite numbers and NaN by null, at any depth."""
+    """Return a value with infinities and NaN replaced by None, at any depth."""
     if isinstance(value, dict):
         return {k: finite(v) for k, v in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Seeds for purposes, derived from one seed."""
+"""Derive independent seeds from one seed."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import hashlib
 
 
 def seed_for(seed: int, purpose: str) -> int:
-    """Derive a seed for one purpose that is not a silo's."""
+    """Return a seed for one purpose; the draws of silos have streams of their own."""
     return int.from_bytes(hashlib.blake2b(f"{seed}/{purpose}".encode(), digest_size=7).digest())

@@ -1,4 +1,4 @@
-"""What went wrong, said to a person."""
+"""Errors whose messages are written for people."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Iterable
 
 
 class Problem(ValueError):
-    """Something the user can mend; its text is one sentence that says how."""
+    """A mistake that the user can fix; the message is one sentence that says how."""
 
 
 class Refused(Problem):
-    """A request that would break a privacy guarantee."""
+    """A request that was refused because it would break a privacy guarantee."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Give a hint that names the closest known word, or lists all of them.
+    """Return a hint that names the closest known word, or lists all of them.
 
     >>> nearest("mrmtl", ["local", "mr-mtl"])
     "did you mean 'mr-mtl'?"
@@ -28,7 +28,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def reason(error: Exception) -> str:
-    """Say why something could not be read, without the number of the error and the path again.
+    """Return why something could not be read, without repeating the error number and the path.
 
     >>> reason(FileNotFoundError(2, "No such file or directory", "x"))
     'no such file or directory'

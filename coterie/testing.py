@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .cohort.merging import MergingRoster
+from .cohort.merging import PrivateMerger
 from .cohort.oracle import CohortOracle
 from .data.federation import Federation, from_table
 from .data.sources.table import Table
@@ -26,10 +26,12 @@ from .experiment.from_arguments import expanded
 from .planning.dry_run import dry_run
 from .planning.training import Training
 from .privacy.budget import Privacy
+from .protocol.merging import Merger, PlainMerger
 from .protocol.method import Method
 from .protocol.settings import settings_of
 from .protocol.streams import SeededStreams
 from .protocol.tree import Tree, leaves, map_leaves
+from .protocol.units import UNITS
 from .tasks.task import make_task
 
 
@@ -59,7 +61,7 @@ def check_method(method: Method, unit: str = "example") -> None:
 def _check_one(method: Method, unit: str) -> None:
     made = _experiment(method, unit=unit)
     layers, names = tuple(made.task.layout.lengths), tuple(made.task.layout.names)
-    dry_run(made.running, made.roster, layers, made.training.rounds, unit, names=names)
+    dry_run(made.running, made.roster, layers, made.training.rounds, UNITS[unit], names=names)
     _check_round(made)
     vectors = _train(made)
     _check_order(method, made, vectors)
@@ -94,18 +96,18 @@ def _check_round(made: Experiment) -> None:
     """Run one round by hand: pure, float32, as planned."""
     plan, method = made.plan(), made.running
     cohort, streams = made.cohort(plan), SeededStreams(made.keys)
-    roster = replace(made.roster, steps=steps_of(cohort))
+    roster = replace(made.roster, steps=steps_of(cohort), rounds=made.training.rounds)
     shared, own = method.init(SeededStart(made.task, [0], roster, made.training.rounds), len(roster))
     before = _copy((shared, own))
     answers = []
     for _ in range(2):
-        at_home = plan.merge is not None
-        oracle = CohortOracle(cohort, streams, 0, plan.counts.calls[0], made.training.rounds, at_home=at_home)
-        if plan.merge is not None:
-            roster = MergingRoster.of(roster, plan.merge, streams, 0)
+        oracle = CohortOracle(cohort, streams, 0, plan.counts.calls[0], made.training.rounds, unit=plan.unit)
         sent = method.broadcast(shared)
         uploads, kept = method.local(sent, own, oracle)
-        merged = method.merge(shared, uploads, roster)
+        merger: Merger = PlainMerger(roster)
+        if plan.merge is not None:
+            merger = PrivateMerger.of(roster, plan.merge, streams, uploads)
+        merged = method.merge(shared, uploads, merger)
         answers.append(_copy((sent, uploads, kept, merged, method.personal(sent, kept))))
         _require(
             tuple(oracle.made) == plan.counts.calls[0],

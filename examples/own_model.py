@@ -1,6 +1,6 @@
-"""A model of one's own, from Python: train, look, save a silo's model, load it back.
+"""Train your own model from Python, look at the scores, save one silo's model and load it again.
 
-From the command line the same model is `--set model.name=own_model:network`.
+On the command line, use the same model with `--set model.name=own_model:network`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import coterie
 
 
 def network(input_shape: tuple[int, ...], outputs: int, hidden: int = 32) -> nn.Module:
-    """Any module will do that treats each example by itself."""
+    """Return the model: any module works that treats each example on its own."""
     height, width = input_shape
     return nn.Sequential(
         nn.Flatten(),
@@ -27,7 +27,7 @@ def network(input_shape: tuple[int, ...], outputs: int, hidden: int = 32) -> nn.
 
 
 def main() -> None:
-    """Train personal models, then use one without Coterie."""
+    """Train personal models, then use one of them without Coterie."""
     federation = coterie.load("digits", silos=6, partition="shards")
     result = coterie.run(
         federation,
@@ -42,11 +42,11 @@ def main() -> None:
 
     path = Path(tempfile.mkdtemp()) / "silo-3.safetensors"
     result.save_model("silo-3", path, run=1)
-    module = coterie.load_model(network((8, 8), 10), path)
+    model = coterie.load_model(path, module=network)
     silo = federation.silos[3]
     with torch.no_grad():
-        right = (module(silo.test_x).argmax(1) == silo.test_y).float().mean()
-    print(f"silo-3's own model, loaded into a plain module: accuracy {right:.3f} on its test examples")
+        right = (model.module(silo.test_x).argmax(1) == silo.test_y).float().mean()
+    print(f"the model of silo-3, loaded into a plain module: accuracy {right:.3f} on its test examples")
 
 
 if __name__ == "__main__":

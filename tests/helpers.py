@@ -42,7 +42,7 @@ LABELS = np.random.default_rng(0).permutation(np.arange(ROWS) % 10)
 # Methods that are refused where whole silos are protected, and why.
 UNSOUND_FOR_SILOS = {
     "mocha": "merge looks into raw uploads",
-    "mr-mtl-auto": "the mean is uniform over all",
+    "mr-mtl-auto": "merge looks into raw uploads",
     "ifca": "what a silo chooses is raw",
     "dual": "dual coordinates are noised in the silos",
     "weiavg": "the mean is uniform over all",

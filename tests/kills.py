@@ -22,7 +22,7 @@ from coterie.data.federation import from_table
 from coterie.data.sources.table import Table
 from coterie.guard.checkpoint import load
 from coterie.guard.meter import make_meter
-from coterie.guard.session import Keeper
+from coterie.guard.session import Session
 from coterie.methods import MRMTL
 from coterie.privacy.accountant import epsilon_of
 from coterie.privacy.events import Event
@@ -57,7 +57,7 @@ def train(made, plan, folder: Path, metered: bool) -> None:
             os.write(log, b"%d\n" % number)
         began.append(number)
 
-    result = made.train(plan, hear, Keeper(folder / "checkpoint", "key", meter, every=3))
+    result = made.train(plan, hear, Session(folder / "checkpoint", "key", meter, every=3))
     (folder / "nearly").write_bytes(pack(result.vectors))
     (folder / "nearly").rename(folder / "done")
 

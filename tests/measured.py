@@ -12,7 +12,7 @@ from scipy import stats
 from coterie.data.federation import Federation, Silo
 from coterie.engines.reference import Terms, run_reference
 from coterie.experiment.experiment import Experiment
-from coterie.guard.claims import run_plans
+from coterie.guard.claims import claims_of
 from coterie.methods import Local
 from coterie.protocol.streams import SeededStreams
 from coterie.tasks.task import Task
@@ -57,7 +57,7 @@ def noise_is_as_charged(made: Experiment, found: torch.Tensor | None = None) -> 
     """Whether models without gradients moved as the clips, the batches and the events charged say."""
     plan, moved = made.plan(), []
     for k, vector in enumerate(vectors(made)[0] if found is None else found):
-        (asked,) = run_plans(made.method.name, plan, k)
+        (asked,) = claims_of(made.method.name, plan, k)
         square = sum(event.count * event.noise**2 for event in asked.events(0, asked.rounds))
         stated = LR * math.sqrt(square) * float(made.clip[0, k]) / made.work[k].expected
         moved.append(vector.double().numpy() / stated)

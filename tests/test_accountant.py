@@ -279,7 +279,7 @@ def test_a_distribution_is_pessimistic_above_optimistic():
         (lambda: quick_lower((Event("gaussian", 1.0),), 0.1, "none"), "unknown adjacency 'none'"),
         (lambda: Event("gaussian", 1.0, 0.0), r"rate must be a number in \(0, 1\], got 0.0"),
         (lambda: Event("gaussian", 1.0, 0.5, 0), "steps must be a whole number >= 1, got 0"),
-        (lambda: Event("laplace", 1.0, 0.5), "a sampled 'laplace' has no certified bound"),
+        (lambda: Event("laplace", 1.0, 0.5), "mechanism 'laplace' has no certified bound for rate < 1"),
         (lambda: bounds(sampled(1, 1, 1), 0.0), r"delta must be a number in \(0, 1\), got 0.0"),
         (lambda: bounds(sampled(1, 1, 1), 1e-5, "swap"), "unknown adjacency 'swap'"),
     ],

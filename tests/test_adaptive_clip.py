@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -10,11 +11,11 @@ import torch
 from scipy import stats
 
 from coterie.cohort import merging
-from coterie.cohort.merging import BITS, MergingRoster
+from coterie.cohort.merging import BITS, PrivateMerger
 from coterie.engines.simulation import simulate
 from coterie.experiment.experiment import Experiment
 from coterie.experiment.statements import statement_of
-from coterie.guard.session import Keeper
+from coterie.guard.session import Session
 from coterie.methods import MRMTL, FedAvg, FineTune, Heads, Related
 from coterie.planning.schedule import Participation
 from coterie.planning.training import Training
@@ -23,7 +24,8 @@ from coterie.privacy.budget import Privacy
 from coterie.privacy.events import Event
 from coterie.privacy.statement.build import text_of
 from coterie.privacy.statement.verify import verify
-from coterie.protocol.roster import Merge, Roster
+from coterie.protocol.merging import MergeRule
+from coterie.protocol.roster import Roster
 from coterie.protocol.streams import SeededStreams
 from coterie.report.statement_page import page
 from tests.helpers import refused, task_for, vectors
@@ -69,10 +71,11 @@ def test_almost_without_noise_the_clip_finds_the_median(first):
 def counted(votes_within, silos=4, noise=1.3, seed=0, present=None, quantile=0.5):
     """Count so many uploads within a clip of 1, of silos whose other uploads are longer."""
     roster = Roster(tuple(f"s{k}" for k in range(silos)), torch.ones(silos), torch.ones(1, silos))
-    how = Merge(torch.tensor([noise]), torch.tensor([1.0]), float(silos), quantile=quantile)
+    how = MergeRule(torch.tensor([noise]), torch.tensor([1.0]), float(silos), quantile=quantile)
     uploads = torch.full((1, silos, 3), 9.0)
     uploads[0, :votes_within] = 0.1
-    one = MergingRoster.of(roster, how, SeededStreams(((seed, 0),)), 3).at(present)
+    facts = dataclasses.replace(roster, present=present, round=3)
+    one = PrivateMerger.of(facts, how, SeededStreams(((seed, 0),)), uploads)
     one.mean(uploads)
     return one
 
@@ -103,8 +106,9 @@ def test_noise_on_count_and_uploads_together_is_what_is_charged(monkeypatch):
             one = counted(2, seed=seed)
             votes.append(float(one.counted[0]))
         roster = Roster(("a", "b"), torch.ones(2), torch.ones(1, 2))
-        how = Merge(torch.tensor([1.3]), torch.tensor([1.0]), 2.0, quantile=0.5)
-        moved = MergingRoster.of(roster, how, SeededStreams(((9, 0),)), 0).mean(torch.zeros(1, 2, 3000))
+        how = MergeRule(torch.tensor([1.3]), torch.tensor([1.0]), 2.0, quantile=0.5)
+        uploads = torch.zeros(1, 2, 3000)
+        moved = PrivateMerger.of(roster, how, SeededStreams(((9, 0),)), uploads).mean(uploads)
         sums = 2 * moved.double().flatten().numpy()
         return np.array(votes), sums
 
@@ -151,8 +155,8 @@ def test_a_training_goes_on_with_its_clip(federation, tmp_path):
     made = made_of(federation, MRMTL(lam=0.4), rounds=6)
     whole = made.train().vectors[0]
     with pytest.raises(Stop):
-        made.train(on_round=stop, keeper=Keeper(tmp_path / "point", "key", every=2))
-    again = made.train(keeper=Keeper(tmp_path / "point", "key", every=2)).vectors[0]
+        made.train(on_round=stop, session=Session(tmp_path / "point", "key", every=2))
+    again = made.train(session=Session(tmp_path / "point", "key", every=2)).vectors[0]
     assert torch.equal(whole, again)
 
 

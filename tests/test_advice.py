@@ -242,11 +242,11 @@ def test_who_gains_at_both_ends_gains_between(circle, low, high, share):
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (lambda: Circle([5], [1.0], 0.5), "one silo only"),
-        (lambda: Circle([5, 0], [1.0, 1.0], 0.5), "1 example or more"),
+        (lambda: Circle([5], [1.0], 0.5), "only one silo"),
+        (lambda: Circle([5, 0], [1.0, 1.0], 0.5), "at least one example"),
         (lambda: Circle([5, 5], [1.0, -1.0], 0.5), "finite number >= 0"),
         (lambda: Circle([5, 5], [1.0, math.inf], 0.5), "finite number >= 0"),
-        (lambda: Circle([5, 5], [1.0], 0.5), "one for each silo"),
+        (lambda: Circle([5, 5], [1.0], 0.5), "one number for each silo"),
         (lambda: Circle([5, 5], [1.0, 1.0], 0.0), "deviation must be a number from"),
         (lambda: Circle([5, 5], [1.0, 1.0], math.nan), "deviation must be a number from"),
         (lambda: theory.forecast(CIRCLES["two"], -1.0), "spread must be a number from 0"),
@@ -351,7 +351,7 @@ def test_the_table_says_who_gains_and_that_it_is_a_forecast(config, monkeypatch,
         (["--deviation", "-1"], "deviation must be a number from"),
         (["--set", "privacy.epsilon=inf"], "no silo is private"),
         (["--set", "privacy.unit=silo"], "advice is for the unit 'example'"),
-        (["--set", "data.silos=1"], "one silo only"),
+        (["--set", "data.silos=1"], "only one silo"),
     ],
 )
 def test_bad_input_is_one_sentence(config, monkeypatch, capsys, arguments, said):

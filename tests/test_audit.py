@@ -31,20 +31,20 @@ def forge(book, *rows):
     ("rows", "said"),
     [
         ([("cancel", {"run": 3})], "has released something"),
-        ([("open", {"filter": "rdp", "order": 2})], "opened by its first row"),
+        ([("open", {"filter": "rdp", "order": 2})], "must open the ledger"),
         ([("budget", {"unit": "example", "epsilon": 1e9, "delta": 0.1, "raised": False, "reason": ""})], "raised"),
-        ([("budget", {"unit": "example", "epsilon": math.inf, "delta": 0.1, "raised": True, "reason": "x"})], "no budget"),
-        ([("reserve", {"run": 3, "first": 0, "last": 99})], "are reserved of 10"),
+        ([("budget", {"unit": "example", "epsilon": math.inf, "delta": 0.1, "raised": True, "reason": "x"})], "not a valid budget"),
+        ([("reserve", {"run": 3, "first": 0, "last": 99})], "but only 10 are allowed"),
         ([("reserve", {"run": 77, "first": 0, "last": 1})], "77"),
-        ([("commit", {"reservation": 77, "digest": ""})], "is no reservation"),
-        ([("gift", {})], "unknown kind 'gift'"),
+        ([("commit", {"reservation": 77, "digest": ""})], "is not a reservation"),
+        ([("gift", {})], "unknown kind of row 'gift'"),
         ([("run", {**plan().to_json(), "allowed": 10, "epsilon": math.nan})], "states epsilon nan"),
         ([("run", {**plan().to_json(), "allowed": 10, "epsilon": 0.01})], "its events give"),
-        ([("run", {**plan().to_json(), "allowed": 10, "seen": []})], "seen by"),
+        ([("run", {**plan().to_json(), "allowed": 10, "seen": []})], "must see it"),
         ([("run", {**plan().to_json(), "allowed": 10, "unit": "exampl"})], "in the unit 'exampl'"),
-        ([("run", {**plan().to_json(), "allowed": 11})], "11 rounds are allowed of 10"),
-        ([("run", {**plan().to_json(), "allowed": 10})] * 200, "passes the budget"),
-        ([("budget", {"unit": "example", "epsilon": 1e9, "delta": 0.1, "raised": True, "reason": None})], "raised without"),
+        ([("run", {**plan().to_json(), "allowed": 11})], "it allows 11 of 10 planned rounds"),
+        ([("run", {**plan().to_json(), "allowed": 10})] * 200, "exceeds the budget"),
+        ([("budget", {"unit": "example", "epsilon": 1e9, "delta": 0.1, "raised": True, "reason": None})], "raises the budget without"),
         ([("run", {**plan().to_json(), "allowed": 10.9})], "allowed: expected a whole number, got 10.9"),
         ([("run", {**plan().to_json(), "allowed": "10"})], "allowed: expected a whole number, got '10'"),
         ([("run", {**plan().to_json(), "allowed": 10, "delta": True})], "delta: expected a number, got True"),
@@ -124,7 +124,7 @@ def test_what_a_process_believes_is_not_believed_by_a_check(tmp_path, monkeypatc
     monkeypatch.setitem(calibration._CERTIFIED, key, 0.01)
     book = ledger(tmp_path)
     book.claim(asked)
-    with pytest.raises(Problem, match=r"row 3: it states epsilon 0\.01, its events give"):
+    with pytest.raises(Problem, match=r"row 3: it states epsilon 0\.01, but its events give"):
         check_ledger(book.path)
 
 
@@ -158,7 +158,7 @@ def test_a_ledger_under_another_name_is_found(tmp_path):
     book.close()
     other = tmp_path / f"{'0' * 24}.sqlite"
     other.write_bytes(book.path.read_bytes())
-    with pytest.raises(Problem, match="is that of 'north' under another one's name"):
+    with pytest.raises(Problem, match="has another ledger's name: it belongs to 'north'"):
         check_ledger(other)
 
 

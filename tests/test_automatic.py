@@ -14,8 +14,10 @@ from coterie.methods import IFCA, METHODS, MRMTL, MRMTLAuto, Then
 from coterie.methods.mr_mtl_auto import choose, curvature, facts_of, spread
 from coterie.planning.dry_run import dry_run
 from coterie.planning.schedule import Participation
+from coterie.protocol.merging import PlainMerger
 from coterie.protocol.roster import Roster, Steps
 from coterie.protocol.streams import SeededStreams
+from coterie.protocol.units import SILO
 from coterie.testing import check_method
 from coterie.theory.mean_estimation import MeanEstimation, best_lam
 from tests.helpers import experiment, reference_vectors, vectors
@@ -51,7 +53,7 @@ def estimated(spread_of_centres, noise, chance=0.0, height=1.0, rounds=400, clip
         sent = method.broadcast(state)
         shaken = torch.randn(own.shape, generator=generator) * known.steps.noise.unsqueeze(-1)
         gradient = height * (own - optimum) + shaken + sent["lam"] * (own - sent["mean"])
-        state = method.merge(state, -RATE * gradient, known)
+        state = method.merge(state, -RATE * gradient, PlainMerger(known))
         own = own - RATE * gradient
     return state, known
 
@@ -86,7 +88,7 @@ def test_uploads_that_are_raw_are_refused(federation):
     """In the unit 'silo' nothing but the mean may be looked at."""
     made = experiment(federation, MRMTLAuto())
     with pytest.raises(Refused, match="unit 'silo'"):
-        dry_run(made.running, made.roster, tuple(made.task.layout.lengths), 5, "silo")
+        dry_run(made.running, made.roster, tuple(made.task.layout.lengths), 5, SILO)
 
 
 @pytest.mark.parametrize("height", [0.5, 1.0, 2.0])

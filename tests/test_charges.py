@@ -13,9 +13,9 @@ from coterie.errors import Problem
 from coterie.experiment.config.schema import Tuning, check
 from coterie.experiment.statements import statement_of
 from coterie.experiment.sweep import check_sweep, tuned_plan
-from coterie.guard.claims import run_plans
+from coterie.guard.claims import claims_of
 from coterie.guard.meter import make_meter, open_ledgers
-from coterie.guard.session import Keeper
+from coterie.guard.session import Session
 from coterie.methods import IFCA, MRMTL, PFA, Ditto, FedAvg, Mocha, PFAPlus, RandomProjection, Then, WeiAvg
 from coterie.methods.mr_mtl_auto import observe
 from coterie.planning.schedule import Participation
@@ -25,6 +25,7 @@ from coterie.privacy.events import Event
 from coterie.privacy.ledger.claim import Claim
 from coterie.privacy.statement.build import text_of
 from coterie.privacy.statement.verify import verify
+from coterie.protocol.merging import PlainMerger
 from coterie.protocol.roster import Roster
 from coterie.protocol.streams import SeededStreams
 from tests.helpers import call, every_method, experiment, reference_vectors, refused, title, vectors
@@ -40,7 +41,7 @@ def test_ledgers_are_asked_for_what_was_planned(federation, method, how):
     plan = made.plan()
     for run, row in enumerate(plan.silos):
         for k, silo in enumerate(row):
-            asked = run_plans(method.name, plan, k)[run]
+            asked = claims_of(method.name, plan, k)[run]
             events = asked.events(0, 6)
             assert sum(e.count for e in events if e.mechanism == "gaussian") == silo.steps
             assert sum(e.count for e in events if e.mechanism == "selection") == silo.selections
@@ -80,12 +81,12 @@ def test_the_closed_form_leaves_choices_within_the_budget(federation):
     made = dataclasses.replace(made, budgets="closed-form")
     plan = made.plan()
     for k, silo in enumerate(plan.silos[0]):
-        assert run_plans("ifca", plan, k)[0].certified(0, 6, anew=True) <= silo.budget
+        assert claims_of("ifca", plan, k)[0].certified(0, 6, anew=True) <= silo.budget
 
 
 def test_silos_weigh_as_much_as_their_budgets():
     roster = Roster(("a", "b"), torch.ones(2), torch.tensor([[1.0, 3.0]]))
-    merged = WeiAvg().merge(torch.zeros(1, 1, 1), torch.tensor([[[4.0], [8.0]]]), roster)
+    merged = WeiAvg().merge(torch.zeros(1, 1, 1), torch.tensor([[[4.0], [8.0]]]), PlainMerger(roster))
     assert float(merged) == pytest.approx(7.0)
 
 
@@ -98,11 +99,11 @@ def test_clusters_refill_and_absent_silos_keep_their_choice():
     shared = {"models": models, "choice": chosen, "left": left}
     uploads = {"delta": torch.zeros(1, 3, 1), "choice": torch.tensor([[[2], [2], [1]]])}
     here = torch.tensor([[True, True, False]])
-    found = method.merge(shared, uploads, roster.at(here))
+    found = method.merge(shared, uploads, PlainMerger(roster.at(here)))
     assert found["choice"].flatten().tolist() == [2, 2, 0]
     assert found["models"].flatten().tolist() == [1, 3, 3]  # nobody had chosen the second
     nobody = {"models": models, "choice": chosen * 0 - 1, "left": left}
-    kept = method.merge(nobody, {**uploads, "choice": nobody["choice"]}, roster.at(~here & here))
+    kept = method.merge(nobody, {**uploads, "choice": nobody["choice"]}, PlainMerger(roster.at(~here & here)))
     assert kept["models"].flatten().tolist() == [1, 2, 3]
 
 
@@ -119,7 +120,7 @@ def test_what_is_learnt_of_silos_waits_while_they_are_absent(federation):
     found = observe(state, torch.ones_like(state["models"]), roster.at(here))
     assert found["seen"].flatten().tolist() == [1, 0, 1]
     assert not found["gradient"][0, 1].any()
-    nobody = MRMTLAuto().merge(state, torch.zeros_like(state["models"]), roster.at(here & ~here))
+    nobody = MRMTLAuto().merge(state, torch.zeros_like(state["models"]), PlainMerger(roster.at(here & ~here)))
     assert not nobody["lam"].any()
 
 
@@ -235,13 +236,12 @@ def test_silos_absent_from_every_choice_are_told_of(federation):
     made = experiment(
         federation, IFCA(clusters=2, choosing=0.1), rounds=10, participation=Participation(0.34), seeds=(0,)
     )
-    made.plan()
-    assert any("absent whenever clusters are chosen" in note for note in made.notes)
+    assert any("absent whenever clusters are chosen" in note for note in made.plan().notes)
 
 
 def test_what_releases_something_is_seen_by_somebody():
     Claim("x", "example", 1e-3, 0.0, ((2, ()),), ())
-    with refused("is seen by somebody"):
+    with refused("at least one adversary must see it"):
         Claim("x", "example", 1e-3, 1.0, ((2, (Event("gaussian", 1.0),)),), ())
 
 
@@ -303,6 +303,6 @@ def test_python_refuses_before_anything_is_charged(federation, tmp_path, unit):
         ledger.close()
     meter = make_meter(tmp_path, federation, [None] * len(federation))
     with pytest.raises(Problem, match="ledger"):
-        made.train(keeper=Keeper(meter=meter))
+        made.train(session=Session(meter=meter))
     assert [len(ledger.entries()) for ledger in meter.ledgers] == [2] * len(federation)
     meter.close()

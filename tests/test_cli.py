@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from coterie import load, load_model, make_task
+from coterie import load, load_model
 from coterie.privacy.accountant import epsilon
 from tests.helpers import call
 
@@ -58,12 +58,11 @@ def test_run_saves_everything(config, monkeypatch, capsys):
 
 def test_a_saved_model_is_a_plain_module_with_the_score_of_the_result(config, monkeypatch, capsys):
     call(monkeypatch, capsys, "run", config, "--out", "here")
-    federation = load("digits", silos=3)
-    task = make_task("linear", shape=federation.shape, classes=10)
-    module = load_model(task.build(), "here/models/mr-mtl-lam-1/silo-2.safetensors")
-    silo = federation.silos[2]
+    model = load_model("here/models/mr-mtl-lam-1/silo-2.safetensors")
+    assert (model.silo, model.method) == ("silo-2", "mr-mtl lam=1")
+    silo = load("digits", silos=3).silos[2]
     with torch.no_grad():
-        score = float((module(silo.test_x).argmax(1) == silo.test_y).float().mean())
+        score = float((model(silo.test_x).argmax(1) == silo.test_y).float().mean())
     result = json.loads(Path("here/result.json").read_text())
     run = next(r for r in result["runs"] if r["settings"] == {"lam": 1.0} and r["seed"] == 0)
     assert run["silos"]["silo-2"]["score"] == pytest.approx(score)
@@ -105,7 +104,25 @@ def test_plan_trains_nothing_and_shows_all(config, monkeypatch, capsys):
     assert "Nothing was trained" in out
     assert "mr-mtl: epsilon holds against the server" in out
     assert not Path("runs").exists()
-    assert "papers would report of" in out
+    assert "papers would report epsilon" in out
+    assert "--published shows the formulas" in out
+
+
+def test_a_plan_shows_published_formulas_and_what_is_wrong_with_them_when_asked(config, monkeypatch, capsys):
+    """A run or a plan of Coterie's own accounting does not judge papers that nobody asked about."""
+    little = ("--set", "privacy.epsilon=6", "--set", "train.batch=3", "--set", "train.seeds=1")
+    _, out, _ = call(monkeypatch, capsys, "plan", config, *little)
+    assert "a proven lower bound" not in out
+    assert "mu = p sqrt" not in out
+    _, out, _ = call(monkeypatch, capsys, "plan", config, *little, "--published")
+    assert "mu = p sqrt(T (e^(1/sigma^2) - 1)) (Wu, Chen, Wang 2020)" in out
+    assert "warning: fedavg, 'silo-" in out
+    assert "a proven lower bound for these settings" in out
+    _, out, _ = call(monkeypatch, capsys, "run", config, *little, "--out", "x")
+    assert "a proven lower bound" not in out
+    pages = [path.read_text() for path in Path("x/statements").rglob("*.html")]
+    assert all("What published formulas would report" in page for page in pages)
+    assert any("a proven lower bound for these settings" in page for page in pages)
 
 
 def test_epsilon_and_noise_are_inverse(monkeypatch, capsys):
@@ -233,7 +250,7 @@ def test_tight_epsilon_shows_both_bounds_and_flags_the_central_limit(monkeypatch
     assert code == 0
     assert "at most, 5.77" in out
     assert "3.72" in out
-    assert "no less than 5.77" in err
+    assert "below 5.77" in err
     code, out, _ = call(monkeypatch, capsys, *asked, "--json")
     found = json.loads(out)
     assert 5.77 <= found["lower"] <= found["epsilon"] <= 5.81

@@ -263,7 +263,7 @@ WIDE = pfa.PublishedConstants(smoothness=1.0, step=1.0, silos=2)
         ),
         (
             lambda: heads.heads_decay(HEADS, step=2.0),
-            "this step size is too large: no decrease of the loss can be shown",
+            "the step size is too large: the loss cannot be shown to decrease",
         ),
         (
             lambda: heads.heads_decay(heads.HeadsConstants(silos=2, smoothness=1.0, diversity=0.5)),
@@ -271,7 +271,7 @@ WIDE = pfa.PublishedConstants(smoothness=1.0, step=1.0, silos=2)
         ),
         (
             lambda: heads.heads_decay(HEADS, interval=2),
-            "with an interval above 1 a bound on the gradients is needed",
+            "an interval above 1 needs `gradient`, a bound on the gradients",
         ),
         (
             lambda: heads.heads_convex_bound(HEADS, 1.0, 5, step=1.0),
@@ -279,7 +279,7 @@ WIDE = pfa.PublishedConstants(smoothness=1.0, step=1.0, silos=2)
         ),
         (
             lambda: decays.gap_bound(decays.Decay(0.5, 0.0), 1.0, 1.5, 3),
-            "convexity must be above 0 and at most 1, got 1.5",
+            "convexity must be a number above 0 and at most 1, got 1.5",
         ),
         (
             lambda: decays.gradient_bound(decays.Decay(0.5, 0.0), 1.0, 0),
@@ -291,11 +291,11 @@ WIDE = pfa.PublishedConstants(smoothness=1.0, step=1.0, silos=2)
         ),
         (
             lambda: pmtl.PullConstants(smoothness=1.0, lam=1.0, convexity=2.0),
-            "convexity must be at most the smoothness",
+            "convexity must be at most the smoothness 1, got 2",
         ),
         (
             lambda: pmtl.published_convex_steps(PULL),
-            "theorem 7 has a negative step size here: it needs (L + lam) p^2 > 2 lam, got 2 and 2",
+            "theorem 7 admits no positive step here: it needs (L + lam) p^2 > 2 lam, got 2 and 2",
         ),
         (
             lambda: pmtl.gradient_bound(PULL, 1.0, 5, step=1.0),
@@ -319,7 +319,7 @@ WIDE = pfa.PublishedConstants(smoothness=1.0, step=1.0, silos=2)
         ),
         (
             lambda: pfa.ProjectedMerge(weights=[0.5, 0.5], public=[0, 0], noise=[0, 0], dimension=2),
-            "without a public silo there is no basis",
+            "public must include at least one silo: without one there is no basis",
         ),
         (
             lambda: pfa.decay_alike(merge(), 1.0, 1.5),
@@ -327,7 +327,7 @@ WIDE = pfa.PublishedConstants(smoothness=1.0, step=1.0, silos=2)
         ),
         (
             lambda: pfa.decay_differing(merge(), 1.0, 0.1, local_steps=2),
-            "with more than one local step a bound on the gradients is needed",
+            "more than one local step needs `gradient`, a bound on the gradients",
         ),
     ],
 )

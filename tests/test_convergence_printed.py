@@ -132,7 +132,7 @@ def test_theorem_6_is_beyond_what_smoothness_says_alone():
 def test_theorem_7_admits_only_steps_that_diverge(smoothness, ratio, lam, share):
     constants = pmtl.PullConstants(smoothness=smoothness, lam=lam, convexity=ratio * smoothness, share=share)
     if (smoothness + lam) * share**2 <= 2 * lam:
-        with pytest.raises(Problem, match="negative step size"):
+        with pytest.raises(Problem, match="admits no positive step"):
             pmtl.published_convex_steps(constants)
         return
     for step, least in zip(pmtl.published_convex_steps(constants), (0.5, 1.0), strict=True):

@@ -12,9 +12,9 @@ from coterie.engines.simulation import simulate
 from coterie.experiment.config.schema import Tuning, check
 from coterie.experiment.statements import statement_of
 from coterie.experiment.sweep import check_sweep
-from coterie.guard.claims import run_plans
+from coterie.guard.claims import claims_of
 from coterie.guard.meter import make_meter
-from coterie.guard.session import Keeper
+from coterie.guard.session import Session
 from coterie.methods import IFCA, MRMTL, Dual, FedAvg, Heads
 from coterie.planning.schedule import Dropping, Participation, draw_schedule, live, steps_taken
 from coterie.planning.training import Training
@@ -93,7 +93,7 @@ def test_noise_is_that_of_who_is_always_there_and_only_what_is_sent_is_charged(f
             assert silo.steps == sums < full.steps
             assert silo.epsilon < full.epsilon <= silo.budget
             assert silo.bytes_up < full.bytes_up
-            asked = run_plans(method.name, plan, k)[run]
+            asked = claims_of(method.name, plan, k)[run]
             assert sum(e.count for e in asked.events(0, 10) if e.mechanism == "gaussian") == silo.steps
             assert asked.certified(0, 10, anew=True) == pytest.approx(silo.epsilon)
             if not silo.selections:
@@ -144,7 +144,7 @@ def test_a_silo_that_is_never_there_is_charged_nothing(federation):
     result = made.train(plan)
     assert plan.silos[0][1].epsilon == 0.0
     assert plan.silos[0][1].bytes_up == 0
-    assert run_plans("dual", plan, 1)[0].events(0, 5) == ()
+    assert claims_of("dual", plan, 1)[0].events(0, 5) == ()
     assert result.runs[0].silos["silo-1"].epsilon == 0
     assert all(result.runs[0].silos[name].epsilon > 3.9 for name in ("silo-0", "silo-2"))
     assert any("'silo-1', take part in no round" in note for note in result.notes)
@@ -181,7 +181,7 @@ def test_ledgers_of_whole_silos_are_charged_for_what_is_sent(federation, tmp_pat
     plan = made.plan()
     meter = make_meter(tmp_path, made.federation, [(8.0, 1e-2)] * 3, "silo")
     try:
-        made.train(plan, keeper=Keeper(meter=meter))
+        made.train(plan, session=Session(meter=meter))
         for k, silo in enumerate(plan.silos[0]):
             account = meter.account(k, 0)
             assert sum(event.count for event in account.events) == int(plan.present[:, 0, k].sum())
@@ -197,7 +197,7 @@ def test_ledgers_are_charged_for_what_is_sent(federation, tmp_path):
     short = made.federation
     meter = make_meter(tmp_path, short, [(8.0, 1e-2)] * 3)
     try:
-        made.train(plan, keeper=Keeper(meter=meter))
+        made.train(plan, session=Session(meter=meter))
         for k, silo in enumerate(plan.silos[0]):
             account = meter.account(k, 0)
             assert sum(event.count for event in account.events) == silo.steps

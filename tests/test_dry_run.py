@@ -16,6 +16,7 @@ from coterie.planning.dry_run import dry_run
 from coterie.planning.schedule import Participation
 from coterie.protocol.doors import DESCEND
 from coterie.protocol.roster import Roster
+from coterie.protocol.units import EXAMPLE, SILO
 from tests.helpers import every_method, experiment, title
 
 LAYERS, NAMES, ROUNDS = (300, 7), ("0.weight", "0.bias"), 5
@@ -35,7 +36,7 @@ def outcome(method, unit, present):
 
 
 @pytest.mark.parametrize("present", [None, PRESENT], ids=["all", "some"])
-@pytest.mark.parametrize("unit", ["example", "silo"])
+@pytest.mark.parametrize("unit", [EXAMPLE, SILO], ids=str)
 @pytest.mark.parametrize("method", every_method(), ids=title)
 def test_long_layers_count_as_in_full_length(method, unit, present, monkeypatch):
     found = outcome(method, unit, present)
@@ -43,7 +44,7 @@ def test_long_layers_count_as_in_full_length(method, unit, present, monkeypatch)
     assert found == outcome(method, unit, present)
 
 
-@pytest.mark.parametrize("unit", ["example", "silo"])
+@pytest.mark.parametrize("unit", [EXAMPLE, SILO], ids=str)
 def test_values_are_not_made_in_full_length(unit, monkeypatch):
     """The only pass in full length is one without values."""
     seen = []
@@ -61,8 +62,8 @@ def test_values_are_not_made_in_full_length(unit, monkeypatch):
 def test_bytes_of_further_runs():
     """Bytes of each run are those of a dry run of that run alone."""
     runs = torch.stack([PRESENT, ~PRESENT, torch.ones_like(PRESENT)], dim=1)
-    found = dry_run(FedAvg(), roster(), LAYERS, ROUNDS, "silo", runs, NAMES).runs()
-    alone = [dry_run(FedAvg(), roster(), LAYERS, ROUNDS, "silo", runs[:, r], NAMES) for r in range(3)]
+    found = dry_run(FedAvg(), roster(), LAYERS, ROUNDS, SILO, runs, NAMES).runs()
+    alone = [dry_run(FedAvg(), roster(), LAYERS, ROUNDS, SILO, runs[:, r], NAMES) for r in range(3)]
     assert found == alone
     assert found[0].bytes_up == (3 * 4 * 307, 4 * 4 * 307, 4 * 4 * 307)
 
@@ -95,8 +96,8 @@ class AsksForValues(FedAvg):
 
     name: ClassVar[str] = "asks-for-values"
 
-    def merge(self, shared, uploads, roster):
-        step = roster.mean(uploads)
+    def merge(self, shared, uploads, merger):
+        step = merger.mean(uploads)
         return shared + step / (1 + float(step.norm()))
 
 
@@ -127,7 +128,7 @@ def test_a_method_that_asks_for_values_is_counted_in_full_length():
         dry_run(ChoosesByValues(), roster(), LAYERS, ROUNDS, names=NAMES)
 
 
-@pytest.mark.parametrize("unit", ["example", "silo"])
+@pytest.mark.parametrize("unit", [EXAMPLE, SILO], ids=str)
 def test_of_many_rounds_only_the_first_are_compared(unit, monkeypatch):
     whole = dry_run(FedAvg(), roster(), LAYERS, ROUNDS, unit, PRESENT, NAMES)
     monkeypatch.setattr(module, "COMPARED", 2)

@@ -53,7 +53,7 @@ def test_targets_that_add_up_to_infinity_do_not_pass_the_noise(form, loss):
 def test_features_that_are_no_numbers(form):
     """Refused under privacy; without it the example counts as nothing."""
     given = federation_of(row=float("nan"))
-    with refused("longer than 1, or no number"):
+    with refused("norm is above 1 or not a number"):
         train(given, Dual(form=form, inner=0))
     free = train(given, Dual(form=form, inner=0), Privacy(float("inf"), 1e-5, 1.0))
     assert torch.isfinite(free.vectors[0]).all()
@@ -150,11 +150,11 @@ class AsksAgain(FedAvg):
             moved = oracle.descend(moved)
         return moved - sent["model"], own
 
-    def merge(self, shared, uploads, roster):
+    def merge(self, shared, uploads, merger):
         again = torch.zeros_like(shared["again"])
-        if roster.present is not None:
-            again = (~roster.present[:, :1]).float().unsqueeze(-1)
-        return {"model": shared["model"] + roster.mean(uploads), "again": again}
+        if merger.roster.present is not None:
+            again = (~merger.roster.present[:, :1]).float().unsqueeze(-1)
+        return {"model": shared["model"] + merger.mean(uploads), "again": again}
 
     def personal(self, sent, own):
         return sent["model"]

@@ -95,7 +95,7 @@ def test_what_the_paper_reports_stands_beside_what_is_certified():
     assert "K = 10 of 30 uploads" in theirs["formula"]
     forged = {**said, "published": [{**one, "epsilon": 0.1} for one in said["published"]]}
     forged = {**forged, "checksum": checksum(forged)}
-    with refused("published: not what the formulas give"):
+    with refused("published: does not match what the formulas give"):
         verify(text_of(forged))
 
 

@@ -144,7 +144,7 @@ def test_a_clipped_sum_belongs_to_the_duals_that_are_kept():
     for solve in (solve_apart, solve_in_turn):
         made = cohort("squared", clip=0.07, rate=1.0)
         sums, duals = solve(made, dual_request(made), STREAMS, 0, 0)
-        x = torch.from_numpy(points_of(made.task, made.examples).x).reshape(3, max(SIZES), FEATURES)
+        x = torch.from_numpy(points_of(made.examples, made.task).x).reshape(3, max(SIZES), FEATURES)
         torch.testing.assert_close(
             sums[0], torch.einsum("sn,snf->sf", duals[0, ..., 0], x), atol=1e-6, rtol=1e-4
         )

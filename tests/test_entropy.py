@@ -7,10 +7,11 @@ import os
 import pytest
 import torch
 
-from coterie.cohort.merging import SERVER, MergingRoster
+from coterie.cohort.merging import SERVER, PrivateMerger
 from coterie.errors import Problem
 from coterie.guard.secret_streams import RENEWED, EntropyStreams
-from coterie.protocol.roster import Merge, Roster
+from coterie.protocol.merging import MergeRule
+from coterie.protocol.roster import Roster
 
 
 def test_rounds_outside_of_a_reservation_are_not_answered():
@@ -143,7 +144,8 @@ def test_equal_rows_of_a_matrix_are_one_release():
     streams = EntropyStreams({"a": b"x" * 32, "b": b"y" * 32})
     streams.begin("a", "row")
     roster = Roster(("a", "b"), torch.ones(2), torch.ones(1, 2))
-    one = MergingRoster.of(roster, Merge(torch.ones(1), torch.ones(1), 2.0), streams, 0)
-    rows = one.mix(torch.zeros(1, 2, 5), torch.tensor([[1.0, 1.0], [1.0, 1.0], [1.0, 0.0]]))[0]
+    uploads = torch.zeros(1, 2, 5)
+    one = PrivateMerger.of(roster, MergeRule(torch.ones(1), torch.ones(1), 2.0), streams, uploads)
+    rows = one.mix(uploads, torch.tensor([[1.0, 1.0], [1.0, 1.0], [1.0, 0.0]]))[0]
     assert torch.equal(rows[0], rows[1])
     assert not torch.equal(rows[0], rows[2])

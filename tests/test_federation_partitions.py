@@ -13,7 +13,8 @@ from tests.helpers import LABELS, ROWS, images, refused
 
 def dealt(name: str, silos: int = 8, seed: int = 0, x=None, y=LABELS, classes=True, **settings):
     x = images() if x is None else x
-    return split_into_silos(x, y, classes, Partition(name, **settings), silos, seed)
+    parts = split_into_silos(x, y, classes, Partition(name, **settings), silos, seed)
+    return [(name, rows, view.apply(x[rows])) for name, rows, view in parts]
 
 
 @pytest.mark.parametrize("silos", [1, 7, 20])
@@ -66,12 +67,12 @@ def test_a_small_alpha_is_skewed_and_a_large_one_is_not():
 
 
 def test_dirichlet_needs_classes():
-    with refused("data.partition: 'dirichlet' needs classes, the target is a number"):
+    with refused("data.partition: 'dirichlet' needs classes, but the target is a number; use 'shards'"):
         from_table(Table("made", images(), LABELS + 0.5), partition="dirichlet")
 
 
 def test_an_alpha_that_starves_silos_is_refused():
-    with refused("data.alpha: with alpha 0.001 some of the 30 silos get fewer than two examples"):
+    with refused("data.alpha: with alpha 0.001 some of the 30 silos got fewer than two examples"):
         dealt("dirichlet", 30, alpha=0.001)
 
 
@@ -121,13 +122,13 @@ def test_masks_fit_images_of_odd_size_and_colour():
 
 @pytest.mark.parametrize("shape", [(36,), (4, 9)])
 def test_rotation_needs_square_images(shape):
-    with refused(f"rotation needs square images, the examples have shape {shape}"):
+    with refused(f"rotation needs square images, but the examples have shape {shape}"):
         dealt("rotated", x=images().reshape(ROWS, *shape))
 
 
 @pytest.mark.parametrize("name", PARTITIONS)
 def test_more_silos_than_examples_are_refused(name):
-    with refused("data.silos: 201 silos for 200 examples"):
+    with refused("data.silos: 201 silos are too many for 200 examples"):
         dealt(name, 201)
 
 
@@ -138,7 +139,7 @@ def test_more_silos_than_examples_are_refused(name):
         ({"name": "shards", "shards": 0}, "data.shards: expected a whole number >= 1, got 0"),
         ({"name": "dirichlet", "alpha": 0.0}, "data.alpha: expected a number > 0, got 0.0"),
         ({"name": "rotated", "rotations": 5}, "data.rotations: expected a whole number from 1 to 4, got 5"),
-        ({"name": "rotated-masked", "mask": 1.5}, "data.mask: expected a chance from 0 to 1, got 1.5"),
+        ({"name": "rotated-masked", "mask": 1.5}, "data.mask: expected a probability from 0 to 1, got 1.5"),
     ],
 )
 def test_impossible_partitions_are_refused(settings, words):
@@ -147,7 +148,7 @@ def test_impossible_partitions_are_refused(settings, words):
 
 
 def test_more_shards_than_examples_are_refused():
-    with refused("data.shards: 20 x 11 shards for 200 examples"):
+    with refused("data.shards: 20 x 11 shards are too many for 200 examples"):
         dealt("shards", 20, shards=11)
 
 

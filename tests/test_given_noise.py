@@ -75,7 +75,7 @@ def test_what_the_paper_of_heads_reports_is_far_below_what_is_true():
     assert 0.17 < published.epsilon < 0.19
     assert quick_lower((Event("gaussian", merges().noise, 1.0, 30),), 1e-5) > 75
     (line,) = merge_warnings(merges(), 1e-5)
-    assert "report epsilon 0.18" in line
+    assert "gives epsilon 0.18" in line
 
 
 def test_what_the_paper_of_whole_silos_reports():
@@ -102,7 +102,7 @@ def test_statements_can_be_recomputed_and_forged_ones_are_found(federation, nois
     assert content["published"]
     content["published"][0]["epsilon"] = 0.01
     content["checksum"] = checksum(content)
-    with refused("published: not what the formulas give"):
+    with refused("published: does not match what the formulas give"):
         verify(text_of(content))
 
 
@@ -111,14 +111,17 @@ def test_statements_can_be_recomputed_and_forged_ones_are_found(federation, nois
     [
         ({}, "expected either epsilon or noise"),
         ({"epsilon": 1.0, "noise": 1.0, "unit": "silo"}, "expected either epsilon or noise"),
-        ({"noise": 1.0}, "only for unit = 'silo'"),
+        ({"noise": 1.0}, "allowed only with unit = 'silo'"),
         ({"noise": 0.0, "unit": "silo"}, "expected a number > 0"),
         ({"noise": math.inf, "unit": "silo"}, "expected a number > 0"),
         ({"noise": {"a": 1.0}, "unit": "silo"}, "expected a number > 0"),
         ({"noise": True, "unit": "silo"}, "expected a number > 0"),
         ({"noise": 1.0, "unit": "silo", "sensitivity": "guess"}, "expected one of certified, paper"),
-        ({"noise": 1.0, "unit": "silo", "sensitivity": "paper"}, "goes with noise given and noise_by"),
-        ({"epsilon": 1.0, "unit": "silo", "noise_by": "silos", "sensitivity": "paper"}, "goes with noise"),
+        ({"noise": 1.0, "unit": "silo", "sensitivity": "paper"}, "requires privacy.noise and noise_by"),
+        (
+            {"epsilon": 1.0, "unit": "silo", "noise_by": "silos", "sensitivity": "paper"},
+            "requires privacy.noise",
+        ),
     ],
 )
 def test_what_is_refused(settings, sentence):
@@ -185,15 +188,15 @@ def test_what_papers_report_too_little_of_is_told_where_it_is_read(tmp_path, mon
     config.write_text(HEADS.format(silos=20, rounds=20, cohort=2, noise=0.65))
     monkeypatch.chdir(tmp_path)
     _, out, _ = call(monkeypatch, capsys, "plan", config)
-    assert "their formula reports too little here" in out
+    assert "a proven lower bound for these settings" in out
     assert " none " in out
     _, out, _ = call(monkeypatch, capsys, "plan", config, "--json")
     silos = json.loads(out)["plans"][0]["variants"][0]["silos"].values()
     assert all(silo["budget"] is None for silo in silos)
     assert all(bool(silo["warnings"]) == (silo["steps"] > 0) for silo in silos)
     _, out, _ = call(monkeypatch, capsys, "run", config, "--out", "x")
-    assert out.count("their formula reports too little here") == 1
+    assert out.count("a proven lower bound for these settings") == 1
     assert " none " in out
     pages = [path.read_text() for path in Path("x/statements").rglob("*.html")]
     assert pages
-    assert not [page for page in pages if "of a budget of" in page]
+    assert not [page for page in pages if "The budget is" in page]

@@ -10,7 +10,7 @@ import torch
 from coterie._seeds import seed_for
 from coterie.engines.simulation import personal_vectors, simulate
 from coterie.experiment.experiment import Experiment
-from coterie.guard.session import Keeper
+from coterie.guard.session import Session
 from coterie.methods import FedAvg, Heads
 from coterie.planning.schedule import Participation
 from coterie.planning.training import Training
@@ -137,5 +137,5 @@ def test_heads_survive_a_restart(classes, tmp_path):
     made = of(classes, "3", rounds=6, participation=Participation(0.5, "poisson"))
     whole = made.train().vectors[0]
     with pytest.raises(Stop):
-        made.train(on_round=stop, keeper=Keeper(tmp_path / "point", "key", every=2))
-    assert torch.equal(made.train(keeper=Keeper(tmp_path / "point", "key", every=2)).vectors[0], whole)
+        made.train(on_round=stop, session=Session(tmp_path / "point", "key", every=2))
+    assert torch.equal(made.train(session=Session(tmp_path / "point", "key", every=2)).vectors[0], whole)

@@ -14,6 +14,7 @@ from coterie.cohort.compiled import kernels
 from coterie.cohort.compiled import walk as steps
 from coterie.cohort.compiled.program import stages_of
 from coterie.cohort.compiled.walk import sum_compiled
+from coterie.cohort.derived import forget
 from coterie.cohort.dp_sgd import Cohort, descend
 from coterie.cohort.examples import Examples
 from coterie.cohort.gradients.choose import stages, summer
@@ -186,9 +187,8 @@ def test_stages_that_disagree_with_autograd_are_not_used(monkeypatch):
     task = make_task("cnn", shape=(8, 8), classes=3, options={"channels": 2})
     assert stages(task) is not None
     monkeypatch.setattr(steps, "sum_compiled", lambda *given: 1.01 * sum_compiled(*given))
-    stages.cache_clear()
+    forget(task)
     assert stages(task) is None
-    stages.cache_clear()
 
 
 def test_kernels_without_a_gradient_to_compare_are_not_used():

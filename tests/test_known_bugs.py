@@ -18,7 +18,7 @@ from coterie.cohort.gradients import tape
 from coterie.errors import Problem, Refused
 from coterie.experiment.config.schema import check
 from coterie.guard.meter import make_meter
-from coterie.guard.session import Keeper
+from coterie.guard.session import Session
 from coterie.methods import FedAvg
 from coterie.privacy.events import Event
 from coterie.tasks.task import Task
@@ -63,7 +63,7 @@ def test_noise_that_is_drawn_and_thrown_away(monkeypatch, tmp_path, metered):
         budgets = [(silo.budget, silo.delta) for silo in made.plan().silos[0]]
         meter = make_meter(tmp_path / name, made.federation, budgets)
         try:
-            return made.train(keeper=Keeper(meter=meter)).vectors[0]
+            return made.train(session=Session(meter=meter)).vectors[0]
         finally:
             meter.close()
 
@@ -102,9 +102,9 @@ class NoiseForAnEvenMean(FedAvg):
     def local(self, sent, own, oracle):
         return oracle.descend(sent, home=True) - sent, None
 
-    def merge(self, shared, uploads, roster):
-        mean = roster.mean(uploads)
-        return shared + mean + torch.randn_like(mean) / len(roster)
+    def merge(self, shared, uploads, merger):
+        mean = merger.mean(uploads)
+        return shared + mean + torch.randn_like(mean) / len(merger.roster)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +113,7 @@ class MeanOfItsOwn(FedAvg):
 
     name: ClassVar[str] = "mean of its own"
 
-    def merge(self, shared, uploads, roster):
+    def merge(self, shared, uploads, merger):
         return shared + uploads.mean(1, keepdim=True)
 
 
@@ -123,7 +123,7 @@ def test_a_server_whose_noise_does_not_belong_to_its_mean():
         check_method(FedAvg(), unit)
     with pytest.raises(Refused, match="an upload is raw"):
         check_method(NoiseForAnEvenMean())
-    with pytest.raises(Refused, match=r"may only ask for roster\.mean"):
+    with pytest.raises(Refused, match=r"may only ask for merger\.mean"):
         check_method(MeanOfItsOwn(), "silo")
     # that a trained mean is even and its noise that of an even one: see test_silo_unit
 

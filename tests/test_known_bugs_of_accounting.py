@@ -11,9 +11,10 @@ from coterie.errors import Problem
 from coterie.experiment.statements import statement_of
 from coterie.guard import claims
 from coterie.guard import meter as metering
-from coterie.guard.session import Keeper
+from coterie.guard.session import Session
 from coterie.methods import FedAvg
-from coterie.planning import plan as planning
+from coterie.planning import accounting
+from coterie.planning import example_plan as planning
 from coterie.privacy.accountant import epsilon
 from coterie.privacy.events import Event
 from coterie.privacy.ledger.claim import Claim
@@ -44,7 +45,7 @@ def metered(made, folder):
     """Train with ledgers; give their paths and a statement."""
     meter, plan = meter_for(made, folder)
     try:
-        made.train(plan, keeper=Keeper(meter=meter))
+        made.train(plan, session=Session(meter=meter))
         return [ledger.path for ledger in meter.ledgers], statement_of(made, plan, 0, 0, meter)
     finally:
         meter.close()
@@ -74,20 +75,22 @@ def test_an_accountant_that_starts_anew_every_round(monkeypatch, federation, tmp
     assert epsilon(shown.noise, shown.work.rate, ROUNDS * shown.work.steps, DELTA) > 1.5 * shown.budget
     with pytest.raises(Problem, match=r"guarantee\.budget"):
         verify(stated(made))
-    with pytest.raises(Problem, match=r"the plan states epsilon .* its events give .*: refused"):
+    with pytest.raises(Problem, match=r"the plan states epsilon .* but its events give"):
         metered(made, tmp_path / "planted")
 
 
 def test_one_round_charged_where_many_were_trained(monkeypatch, tmp_path):
     """The same mistake in what is charged: the noise tells how many rounds there were."""
     made = silent(rounds=ROUNDS, steps=2)
-    doors = claims._doors
+    stages = accounting.stages_of
     assert noise_is_as_charged(made)
-    monkeypatch.setattr(claims, "_doors", lambda calls, here, steps: doors(calls[:1], here, steps))
+    monkeypatch.setattr(
+        accounting, "stages_of", lambda calls, present, steps: stages(calls[:1], present, steps)
+    )
     assert not noise_is_as_charged(made)
     meter, plan = meter_for(made, tmp_path)
     with pytest.raises(Spent, match="round 1: no silo can go on"):  # what is not charged does not happen
-        made.train(plan, keeper=Keeper(meter=meter))
+        made.train(plan, session=Session(meter=meter))
     meter.close()
 
 
@@ -115,7 +118,7 @@ def test_a_ledger_that_remembers_the_last_round_only(monkeypatch, tmp_path):
     with monkeypatch.context() as planted:
         planted.setattr(LedgerState, "reserved", lambda self, run: reserved(self, run)[-1:])
         path = run_until_refused(tmp_path / "planted")
-    with pytest.raises(Problem, match="passes the budget"):
+    with pytest.raises(Problem, match="exceeds the budget"):
         check_ledger(path)
 
 
@@ -132,7 +135,7 @@ def test_taking_part_and_being_drawn_multiplied_to_one_rate(monkeypatch, federat
     assert shown.epsilon < true[0] < true[1]
     with pytest.raises(Problem, match=r"guarantee\.budget"):
         verify(stated(made))
-    with pytest.raises(Problem, match=r"the plan states epsilon .* its events give .*: refused"):
+    with pytest.raises(Problem, match=r"the plan states epsilon .* but its events give"):
         metered(made, tmp_path / "planted")
 
 
@@ -140,7 +143,7 @@ def test_a_rate_that_is_charged_and_not_drawn(monkeypatch, federation):
     """The same mistake in what is charged: the batches tell the rate that really was."""
 
     def charged():
-        (asked,) = claims.run_plans("local", silent().plan(), 0)
+        (asked,) = claims.claims_of("local", silent().plan(), 0)
         return asked.events(0, 1)[0].rate
 
     def product(mechanism, noise, rate, count):
@@ -172,7 +175,7 @@ def test_a_budget_that_is_full_again_at_every_start(monkeypatch, federation, tmp
 
     monkeypatch.setattr(metering, "open_ledger", starts_anew)
     ending = "sqlite"
-    with pytest.raises(Problem, match="is gone, though its silo was metered before"):
+    with pytest.raises(Problem, match="is missing, although its silo was metered before"):
         metered(made, folder)
     ending = ""  # who removes the secret, too, begins anew: the statement tells
     metered(made, folder)
@@ -191,5 +194,5 @@ def test_rows_that_are_written_and_not_counted_at_the_next_start(monkeypatch, fe
         planted.setattr(LedgerState, "seen", lambda self, unit, adversary: ())
         paths, _ = metered(made, folder)
     for path in paths:
-        with pytest.raises(Problem, match="passes the budget"):
+        with pytest.raises(Problem, match="exceeds the budget"):
             check_ledger(path)

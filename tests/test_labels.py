@@ -16,6 +16,7 @@ from coterie.planning.dry_run import dry_run
 from coterie.planning.taint import FACTS, Labelled, Labelling, is_raw, label
 from coterie.protocol.doors import DESCEND
 from coterie.protocol.roster import Roster
+from coterie.protocol.units import EXAMPLE, SILO
 
 RAW = label(torch.tensor([1.0, 2.0]), raw=True)
 FREE = label(torch.tensor([1.0, 2.0]), raw=False)
@@ -178,20 +179,20 @@ class PredictsRaw(Local):
 )
 def test_example_unit_refuses(method, said):
     with pytest.raises(Refused, match=said):
-        dry_run(method, roster(), (4,), 2, "example")
+        dry_run(method, roster(), (4,), 2, EXAMPLE)
 
 
 @pytest.mark.parametrize("kind", [UploadsRawHead, KeepsRawState, StartsRaw, TargetRaw, StrengthRaw])
 def test_silo_unit_lets_raw_stay_home_and_be_averaged(kind):
-    dry_run(kind(), roster(), (4,), 2, "silo")
+    dry_run(kind(), roster(), (4,), 2, SILO)
 
 
 def looks(look):
     """Make a method that merges by a function of one's own."""
 
     class Looks(FedAvg):
-        def merge(self, shared, uploads, roster):
-            return look(shared, uploads, roster)
+        def merge(self, shared, uploads, merger):
+            return look(shared, uploads, merger)
 
     return Looks()
 
@@ -207,16 +208,16 @@ def looks(look):
 )
 def test_silo_unit_merge_must_not_look_into_raw_uploads(look):
     with pytest.raises(Refused, match="merge looks into raw uploads"):
-        dry_run(looks(look), roster(), (4,), 2, "silo")
-    dry_run(looks(look), roster(), (4,), 2, "example")
+        dry_run(looks(look), roster(), (4,), 2, SILO)
+    dry_run(looks(look), roster(), (4,), 2, EXAMPLE)
 
 
 def test_silo_unit_merge_cannot_branch_on_raw_uploads():
-    def branch(shared, uploads, roster):
-        return shared + roster.mean(uploads) if uploads.max() > 0 else shared
+    def branch(shared, uploads, merger):
+        return shared + merger.mean(uploads) if uploads.max() > 0 else shared
 
     with pytest.raises(Refused, match="leave torch by '__bool__'"):
-        dry_run(looks(branch), roster(), (4,), 2, "silo")
+        dry_run(looks(branch), roster(), (4,), 2, SILO)
 
 
 def test_broadcast_must_not_be_raw():
@@ -225,7 +226,7 @@ def test_broadcast_must_not_be_raw():
             return label(shared, raw=True)
 
     with pytest.raises(Refused, match="broadcast sends a raw value"):
-        dry_run(Shares(), roster(), (4,), 2, "silo")
+        dry_run(Shares(), roster(), (4,), 2, SILO)
 
 
 def test_a_call_outside_the_plan_is_refused(federation):
@@ -290,7 +291,7 @@ class Doubled(torch.autograd.Function):
 def test_no_way_of_making_a_tensor_loses_the_label(loses):
     """Under the unit 'silo' no function of raw uploads reaches the server's state."""
     with pytest.raises(Refused):
-        dry_run(looks(lambda s, u, r: s + loses(u)), roster(), (4,), 1, "silo")
+        dry_run(looks(lambda s, u, r: s + loses(u)), roster(), (4,), 1, SILO)
 
 
 @pytest.mark.parametrize("loses", LOSES.values(), ids=LOSES)
@@ -301,7 +302,7 @@ def test_no_way_of_making_a_tensor_lets_raw_be_uploaded(loses):
             return oracle.descend(sent) + loses(oracle.descend(own, home=True)), own
 
     with pytest.raises(Refused):
-        dry_run(Uploads(), roster(), (4,), 1, "example")
+        dry_run(Uploads(), roster(), (4,), 1, EXAMPLE)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -332,9 +333,9 @@ def test_no_operation_of_a_tensor_hides_raw_values():
 
 def test_tensors_made_in_the_method_are_known_and_others_are_not():
     makes = looks(lambda s, u, r: s + torch.full((1, 1, 4), 2.0) + torch.tensor([1.0, 2, 3, 4]) + r.mean(u))
-    dry_run(makes, roster(), (4,), 2, "silo")
+    dry_run(makes, roster(), (4,), 2, SILO)
     outside = torch.ones(4)
     with pytest.raises(Refused, match="unknown origin"):
-        dry_run(looks(lambda s, u, r: s + outside), roster(), (4,), 2, "silo")
+        dry_run(looks(lambda s, u, r: s + outside), roster(), (4,), 2, SILO)
     with pytest.raises(Refused, match="unknown origin"):
-        dry_run(looks(lambda s, u, r: outside.reshape(1, 1, 4)), roster(), (4,), 2, "silo")
+        dry_run(looks(lambda s, u, r: outside.reshape(1, 1, 4)), roster(), (4,), 2, SILO)

@@ -108,7 +108,7 @@ def test_two_runs_add_up_and_the_third_is_refused(tmp_path):
     book.claim(asked)
     book.claim(asked)
     assert book.state().total("silo", "shared") == (2 * asked.epsilon, 2 * DELTA)
-    with pytest.raises(Spent, match=r"in the unit 'silo', \(.*\) of it is spent"):
+    with pytest.raises(Spent, match=r"in the unit 'silo', and \(.*\) of it is spent"):
         book.claim(asked)
 
 
@@ -116,7 +116,7 @@ def test_two_runs_add_up_and_the_third_is_refused(tmp_path):
 def test_a_run_needs_a_budget_in_its_unit(tmp_path, unit):
     other, asked = ("silo", plan()) if unit == "example" else ("example", whole())
     book = open_ledger(tmp_path, WHO, (100.0, 1e-3), other)
-    with pytest.raises(Problem, match=rf"has no budget in the unit '{unit}': .*--unit {unit} --epsilon E"):
+    with pytest.raises(Problem, match=rf"has no budget in the unit '{unit}'; .*--unit {unit} --epsilon E"):
         book.claim(asked)
     book.set_budget(unit, 100.0, 1e-3)
     book.claim(asked)
@@ -140,7 +140,7 @@ def test_a_repetition_must_fit_for_examples_too(tmp_path):
     book = book_of(tmp_path, example=1.01 * replaced(asked))
     run = book.claim(asked).run
     book.reserve(run, 0, 4)
-    with pytest.raises(Spent, match=r"would be repeated.*in the unit 'example' does not pay"):
+    with pytest.raises(Spent, match=r"would be repeated.*in the unit 'example' does not cover"):
         book.reserve(run, 0, 6)
 
 
@@ -164,12 +164,12 @@ def forged_row(**changes):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"epsilon": 0.5}, "states epsilon 0.5, its events give"),
-        ({"as_example": 0.5}, "states epsilon 0.5 in the unit 'example', its events give"),
-        ({"as_example": whole().epsilon}, "in the unit 'example', its events give"),
+        ({"epsilon": 0.5}, "states epsilon 0.5, but its events give"),
+        ({"as_example": 0.5}, "states epsilon 0.5 in the unit 'example', but its events give"),
+        ({"as_example": whole().epsilon}, "in the unit 'example', but its events give"),
         ({"unprotected": []}, "everybody sees merges"),
         ({"seen": ["silos"]}, "everybody sees merges"),
-        ({"seen": ["silos", "shared", "personal", "server"]}, "sees no protected release"),
+        ({"seen": ["silos", "shared", "personal", "server"]}, "cannot also see protected releases"),
         ({"unprotected": ["server", "nobody"]}, "seen by"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -202,7 +202,7 @@ def test_a_row_without_a_known_bound_for_examples_is_none_for_them(tmp_path):
     assert asked.epsilon <= report.totals["silo"]["silos"][0] < math.inf
     assert report.totals["example"]["silos"][0] == math.inf
     limited = book_of(tmp_path / "limited", example=100.0, filter="rdp")
-    with pytest.raises(Spent, match="'rdp' knows no bound in the unit 'example' for silos that are drawn"):
+    with pytest.raises(Spent, match="'rdp' has no bound in the unit 'example' for randomly drawn silos"):
         limited.claim(asked)
     limited.reserve(limited.claim(whole()).run, 0, 6)
     assert limited.state().total("example", "silos")[0] >= replaced(whole())
@@ -221,7 +221,7 @@ def test_examples_can_go_on_where_the_budget_of_whole_silos_was_lowered(tmp_path
 def test_no_trial_is_chosen_among_whole_silos():
     from coterie.privacy.trials import Trials
 
-    with pytest.raises(Problem, match="billed for the unit 'example' only"):
+    with pytest.raises(Problem, match="needs the unit 'example'"):
         replace(whole(), trials=Trials("geometric", 3.0))
 
 

@@ -16,9 +16,9 @@ from scipy import stats
 import coterie
 from coterie.errors import Problem
 from coterie.guard.checkpoint import Checkpoint, Recorded, load, save
-from coterie.guard.claims import run_plans
+from coterie.guard.claims import claims_of
 from coterie.guard.meter import EntropyStreams, secret_of
-from coterie.guard.session import Keeper
+from coterie.guard.session import Session
 from coterie.methods import MRMTL, FedAvg, Local
 from coterie.privacy.ledger.filters import Spent
 from coterie.privacy.ledger.verify import check_ledger
@@ -53,7 +53,7 @@ def test_a_metered_training_killed_at_any_instant_never_shows_less_than_was_rele
 def test_a_metered_run_is_charged_as_planned(federation, tmp_path):
     made = experiment(federation, MRMTL(lam=0.5), epsilon={"each": [2.0, 5.0]})
     meter, plan = meter_of(made, tmp_path)
-    result = made.train(plan, keeper=Keeper(meter=meter))
+    result = made.train(plan, session=Session(meter=meter))
     for k, ledger in enumerate(meter.ledgers):
         report = check_ledger(ledger.path)
         silo = plan.silos[0][k]
@@ -61,7 +61,7 @@ def test_a_metered_run_is_charged_as_planned(federation, tmp_path):
         assert report.uncommitted == 0
         assert result.runs[0].silos[silo.name].epsilon == silo.epsilon
     with pytest.raises(Spent, match=r"silo 'silo-0': the budget of this data set"):
-        made.train(plan, keeper=Keeper(meter=meter_of(made, tmp_path)[0]))
+        made.train(plan, session=Session(meter=meter_of(made, tmp_path)[0]))
 
 
 def test_a_refused_training_charges_nobody(federation, tmp_path):
@@ -70,7 +70,7 @@ def test_a_refused_training_charges_nobody(federation, tmp_path):
     poor = [(2.0, 1e-3), (2.0, 1e-3), (1e-3, 1e-3)]
     meter, plan = meter_of(made, tmp_path, poor)
     with pytest.raises(Spent, match="silo 'silo-2'"):
-        made.train(plan, keeper=Keeper(meter=meter))
+        made.train(plan, session=Session(meter=meter))
     for ledger in meter.ledgers:
         assert check_ledger(ledger.path).totals["example"]["server"] == (0.0, 0.0)
 
@@ -78,7 +78,7 @@ def test_a_refused_training_charges_nobody(federation, tmp_path):
 def test_a_silo_whose_budget_ends_leaves_and_the_others_go_on(federation, tmp_path):
     made = experiment(federation, FedAvg(), epsilon=4.0, rounds=8)
     meter, plan = meter_of(made, tmp_path, [(4.0, 1e-3), (2.0, 1e-3), (4.0, 1e-3)])
-    result = made.train(plan, keeper=Keeper(meter=meter, partial=True))
+    result = made.train(plan, session=Session(meter=meter, partial=True))
     assert 0 < meter.rounds[1] < 8
     assert meter.rounds[0] == meter.rounds[2] == 8
     assert meter.left == {"silo-1": f"its budget pays for {meter.rounds[1]} of 8 rounds"}
@@ -93,7 +93,7 @@ def test_a_training_that_no_silo_can_pay_to_its_end_is_refused_before_it_costs_a
     with pytest.raises(
         Spent, match=r"no silo's budget pays for more than \d of 8 rounds.*nothing was charged"
     ):
-        made.train(plan, keeper=Keeper(meter=meter, partial=True))
+        made.train(plan, session=Session(meter=meter, partial=True))
     for ledger in meter.ledgers:
         assert check_ledger(ledger.path).totals["example"]["server"] == (0.0, 0.0)
 
@@ -102,9 +102,9 @@ def test_runs_that_train_together_must_all_fit(federation, tmp_path):
     made = experiment(federation, FedAvg(), epsilon=2.0, seeds=(0, 1))
     meter, plan = meter_of(made, tmp_path, [(3.0, 1e-2)] * 3)
     with pytest.raises(Spent, match="does not fit"):
-        made.train(plan, keeper=Keeper(meter=meter))
+        made.train(plan, session=Session(meter=meter))
     meter, plan = meter_of(made, tmp_path / "more", [(4.0, 1e-2)] * 3)
-    made.train(plan, keeper=Keeper(meter=meter))
+    made.train(plan, session=Session(meter=meter))
     total = check_ledger(meter.ledgers[0].path).totals["example"]["server"]
     assert total[0] == pytest.approx(2 * plan.silos[0][0].epsilon)
 
@@ -113,12 +113,12 @@ def test_without_privacy_nothing_is_metered(federation, tmp_path):
     made = experiment(federation, FedAvg(), epsilon=float("inf"))
     meter, plan = meter_of(made, tmp_path, [(3.0, 1e-2)] * 3)
     with pytest.raises(Spent, match="does not fit"):
-        made.train(plan, keeper=Keeper(meter=meter))
+        made.train(plan, session=Session(meter=meter))
 
 
 def test_who_sends_nothing_is_seen_by_nobody_but_its_model(federation):
-    (alone,) = run_plans("local", experiment(federation, Local()).plan(), 0)
-    (together,) = run_plans("fedavg", experiment(federation, FedAvg()).plan(), 0)
+    (alone,) = claims_of("local", experiment(federation, Local()).plan(), 0)
+    (together,) = claims_of("fedavg", experiment(federation, FedAvg()).plan(), 0)
     assert alone.seen == ("personal",)
     assert together.seen == ("server", "silos", "shared", "personal")
     assert alone.events(0, 3) == together.events(0, 3)
@@ -129,7 +129,7 @@ def test_two_metered_runs_share_no_noise_and_seeds_do_not_tell_it(federation, tm
     results = []
     for name in ("one", "two"):
         meter, plan = meter_of(made, tmp_path / name)
-        results.append(made.train(plan, keeper=Keeper(meter=meter)).vectors[0])
+        results.append(made.train(plan, session=Session(meter=meter)).vectors[0])
     simulated = made.train(made.plan()).vectors[0]
     assert not torch.allclose(results[0], results[1], atol=1e-3)
     assert not torch.allclose(results[0], simulated, atol=1e-3)
@@ -210,12 +210,12 @@ def test_blocks_are_reserved_before_and_committed_after(federation, tmp_path):
         reserved = max((r["last"] for r in state.reservations.values()), default=0)
         seen.append((number, reserved, len(state.committed), (tmp_path / "checkpoint").exists()))
 
-    keeper = Keeper(tmp_path / "checkpoint", "key", meter, every=3)
-    made.train(plan, hear, keeper)
+    session = Session(tmp_path / "checkpoint", "key", meter, every=3)
+    made.train(plan, hear, session)
     assert [number for number, *_ in seen] == list(range(8))
     assert all(reserved >= number for number, reserved, *_ in seen)
     assert [committed for _, _, committed, _ in seen] == [0, 0, 0, 0, 1, 1, 1, 3]
-    keeper.finish()
+    session.finish()
     assert not (tmp_path / "checkpoint").exists()
 
 
@@ -267,11 +267,11 @@ def test_ledgers_in_python(federation, tmp_path):
 def test_going_on_with_the_ledger_of_another_run_is_refused(federation, tmp_path):
     made = experiment(federation, FedAvg(), rounds=4)
     meter, plan = meter_of(made, tmp_path, [(50.0, 1e-1)] * 3)
-    asked = [run_plans("fedavg", plan, k) for k in range(3)]
+    asked = [claims_of("fedavg", plan, k) for k in range(3)]
     meter.claim(asked, partial=False)
     again = meter_of(made, tmp_path, [(50.0, 1e-1)] * 3)[0]
-    again.go_on(asked, meter.claims)
-    other = [run_plans("fedavg", experiment(federation, FedAvg(), rounds=5).plan(), k) for k in range(3)]
+    again.resume(asked, meter.claims)
+    other = [claims_of("fedavg", experiment(federation, FedAvg(), rounds=5).plan(), k) for k in range(3)]
     for wrong, rows in ((other, meter.claims), (asked, [[99]] * 3)):
         with pytest.raises(Problem, match="does not have the run that the checkpoint goes on with"):
-            meter_of(made, tmp_path, [(50.0, 1e-1)] * 3)[0].go_on(wrong, rows)
+            meter_of(made, tmp_path, [(50.0, 1e-1)] * 3)[0].resume(wrong, rows)

@@ -16,7 +16,7 @@ from coterie.experiment.statements import statement_of
 from coterie.methods import IFCA, MRMTL, Ditto, FedAvg, FineTune, Mocha, Then
 from coterie.methods.mocha import related
 from coterie.methods.pfa import directions
-from coterie.planning.plan import choice_noise
+from coterie.planning.example_plan import choice_noise
 from coterie.planning.training import check_device
 from coterie.planning.uniform_noise import until_spent
 from coterie.protocol.doors import DESCEND, Work

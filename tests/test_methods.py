@@ -42,16 +42,16 @@ class Impure(Local):
 class Writes(FedAvg):
     name: ClassVar[str] = "writes"
 
-    def merge(self, shared, uploads, roster):
-        return shared.add_(roster.mean(uploads))
+    def merge(self, shared, uploads, merger):
+        return shared.add_(merger.mean(uploads))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Doubles(FedAvg):
     name: ClassVar[str] = "doubles"
 
-    def merge(self, shared, uploads, roster):
-        return (shared + roster.mean(uploads)).double()
+    def merge(self, shared, uploads, merger):
+        return (shared + merger.mean(uploads)).double()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ class Mixes(MRMTL):
 class FirstIsSpecial(FedAvg):
     name: ClassVar[str] = "first"
 
-    def merge(self, shared, uploads, roster):
+    def merge(self, shared, uploads, merger):
         return shared + uploads[:, :1]
 
 
@@ -133,10 +133,12 @@ def test_setting_sentence():
 
 
 def test_mean_is_weighted_by_declared_sizes():
+    from coterie.protocol.merging import PlainMerger
     from coterie.protocol.roster import Roster
 
     sizes = torch.tensor([1.0, 3.0], dtype=torch.float64)
     roster = Roster(("a", "b"), sizes, torch.ones(1, 2))
     uploads = torch.tensor([[[4.0], [8.0]]])
-    assert torch.equal(roster.mean(uploads), torch.tensor([[[7.0]]]))
-    assert roster.mean(uploads).dtype == torch.float32
+    merger = PlainMerger(roster)
+    assert torch.equal(merger.mean(uploads), torch.tensor([[[7.0]]]))
+    assert merger.mean(uploads).dtype == torch.float32

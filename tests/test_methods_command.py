@@ -11,7 +11,8 @@ from coterie.cli import methods as methods_command
 from coterie.cli.methods import BUDGETS, LAYERS, NUMBER, ROUNDS, amount, method_facts
 from coterie.errors import Refused
 from coterie.methods import METHODS
-from coterie.planning.plan import make_plan
+from coterie.planning.example_plan import plan_examples
+from coterie.planning.request import Request
 from coterie.planning.training import Training
 from coterie.protocol.roster import Roster
 from coterie.protocol.settings import settings_of
@@ -76,9 +77,9 @@ def test_what_it_sends_adds_up_to_what_a_plan_says(found, name):
         torch.tensor(sizes, dtype=torch.float64),
         torch.tensor([BUDGETS], dtype=torch.float64),
     )
-    work = [Training(batch=25).work(size) for size in sizes]
+    work = tuple(Training(batch=25).work(size) for size in sizes)
     delta = torch.full((1, len(sizes)), 1e-3, dtype=torch.float64)
-    plan = make_plan(METHODS[name](), roster, work, LAYERS, ROUNDS, delta)
+    plan = plan_examples(Request(METHODS[name](), roster, work, LAYERS, ROUNDS, delta, delta))
     seen = found[name]["dry_run"]
     assert len(seen["bytes_up"]) == ROUNDS
     assert [sum(column) for column in zip(*seen["bytes_up"], strict=True)] == list(plan.counts.bytes_up)

@@ -18,12 +18,13 @@ from coterie.methods import IFCA, MRMTL, Ditto, FedAvg, FineTune, Local, Mocha, 
 from coterie.methods.ifca import _refilled
 from coterie.methods.mocha import pulls
 from coterie.methods.mocha import related as relations
-from coterie.planning.plan import choice_noise
+from coterie.planning.example_plan import choice_noise
 from coterie.privacy.accountant import epsilon_of
 from coterie.privacy.events import Event
 from coterie.privacy.statement.build import text_of
 from coterie.privacy.statement.verify import verify
 from coterie.protocol.doors import DESCEND, select_door
+from coterie.protocol.merging import PlainMerger
 from coterie.protocol.method import HandOver
 from coterie.protocol.roster import Roster
 from coterie.report.statement_page import page
@@ -134,7 +135,7 @@ def test_clusters_start_again_only_while_silos_choose():
         shared = {"models": models, "choice": choice, "left": torch.tensor([[[left]]])}
         assert method.broadcast(shared).flatten().tolist() == said
         roster = Roster(tuple("abcde"), torch.ones(5), torch.ones(1, 5))
-        merged = method.merge(shared, {"delta": torch.zeros(1, 5, 1), "choice": choice}, roster)
+        merged = method.merge(shared, {"delta": torch.zeros(1, 5, 1), "choice": choice}, PlainMerger(roster))
         assert merged["models"].flatten().tolist() == said
         assert float(merged["left"]) == left - 1
 
@@ -187,7 +188,7 @@ def test_groups_have_means_of_their_own():
     groups = torch.tensor([[0, 1, 0, 1, 2], [0, 0, 0, 0, 1]])
     present = torch.tensor([[True, True, False, True, True], [True] * 5])
     roster = Roster(tuple("abcde"), sizes, torch.ones(2, 5), present, groups)
-    found = roster.mean(uploads)
+    found = PlainMerger(roster).mean(uploads)
     for run in range(2):
         for k in range(5):
             own = [j for j in range(5) if groups[run, j] == groups[run, k] and present[run, j]]
@@ -275,7 +276,7 @@ def test_equal_models_are_related_and_silent_ones_do_no_harm():
     anchor, strength = pulls(nothing, relations(nothing))
     assert torch.equal(anchor, nothing)
     assert torch.isfinite(Mocha().merge(
-        {"models": nothing}, nothing, Roster(tuple("abc"), torch.ones(3), torch.ones(1, 3))
+        {"models": nothing}, nothing, PlainMerger(Roster(tuple("abc"), torch.ones(3), torch.ones(1, 3)))
     )["strength"]).all()  # fmt: skip
 
 

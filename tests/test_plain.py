@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from coterie import _threads
 from coterie._threads import at_once
 from coterie.cohort import dp_sgd as descent
 from coterie.cohort import sgd as plain
@@ -31,6 +33,7 @@ from coterie.tasks.task import Task, make_task
 from tests.gradient_modules import MODULES, ZeroHead, one_at_a_time, setup
 from tests.helpers import experiment, task_for, vectors
 from tests.measured import reference_of
+from tests.networks import threads
 from tests.test_silo_unit import protected
 
 
@@ -249,14 +252,29 @@ def test_memory_bounds_what_threads_take_together():
         torch.set_num_threads(before)
 
 
+def seen_elsewhere() -> int:
+    """Torch's number of threads in a thread that starts now."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(torch.get_num_threads).result()
+
+
 def test_threads_give_the_cores_back_also_after_an_error():
-    before = torch.get_num_threads()
+    """And other threads never see a change."""
 
     def fail():
         with at_once(2) as each:
             assert torch.get_num_threads() == 1
+            assert set(each(lambda _: torch.get_num_threads(), range(4))) == {1}
+            assert seen_elsewhere() == 2
             list(each(lambda n: 1 // n, [1, 0]))
 
-    with pytest.raises(ZeroDivisionError):
-        fail()
-    assert torch.get_num_threads() == before
+    with threads(2):
+        with pytest.raises(ZeroDivisionError):
+            fail()
+        assert (torch.get_num_threads(), seen_elsewhere()) == (2, 2)
+
+
+def test_threads_that_cannot_be_limited_one_by_one_are_not_started(monkeypatch):
+    monkeypatch.setattr(_threads, "_openmp", list)
+    with at_once(2) as each:
+        assert each is map

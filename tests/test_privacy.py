@@ -133,7 +133,7 @@ def test_a_budget_must_be_positive(target):
 
 
 def test_a_budget_that_protects_nothing():
-    with pytest.raises(Problem, match=r"epsilon must be at most 1000, got 1e\+09.*give inf"):
+    with pytest.raises(Problem, match=r"epsilon must be at most 1000, got 1e\+09.*use inf"):
         noise_for(Target(1e9, 1e-5, 0.1, 10))
 
 
@@ -249,7 +249,7 @@ def test_numbers_for_silos():
         ({"x": 1.0, "default": 2.0}, "there is no silo 'x'"),
         ({"a": 1.0}, "no number for silo 'b'"),
         ({"each": []}, "'each' takes a list"),
-        ({"each": [1], "a": 2}, "stands alone"),
+        ({"each": [1], "a": 2}, "must be the only key"),
     ],
 )
 def test_numbers_for_silos_refuse(value, said):
@@ -276,9 +276,12 @@ def test_budgets_are_checked(numbers, said):
 
 def test_a_large_delta_is_warned_of():
     assert loose_deltas([1e-5, 1e-5], [100, 20], ["a", "b"]) == []
-    assert "2 silo(s), as 'a'" in loose_deltas([0.05, 0.05], [100, 20], ["a", "b"])[0]
+    assert "2 silo(s), such as 'a'" in loose_deltas([0.05, 0.05], [100, 20], ["a", "b"])[0]
     assert loose_deltas([0.05, 0.05], [2, 2], ["a", "b"], "silo") == []
-    assert "for 2 silos: it would allow" in loose_deltas([0.5, 0.5], [2, 2], ["a", "b"], "silo")[0]
+    assert (
+        "for 2 silos, so it permits publishing one silo's data"
+        in loose_deltas([0.5, 0.5], [2, 2], ["a", "b"], "silo")[0]
+    )
 
 
 def test_units_are_known():

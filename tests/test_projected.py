@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.guard.claims import run_plans
+from coterie.guard.claims import claims_of
 from coterie.methods import PFA, FedAvg, Local, PFAPlus, RandomProjection, WeiAvg
 from coterie.methods.pfa import coordinates, directions, expand
 from coterie.methods.public_silos import public_silos
 from coterie.planning.schedule import Participation, schedule
+from coterie.protocol.merging import PlainMerger
 from coterie.protocol.messages import addressed, bytes_of, only, pack, unpack
 from coterie.protocol.roster import Roster
 from tests.helpers import experiment, reference_vectors, refused, vectors
@@ -61,7 +62,7 @@ def test_pfa_is_its_slow_version(rank, centre):
     method = PFA(rank=rank, centre=centre, **WIDE)
     shared, _ = method.init(start, 6)
     deltas = updates()
-    moved = method.merge(shared, deltas, start.roster)["model"] - shared["model"]
+    moved = method.merge(shared, deltas, PlainMerger(start.roster))["model"] - shared["model"]
     expected = slow_pfa(deltas, BUDGETS, [0, 1, 2], rank, centre)
     np.testing.assert_allclose(moved[0, 0].numpy(), expected, atol=1e-5)
 
@@ -87,14 +88,16 @@ def test_with_the_whole_space_as_basis_pfa_is_the_weighted_mean():
     method = PFA(rank=5, divide="top", top=7 / 9, centre="none")
     shared, _ = method.init(start, 9)
     deltas = updates(9)
-    moved = method.merge(shared, deltas, start.roster)["model"] - shared["model"]
-    torch.testing.assert_close(moved, start.roster.mean(deltas, start.roster.epsilon), atol=1e-5, rtol=1e-4)
+    moved = method.merge(shared, deltas, PlainMerger(start.roster))["model"] - shared["model"]
+    torch.testing.assert_close(
+        moved, PlainMerger(start.roster).mean(deltas, start.roster.epsilon), atol=1e-5, rtol=1e-4
+    )
 
 
 def test_equal_budgets_make_weiavg_the_uniform_mean(federation):
     start = Start([2.0] * 6)
     deltas = updates()
-    moved = WeiAvg().merge(torch.zeros(1, 1, 8), deltas, start.roster)
+    moved = WeiAvg().merge(torch.zeros(1, 1, 8), deltas, PlainMerger(start.roster))
     torch.testing.assert_close(moved, deltas.mean(1, keepdim=True))
 
 
@@ -115,7 +118,7 @@ def rounds_of(method, deltas, epsilon, present=None):
     for number, delta in enumerate(deltas):
         here = None if present is None else torch.tensor([present[number]])
         uploads, own = method.local(method.broadcast(shared), own, Door(delta))
-        shared = method.merge(shared, uploads, start.roster.at(here))
+        shared = method.merge(shared, uploads, PlainMerger(start.roster.at(here)))
     return shared
 
 
@@ -150,7 +153,7 @@ def test_before_any_basis_and_without_private_silos_it_is_the_weighted_mean():
     for present in ([False] * 3 + [True] * 3, [True] * 3 + [False] * 3):
         shared = rounds_of(PFA(**WIDE), deltas, BUDGETS, [present])
         roster = Start(BUDGETS).roster.at(torch.tensor([present]))
-        expected = Start(BUDGETS).initial() + roster.mean(deltas[0], roster.epsilon)
+        expected = Start(BUDGETS).initial() + PlainMerger(roster).mean(deltas[0], roster.epsilon)
         torch.testing.assert_close(shared["model"], expected, atol=1e-5, rtol=1e-4)
 
 
@@ -158,7 +161,7 @@ def test_a_random_projection_keeps_its_basis():
     shared, _ = RandomProjection(**WIDE).init(Start(BUDGETS), 6)
     for part in shared["basis"]:
         torch.testing.assert_close(part @ part.transpose(-1, -2), torch.ones(1, 1, 1, 1))
-    after = RandomProjection(**WIDE).merge(shared, updates(), Start(BUDGETS).roster)
+    after = RandomProjection(**WIDE).merge(shared, updates(), PlainMerger(Start(BUDGETS).roster))
     assert all(torch.equal(a, b) for a, b in zip(shared["basis"], after["basis"], strict=True))
 
 
@@ -239,12 +242,12 @@ def test_silos_are_charged_for_the_rounds_they_take_part_in(federation):
             rounds = int(made.present[:, run, k].sum())
             assert silo.rounds == rounds
             assert silo.steps == rounds * silo.work.steps
-            asked = run_plans("fedavg", plan, k)[run]
+            asked = claims_of("fedavg", plan, k)[run]
             assert sum(event.count for event in asked.events(0, 20)) == silo.steps
             assert silo.bytes_up == rounds * 4 * made.task.layout.size
             assert 0.99 * silo.budget < silo.epsilon <= silo.budget
     first = next(n for n in range(20) if not made.present[n, 0, 0])
-    assert run_plans("fedavg", plan, 0)[0].events(first, first + 1) == ()
+    assert claims_of("fedavg", plan, 0)[0].events(first, first + 1) == ()
 
 
 def test_a_silo_that_never_takes_part_spends_nothing(federation):

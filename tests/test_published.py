@@ -50,8 +50,9 @@ def test_the_central_limit_is_flagged_where_it_reports_too_little():
     known = bounds(0.6, 0.01, 500, 1e-5)
     assert 5.70 < known.lower <= known.upper < 5.85
     said = warning(limit, known.lower)
-    assert said.startswith("Wu, Chen, Wang 2020 report epsilon 3.72 (Gaussian DP by the central limit")
-    assert f"no less than {math.floor(100 * known.lower) / 100:.2f} is true" in said
+    assert said.startswith("the formula of Wu, Chen, Wang 2020 (Gaussian DP by the central limit")
+    lower = f"{math.floor(100 * known.lower) / 100:.2f}"
+    assert f"gives epsilon 3.72, which is below {lower}, a proven lower bound" in said
     assert [warning(other, known.lower) for other in others] == [None, None, None]
 
 
@@ -84,9 +85,9 @@ def test_no_noise_and_endless_noise():
         (2.0, 2.0, None),
         (2.0, 0.0, None),
         (math.inf, 9.0, None),
-        (2.0, math.inf, "inf is true"),
-        (5.771, 5.779, "5.771 (f), but no less than 5.779 "),
-        (1.0, 2.999, "1.00 (f), but no less than 2.99 "),
+        (2.0, math.inf, "below inf, a proven lower bound"),
+        (5.771, 5.779, "(f) gives epsilon 5.771, which is below 5.779,"),
+        (1.0, 2.999, "(f) gives epsilon 1.00, which is below 2.99,"),
     ],
 )
 def test_a_warning_shows_as_many_digits_as_tell_the_two_apart(epsilon, lower, said):
@@ -264,7 +265,9 @@ def test_pfa_reports_too_little_for_little_noise():
     row = published_for(0.4, *PFA)[1]
     assert row.epsilon == pytest.approx(33.33, abs=0.01)
     assert lower > 40
-    assert "Liu, Lou, Xiong, Liu, Meng 2022 report epsilon 33.33" in warning(row, lower)
+    said = warning(row, lower)
+    assert said.startswith("the formula of Liu, Lou, Xiong, Liu, Meng 2022 (closed form")
+    assert "gives epsilon 33.33," in said
 
 
 # PMTL

@@ -77,6 +77,8 @@ def test_the_block_of_the_documentation(tmp_path, monkeypatch, kind, model):
     assert sorted(Path("study").rglob("*")) == before
     x = fed.silos[0].test_x
     assert result.model("north")(x).shape == (len(x), 2)
+    new_rows = data[["age", "dose"]][:5]
+    assert set(result.predict("north", new_rows)["prediction"]) <= {"well", "ill"}
     checked = ct.verify("study/statements/ditto-lam-0.2/north.json", ledger="ledgers")
     assert (checked.silo, checked.in_ledger) == ("north", True)
     assert checked.content == result.statement("north")
@@ -380,7 +382,7 @@ def with_columns(**options):
 @pytest.mark.parametrize(
     ("source", "options", "said"),
     [
-        (frame(), {}, "data.target_column: name the column of 'the frame' that is to be predicted"),
+        (frame(), {}, "data.target_column: name the column of 'the frame' to predict"),
         (frame(), with_columns(target_column="outcom"), "no column 'outcom'; did you mean 'outcome'?"),
         (frame(), with_columns(silo_column="klinic"), "no column 'klinic'; did you mean 'clinic'?"),
         (frame(), with_columns(drop=["weight"]), "data.drop: 'the frame' has no column 'weight'"),

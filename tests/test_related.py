@@ -10,7 +10,7 @@ import torch
 from scipy import stats
 
 from coterie.cohort import merging
-from coterie.cohort.merging import MergingRoster, clipped_sum
+from coterie.cohort.merging import PrivateMerger, clipped_sum
 from coterie.engines.simulation import simulate
 from coterie.experiment.experiment import Experiment
 from coterie.methods import MRMTL, PPSGD, FedAvg, Joint, Local, Related
@@ -18,7 +18,8 @@ from coterie.methods.relations import Relations, alike, read_relations
 from coterie.planning.schedule import Participation
 from coterie.planning.training import Training
 from coterie.privacy.budget import Privacy
-from coterie.protocol.roster import Merge, Roster
+from coterie.protocol.merging import MergeRule
+from coterie.protocol.roster import Roster
 from coterie.protocol.streams import SeededStreams
 from coterie.testing import check_method
 from tests.helpers import call, refused, task_for, vectors
@@ -103,8 +104,9 @@ def test_groups_do_not_touch_each_other(federation):
 
 def mixed(matrix, uploads, noise=1.5, clip=2.0, seed=0, names=NAMES, cohort=None):
     roster = Roster(names, torch.ones(len(names)), torch.full((1, len(names)), 4.0))
-    how = Merge(torch.tensor([noise]), torch.tensor([clip]), float(cohort or len(names)))
-    return MergingRoster.of(roster, how, SeededStreams(((seed, 0),)), 3).mix(uploads, matrix)
+    how = MergeRule(torch.tensor([noise]), torch.tensor([clip]), float(cohort or len(names)))
+    facts = dataclasses.replace(roster, round=3)
+    return PrivateMerger.of(facts, how, SeededStreams(((seed, 0),)), uploads).mix(uploads, matrix)
 
 
 @pytest.mark.parametrize("relations", [GROUPS, OMEGA], ids=str)
@@ -164,10 +166,11 @@ def test_the_noise_of_the_joint_mechanism_is_that_of_one_upload(federation):
 def test_absent_silos_rows_are_noised_too():
     """Otherwise who took part would show."""
     roster = Roster(NAMES, torch.ones(4), torch.ones(1, 4))
-    how = Merge(torch.tensor([1.0]), torch.tensor([1.0]), 2.0)
+    how = MergeRule(torch.tensor([1.0]), torch.tensor([1.0]), 2.0)
     here = torch.tensor([[True, False, True, False]])
-    one = MergingRoster.of(roster, how, SeededStreams(((0, 0),)), 0).at(here)
-    assert (one.mix(torch.zeros(1, 4, 3), torch.eye(4)) != 0).all()
+    uploads = torch.zeros(1, 4, 3)
+    one = PrivateMerger.of(roster.at(here), how, SeededStreams(((0, 0),)), uploads)
+    assert (one.mix(uploads, torch.eye(4)) != 0).all()
 
 
 def test_with_noise_of_the_silos_sums_are_refused(federation):

@@ -16,6 +16,7 @@ from coterie.planning.taint import Labelling, label, seal
 from coterie.protocol.doors import SOLVE_DUAL, SOLVE_DUAL_WHOLE
 from coterie.protocol.roster import Roster
 from coterie.protocol.state import State
+from coterie.protocol.units import SILO
 
 ROSTER = Roster(tuple("abc"), torch.ones(3, dtype=torch.float64), torch.ones(1, 3))
 
@@ -134,7 +135,7 @@ def test_sealed_tells_nothing():
 
 def test_whole_silos_have_no_such_door():
     with pytest.raises(Refused, match="no sound release"):
-        dry_run(Dual(), ROSTER, (4,), 2, "silo")
+        dry_run(Dual(), ROSTER, (4,), 2, SILO)
 
 
 def test_a_digest_that_others_see_is_not_of_duals():

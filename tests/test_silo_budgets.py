@@ -12,17 +12,18 @@ import pytest
 import torch
 from scipy import stats
 
-from coterie.cohort.merging import MergingRoster
+from coterie.cohort.merging import PrivateMerger
 from coterie.experiment.statements import statement_of
 from coterie.guard.meter import make_meter
-from coterie.guard.session import Keeper
+from coterie.guard.session import Session
 from coterie.methods import MRMTL, FedAvg, Related
 from coterie.planning.schedule import Participation
 from coterie.privacy.ledger.verify import check_ledger
 from coterie.privacy.merges import MergeEvents
 from coterie.privacy.statement.build import text_of
 from coterie.privacy.statement.verify import verify
-from coterie.protocol.roster import Merge, Roster
+from coterie.protocol.merging import MergeRule
+from coterie.protocol.roster import Roster
 from coterie.protocol.streams import SeededStreams
 from tests.helpers import call, refused, vectors
 from tests.measured import reference_of
@@ -48,29 +49,30 @@ def test_every_silo_ends_at_its_own_budget(federation, noise_by, how):
 
 
 def test_differing_clips_are_told(federation):
-    made = protected(federation, FedAvg(), epsilon=BUDGETS)
-    made.plan()
-    assert any("fedavg: budgets differ" in note and "to 0.5: small budgets" in note for note in made.notes)
+    notes = protected(federation, FedAvg(), epsilon=BUDGETS).plan().notes
+    assert any("fedavg: budgets differ" in note and "to 0.5: small budgets" in note for note in notes)
 
 
 def test_equal_budgets_have_one_clip(federation):
     assert protected(federation, FedAvg(), epsilon=2.0).plan().merge.share is None
 
 
-def roster_of(merge, silos=3, number=0):
+def merger_of(merge, uploads, number=0):
+    silos = uploads.shape[1]
     roster = Roster(tuple(f"s{k}" for k in range(silos)), torch.ones(silos), torch.full((1, silos), 4.0))
-    return MergingRoster.of(roster, merge, SeededStreams(((0, 0),)), number)
+    facts = dataclasses.replace(roster, round=number)
+    return PrivateMerger.of(facts, merge, SeededStreams(((0, 0),)), uploads)
 
 
 def reaches(merge, scale=50.0):
     """Measure how far each silo moves the sum when its upload is replaced by nothing."""
     uploads = scale * torch.randn(1, 3, 40, generator=torch.Generator().manual_seed(1))
-    whole = roster_of(merge).mean(uploads).double()
+    whole = merger_of(merge, uploads).mean(uploads).double()
     found = []
     for k in range(3):
         without = uploads.clone()
         without[:, k] = 0
-        found.append(float((whole - roster_of(merge).mean(without).double()).norm()) * merge.cohort)
+        found.append(float((whole - merger_of(merge, without).mean(without).double()).norm()) * merge.cohort)
     return found
 
 
@@ -78,29 +80,31 @@ SHARES = torch.tensor([[0.25, 1.0, 0.5]])
 
 
 def test_each_silo_reaches_as_far_as_its_own_clip(monkeypatch):
-    merge = Merge(torch.tensor([1.5]), torch.tensor([2.0]), 3.0, share=SHARES)
+    merge = MergeRule(torch.tensor([1.5]), torch.tensor([2.0]), 3.0, share=SHARES)
     assert reaches(merge) == pytest.approx([0.5, 2.0, 1.0], rel=1e-4)
-    monkeypatch.setattr(Merge, "limits", lambda self, _: self.clip)  # the bug: all have the whole clip
+    monkeypatch.setattr(MergeRule, "limits", lambda self, _: self.clip)  # the bug: all have the whole clip
     assert reaches(merge)[0] > 1.9
 
 
 def test_sums_by_a_matrix_keep_to_each_silos_clip():
-    merge = Merge(torch.tensor([0.0]), torch.tensor([2.0]), 3.0, share=SHARES)
-    found = roster_of(merge).mix(torch.full((1, 3, 16), 9.0), torch.eye(3))
+    merge = MergeRule(torch.tensor([0.0]), torch.tensor([2.0]), 3.0, share=SHARES)
+    uploads = torch.full((1, 3, 16), 9.0)
+    found = merger_of(merge, uploads).mix(uploads, torch.eye(3))
     assert found[0].norm(dim=-1).tolist() == pytest.approx([0.5, 2.0, 1.0], rel=1e-4)
 
 
 @pytest.mark.parametrize(("where", "times"), [("server", 1.0), ("silos", math.sqrt(3))])
 def test_the_noise_is_that_of_the_whole_clip(where, times):
-    merge = Merge(torch.tensor([1.5]), torch.tensor([2.0]), 3.0, where, share=SHARES)
-    found = roster_of(merge, number=7).mean(torch.zeros(1, 3, 20_000))[0, 0].double().numpy()
+    merge = MergeRule(torch.tensor([1.5]), torch.tensor([2.0]), 3.0, where, share=SHARES)
+    uploads = torch.zeros(1, 3, 20_000)
+    found = merger_of(merge, uploads, number=7).mean(uploads)[0, 0].double().numpy()
     assert is_noise(found, 1.5 * 2.0 * times / 3)
 
 
 @pytest.mark.parametrize("share", [0.0, -1.0, 1.5, math.nan])
 def test_a_share_is_part_of_the_clip(share):
     with pytest.raises(ValueError, match="a share of the clip"):
-        Merge(torch.ones(1), torch.ones(1), 3.0, share=torch.tensor([[1.0, share]]))
+        MergeRule(torch.ones(1), torch.ones(1), 3.0, share=torch.tensor([[1.0, share]]))
 
 
 @pytest.mark.parametrize("how", DRAWS, ids=["all", "poisson", "fixed"])
@@ -136,7 +140,7 @@ def test_ledgers_charge_each_silo_its_own(tmp_path, federation):
     plan = made.plan()
     budgets = [(silo.budget, silo.delta) for silo in plan.silos[0]]
     meter = make_meter(tmp_path, federation, budgets, "silo")
-    made.train(plan, keeper=Keeper(meter=meter))
+    made.train(plan, session=Session(meter=meter))
     for ledger, silo in zip(meter.ledgers, plan.silos[0], strict=True):
         spent = check_ledger(ledger.path).totals["silo"]["silos"][0]
         assert 0.99 * silo.budget <= spent <= silo.budget

@@ -11,13 +11,13 @@ import torch
 from scipy import stats
 
 import coterie
-from coterie.cohort.merging import MergingRoster
+from coterie.cohort.merging import PrivateMerger
 from coterie.errors import Problem
 from coterie.experiment.experiment import Experiment
-from coterie.guard.claims import run_plans
+from coterie.guard.claims import claims_of
 from coterie.guard.meter import make_meter
 from coterie.guard.secret_streams import EntropyStreams
-from coterie.guard.session import Keeper
+from coterie.guard.session import OpenSession, Session
 from coterie.methods import MRMTL, FedAvg, Local, Related
 from coterie.methods.relations import Relations
 from coterie.planning.schedule import Participation
@@ -42,10 +42,10 @@ class Watched(FedAvg):
 
     name: ClassVar[str] = "watched"
 
-    def merge(self, shared, uploads, roster):
-        if isinstance(roster, MergingRoster):
-            CAME.append(roster.present)
-        return super().merge(shared, uploads, roster)
+    def merge(self, shared, uploads, merger):
+        if isinstance(merger, PrivateMerger):
+            CAME.append(merger.roster.present)
+        return super().merge(shared, uploads, merger)
 
 
 def protected(federation, method, *, epsilon=6.0, delta=1e-2, noise_by="server", task=None, **more):
@@ -71,7 +71,7 @@ def metered(made, folder, budgets=None, **how):
     budgets = budgets or [(silo.budget, silo.delta) for silo in plan.silos[0]]
     meter = make_meter(folder, made.federation, budgets, "silo")
     hear = how.pop("hear", None)
-    return made.train(plan, hear, Keeper(meter=meter, **how)), meter, plan
+    return made.train(plan, hear, Session(meter=meter, **how)), meter, plan
 
 
 @pytest.mark.parametrize("how", DRAWS)
@@ -96,13 +96,13 @@ def test_a_run_is_charged_as_planned_against_whom_it_protects(classes, tmp_path,
 def test_what_is_asked_does_not_tell_who_came(classes):
     """Drawn secretly, all silos ask the same, in every round; drawn openly, for the rounds they come to."""
     hidden = protected(classes, FedAvg(), participation=POISSON).plan()
-    asked = [run_plans("fedavg", hidden, k)[0] for k in range(4)]
+    asked = [claims_of("fedavg", hidden, k)[0] for k in range(4)]
     assert set(asked) == {asked[0]}
     assert asked[0].stages == ((4, (Event("gaussian", hidden.silos[0][0].noise, 0.5),)),)
     assert (asked[0].seen, asked[0].unprotected) == (("silos", "shared", "personal"), ("server",))
     known = protected(classes, FedAvg(), participation=FIXED).plan()
     for k in range(4):
-        (asked,) = run_plans("fedavg", known, k)
+        (asked,) = claims_of("fedavg", known, k)
         for number in range(4):
             came = bool(known.present[number, 0, k])
             event = (Event("gaussian", known.silos[0][k].noise),) if came else ()
@@ -139,10 +139,8 @@ def test_examples_have_a_budget_too(federation, tmp_path):
 def test_a_ledger_without_a_budget_for_whole_silos_says_what_to_do(federation, tmp_path):
     made = protected(federation, FedAvg())
     meter = make_meter(tmp_path, federation, [(9.0, 1e-2)] * 3)
-    with pytest.raises(
-        Problem, match=r"no budget in the unit 'silo': give it one with `coterie ledger budget"
-    ):
-        made.train(keeper=Keeper(meter=meter))
+    with pytest.raises(Problem, match=r"no budget in the unit 'silo'; set one with `coterie ledger budget"):
+        made.train(session=Session(meter=meter))
 
 
 def test_ledgers_of_whole_silos_in_python(federation, tmp_path):
@@ -245,19 +243,20 @@ def interrupted(made, folder, at=3):
     states = []
     for hear in (dies, None):
         meter = make_meter(folder / "ledgers", made.federation, budgets, "silo")
-        keeper = Keeper(folder / "checkpoint", "key", meter, every=2)
-        real = keeper.after
+        session = Session(folder / "checkpoint", "key", meter, every=2)
+        real = OpenSession.after
 
-        def after(state, history, real=real):
+        def after(self, state, history, real=real):
             states.append((state.round, state.shared.clone()))
-            real(state, history)
+            real(self, state, history)
 
-        keeper.after = after
-        if hear is not None:
-            with pytest.raises(KeyboardInterrupt):
-                made.train(plan, hear, keeper)
-        else:
-            result = made.train(plan, None, keeper)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(OpenSession, "after", after)
+            if hear is not None:
+                with pytest.raises(KeyboardInterrupt):
+                    made.train(plan, hear, session)
+            else:
+                result = made.train(plan, None, session)
     return result, meter, plan, states
 
 
@@ -275,7 +274,7 @@ def test_a_killed_run_goes_on_with_new_noise_and_new_coins_and_is_charged_again(
         again = [values for _, round_, values in found if round_ == 2]
         assert len(again) == len(set(again)) == 2
     silo = plan.silos[0][0]
-    (asked,) = run_plans("fedavg", plan, 0)
+    (asked,) = claims_of("fedavg", plan, 0)
     for ledger in meter.ledgers:
         total = check_ledger(ledger.path).totals["silo"]["silos"]
         assert total == (pytest.approx(silo.epsilon + asked.certified(2, 4)), 2e-2)
@@ -293,11 +292,11 @@ def test_where_the_budget_does_not_pay_for_repetitions_nobody_goes_on(tmp_path, 
     budgets = [(silo.budget, silo.delta) for silo in plan.silos[0]]
     meter = make_meter(tmp_path, federation, budgets, "silo")
     with pytest.raises(KeyboardInterrupt):
-        made.train(plan, dies, Keeper(path, "key", meter, every=2))
+        made.train(plan, dies, Session(path, "key", meter, every=2))
     again = make_meter(tmp_path, federation, budgets, "silo")
     before = [ledger.entries() for ledger in again.ledgers]
     with pytest.raises(Spent, match=r"rounds 2 to 4 would be repeated.*nothing was charged"):
-        made.train(plan, keeper=Keeper(path, "key", again, every=2))
+        made.train(plan, session=Session(path, "key", again, every=2))
     assert [ledger.entries() for ledger in again.ledgers] == before
 
 
@@ -315,7 +314,7 @@ def test_a_silo_whose_budget_ends_leaves_and_the_merge_stays_as_it_was(tmp_path,
     assert not any(bool(here[0, 5]) for here in CAME[left:])
     with pytest.raises(Problem, match="round 5 of 's5' was not reserved"):
         meter.streams.generators(0, "s5", 5, 0)
-    (asked,) = run_plans("watched", plan, 5)
+    (asked,) = claims_of("watched", plan, 5)
     assert meter.ledgers[5].state().total("silo", "silos")[0] == asked.certified(0, left) <= 4.0
     assert meter.ledgers[0].state().total("silo", "silos")[0] == plan.silos[0][0].epsilon
     merges = plan.silos[0][0].merges

@@ -12,7 +12,7 @@ from coterie.cli.statement import verify_statement
 from coterie.errors import Problem
 from coterie.experiment.statements import statement_of
 from coterie.guard.meter import make_meter
-from coterie.guard.session import Keeper
+from coterie.guard.session import Session
 from coterie.methods import MRMTL, FedAvg
 from coterie.planning.schedule import Participation
 from coterie.privacy.accountant import epsilon_of
@@ -107,7 +107,7 @@ def test_budgets_in_both_units(whole, monkeypatch, capsys):
     assert call(monkeypatch, capsys, *opened)[0] == 0
     code, _, err = call(monkeypatch, capsys, "run", whole, "--out", "one")
     assert code == 2
-    assert "no budget in the unit 'silo': give it one with `coterie ledger budget FOLDER --unit silo" in err
+    assert "no budget in the unit 'silo'; set one with `coterie ledger budget FOLDER --unit silo" in err
     budget = ("ledger", "budget", "ledgers", "--unit", "silo", "--epsilon", 20, "--delta", 1e-1)
     assert call(monkeypatch, capsys, *budget)[0] == 0
     code, _, err = call(monkeypatch, capsys, "run", whole, "--out", "one")
@@ -179,7 +179,7 @@ def stated(made, folder, budgets=None, **how):
     plan = made.plan()
     budgets = budgets or [(50.0, 1e-1)] * len(made.federation)
     meter = make_meter(folder, made.federation, budgets, "silo")
-    made.train(plan, keeper=Keeper(meter=meter, **how))
+    made.train(plan, session=Session(meter=meter, **how))
     return [statement_of(made, plan, 0, k, meter) for k in range(len(made.federation))], meter
 
 
@@ -227,7 +227,7 @@ def test_a_run_on_examples_after_one_on_whole_silos(federation, tmp_path):
     made = experiment(federation, FedAvg(), epsilon=2.0)
     plan = made.plan()
     later = make_meter(tmp_path, federation, [None] * 3)
-    made.train(plan, keeper=Keeper(meter=later))
+    made.train(plan, session=Session(meter=later))
     content = statement_of(made, plan, 0, 0, later)
     assert verify(text_of(content)) == content
     total = content["ledger"]["total"]
@@ -267,12 +267,12 @@ def again(content):
 @pytest.mark.parametrize(
     ("place", "value", "said"),
     [
-        (("merges", "metered"), False, "a run is metered if it names a ledger"),
-        (("ledger",), None, "not_covered: it lacks"),
+        (("merges", "metered"), False, "must be true exactly if the statement names a ledger"),
+        (("ledger",), None, "not_covered: the sentence"),
         (("adversaries", "shared", "epsilon"), 0.5, "adversaries.shared"),
         (("adversaries", "server", "epsilon"), 6.0, "adversaries.server"),
         (("guarantee", "epsilon"), 0.5, "guarantee.epsilon"),
-        (("merges", "came"), 1, "events: not what its merges give"),
+        (("merges", "came"), 1, "events: do not match the merges"),
         (("ledger", "total", "server"), {"epsilon": 1.0}, "delta"),
     ],
 )
@@ -294,7 +294,7 @@ def test_forged_statements_are_found(federation, tmp_path, place, value, said):
         (("ledger", "as_example"), None, "ledger.as_example"),
         (("ledger", "total", "server"), {"epsilon": 0.0, "delta": 0.0}, "ledger.total"),
         (("guarantee", "budget"), 90.0, "guarantee.budget"),
-        (("ledger", "head"), "0" * 64, "does not have its head"),
+        (("ledger", "head"), "0" * 64, "does not contain its head"),
     ],
 )
 def test_statements_that_their_ledgers_do_not_bear_out_are_found(federation, tmp_path, place, value, said):

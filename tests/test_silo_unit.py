@@ -13,7 +13,7 @@ import torch
 from scipy import stats
 
 from coterie.cohort import merging
-from coterie.cohort.merging import MergingRoster, clipped_sum
+from coterie.cohort.merging import PrivateMerger, clipped_sum
 from coterie.errors import Problem, Refused
 from coterie.experiment.experiment import Experiment
 from coterie.experiment.statements import statement_of
@@ -26,7 +26,8 @@ from coterie.privacy.events import Event
 from coterie.privacy.merges import MergeEvents
 from coterie.privacy.statement.build import text_of
 from coterie.privacy.statement.verify import verify
-from coterie.protocol.roster import Merge, Roster
+from coterie.protocol.merging import MergeRule
+from coterie.protocol.roster import Roster
 from coterie.protocol.streams import SeededStreams
 from coterie.report.statement_page import page
 from tests.helpers import refused, task_for, vectors
@@ -57,10 +58,11 @@ def merged(sizes, noise_by="server", present=None, width=20_000, seed=0, zero=Tr
     """Merge uploads of zeros by silos of these sizes: what comes out is noise."""
     silos = len(sizes)
     roster = Roster(tuple(f"s{k}" for k in range(silos)), torch.tensor(sizes), torch.full((1, silos), 4.0))
-    how = Merge(torch.tensor([1.5]), torch.tensor([2.0]), float(silos), noise_by)
+    how = MergeRule(torch.tensor([1.5]), torch.tensor([2.0]), float(silos), noise_by)
     uploads = torch.zeros(1, silos, width) if zero else torch.full((1, silos, width), 5.0)
-    one = MergingRoster.of(roster, how, SeededStreams(((seed, 0),)), 3)
-    return one.at(present).mean(uploads)[0, 0].double().numpy()
+    facts = dataclasses.replace(roster, present=present, round=3)
+    one = PrivateMerger.of(facts, how, SeededStreams(((seed, 0),)), uploads)
+    return one.mean(uploads)[0, 0].double().numpy()
 
 
 def is_noise(found, deviation):
@@ -78,12 +80,12 @@ def test_a_mean_weighted_by_sizes_under_the_noise_of_a_uniform_one(monkeypatch):
 
     def reach():
         roster = Roster(("a", "b", "c"), torch.tensor([10_000.0, 1000.0, 500.0]), torch.full((1, 3), 4.0))
-        how = Merge(torch.tensor([0.0]), torch.tensor([1.0]), 3.0)
+        how = MergeRule(torch.tensor([0.0]), torch.tensor([1.0]), 3.0)
         uploads = torch.ones(1, 3, 4)
         without = uploads.clone()
         without[:, 0] = 0
         means = [
-            MergingRoster.of(roster, how, SeededStreams(((0, 0),)), 0).mean(x) for x in (uploads, without)
+            PrivateMerger.of(roster, how, SeededStreams(((0, 0),)), x).mean(x) for x in (uploads, without)
         ]
         return 3 * float((means[0] - means[1]).norm())
 
@@ -135,12 +137,15 @@ def test_odd_uploads():
 
 def test_the_mean_is_uniform_and_asked_for_once():
     roster = Roster(("a", "b"), torch.ones(2), torch.ones(1, 2))
-    one = MergingRoster.of(roster, Merge(torch.zeros(1), torch.ones(1), 2.0), SeededStreams(((0, 0),)), 0)
+    rule, uploads = MergeRule(torch.zeros(1), torch.ones(1), 2.0), torch.ones(1, 2, 3)
+    one = PrivateMerger.of(roster, rule, SeededStreams(((0, 0),)), uploads)
     with pytest.raises(Refused, match="uniform"):
-        one.mean(torch.ones(1, 2, 3), torch.ones(1, 2))
-    one.mean(torch.ones(1, 2, 3))
+        one.mean(uploads, torch.ones(1, 2))
+    with pytest.raises(Refused, match="uniform"):
+        one.within(torch.zeros(1, 2)).mean(uploads)
+    one.mean(uploads)
     with pytest.raises(Refused, match="once"):
-        one.mean(torch.ones(1, 2, 3))
+        one.mean(uploads)
 
 
 def test_the_denominator_is_the_planned_cohort_also_when_nobody_comes():
@@ -227,7 +232,7 @@ def test_against_whom():
 
 
 def test_a_silo_cannot_come_more_often_than_there_are_merges():
-    with refused("cannot come 21 times to 20 merges"):
+    with refused("cannot take part in 21 of 20 merges"):
         merges(came=21)
 
 
@@ -243,9 +248,9 @@ def test_statements_are_recomputed(federation, noise_by, how):
     found = verify(text_of(made))
     assert found["guarantee"]["unit"] == "silo"
     assert (found["adversaries"]["server"]["epsilon"] is None) == (noise_by == "server")
-    assert any("sees uploads as they are" in line for line in found["not_covered"]) == (noise_by == "server")
+    assert any("sees the raw uploads" in line for line in found["not_covered"]) == (noise_by == "server")
     assert "billboard" in page(found)
-    assert "a silo replaced by a null one" in page(found)
+    assert "one silo is replaced by a null silo" in page(found)
     assert ("the server adds noise to the sum" in page(found)) == (noise_by == "server")
     assert "divided by a fixed number" in page(found)
     assert ("all silos, every time" in page(found)) == (how is None)
@@ -329,7 +334,7 @@ def test_one_clip_for_all(federation):
 def test_where_noise_may_be_added():
     with refused("expected one of server, silos"):
         Privacy(epsilon=1.0, unit="silo", noise_by="nobody")
-    with refused("noise is added in the silos' doors"):
+    with refused("privacy.noise_by: allowed only with unit = 'silo'"):
         Privacy(epsilon=1.0, noise_by="silos")
 
 
@@ -338,8 +343,8 @@ def test_a_second_mean_in_a_round_is_refused(federation):
     class Twice(FedAvg):
         name = "twice"
 
-        def merge(self, shared, uploads, roster):
-            return shared + roster.mean(uploads) + roster.mean(uploads)
+        def merge(self, shared, uploads, merger):
+            return shared + merger.mean(uploads) + merger.mean(uploads)
 
     with pytest.raises(Refused, match="asked for once"):
         protected(federation, Twice()).plan()
@@ -354,8 +359,8 @@ def test_two_vectors_in_an_upload_are_refused(federation):
             upload, own = super().local(sent, own, oracle)
             return {"a": upload, "b": upload}, own
 
-        def merge(self, shared, uploads, roster):
-            return shared + roster.mean(uploads["a"])
+        def merge(self, shared, uploads, merger):
+            return shared + merger.mean(uploads["a"])
 
     with pytest.raises(Refused, match="one real vector"):
         protected(federation, Two()).plan()

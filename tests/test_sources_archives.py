@@ -40,7 +40,7 @@ def test_silos_of_an_archive_may_have_names(tmp_path):
         ({"y": None}, "has no array 'y'"),
         ({"silo": np.zeros(5, int)}, "differ in length: {'x': 6, 'y': 6, 'silo': 5}"),
         ({"split": np.array(0)}, "differ in length"),
-        ({"silo": np.array([-1, -1, 0, 0, 1, 1])}, "only -1 in all of them may be"),
+        ({"silo": np.array([-1, -1, 0, 0, 1, 1])}, "or -1 in all rows if there are no silos"),
         ({"y": np.array([1, "a", None] * 2, dtype=object)}, "cannot read the numpy archive"),
     ],
 )

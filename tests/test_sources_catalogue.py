@@ -31,7 +31,7 @@ def test_names_are_found_in_the_data_folder(tmp_path, monkeypatch, name):
 def test_the_folder_named_goes_before_the_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("COTERIE_DATA", str(tmp_path / "elsewhere"))
     assert data_folder(tmp_path) == tmp_path
-    with refused("elsewhere' does not exist (--data-dir or COTERIE_DATA)"):
+    with refused("elsewhere' does not exist (set by --data-dir or COTERIE_DATA)"):
         data_folder(None)
     monkeypatch.delenv("COTERIE_DATA")
     assert data_folder(None) is None
@@ -58,7 +58,7 @@ def test_an_unknown_name_names_the_nearest(tmp_path, damage):
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        ("scool", "is not built in (digits)"),
+        ("scool", "is not built in (built in: digits)"),
         ("missing.csv", "'missing.csv' does not exist"),
         ("folder/missing", "'folder/missing' does not exist"),
     ],
@@ -71,7 +71,10 @@ def test_what_is_nowhere_is_refused(source, words):
 def test_a_file_of_another_kind_is_refused(tmp_path):
     (tmp_path / "notes.txt").write_text("hello")
     for path in (tmp_path / "notes.txt", tmp_path):
-        with refused("is none of: .npz, .csv, .parquet, .mat, .json files, folders of IDX, LEAF or UCI HAR"):
+        with refused(
+            "has no known format; use a file (.npz, .csv, .parquet, .mat, .json) or a folder of IDX, LEAF or"
+            " UCI HAR files"
+        ):
             read(path)
 
 

@@ -115,7 +115,7 @@ def test_a_feature_that_is_not_finite_names_row_silo_and_column(tmp_path, form, 
 
 
 def test_a_file_without_features_or_rows_is_refused(tmp_path):
-    with refused("'clinics.csv' has no feature column beside the target and the silo"):
+    with refused("'clinics.csv' has no feature column besides the target and the silo"):
         clinics(written(tmp_path, drop=("age", "sex", "dose")))
     path = tmp_path / "empty.csv"
     path.write_text("clinic,age,ill\n")
@@ -128,7 +128,7 @@ def test_a_word_among_numbers_is_told_by_column_and_row(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text(f"silo,dose,y\n{rows}\n")
     with refused(
-        "column 'dose' of 't.csv' has 3 numbers and 1 value(s) that are none, the first 'n/k' in row 3"
+        "column 'dose' of 't.csv' has 3 numbers and 1 value(s) that are not numbers, the first 'n/k' in row 3"
     ):
         read(path, silo_column="silo", target_column="y")
 

@@ -41,13 +41,21 @@ def test_idx_numbers_come_in_the_byte_order_of_the_format(tmp_path, code, kind):
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("train-images-idx3-ubyte", idx_bytes(IMAGES[:5])[:-1], "is cut short: its header promises"),
-        ("train-images-idx3-ubyte", idx_bytes(IMAGES[:5])[:9], "is cut short within its header"),
-        ("train-images-idx3-ubyte", idx_bytes(IMAGES[:5]) + b"\0", "is too long: its header promises"),
+        (
+            "train-images-idx3-ubyte",
+            idx_bytes(IMAGES[:5])[:-1],
+            "is too short for the shape (5, 4, 4) in its header",
+        ),
+        ("train-images-idx3-ubyte", idx_bytes(IMAGES[:5])[:9], "ends within its header"),
+        (
+            "train-images-idx3-ubyte",
+            idx_bytes(IMAGES[:5]) + b"\0",
+            "is too long for the shape (5, 4, 4) in its header",
+        ),
         ("train-labels-idx1-ubyte", b"\x01" + idx_bytes(LABELS[:5])[1:], "is not an IDX file"),
         ("train-labels-idx1-ubyte", idx_bytes(LABELS[:5], code=7), "is not an IDX file"),
         ("train-labels-idx1-ubyte", b"", "is not an IDX file"),
-        ("t10k-labels-idx1-ubyte", idx_bytes(LABELS), "has 2 images for 7 labels"),
+        ("t10k-labels-idx1-ubyte", idx_bytes(LABELS), "has 2 images, but there are 7 labels"),
         ("t10k-images-idx3-ubyte", idx_bytes(IMAGES[5:, :3]), "differ in shape: (3, 4), (4, 4)"),
     ],
 )
@@ -72,7 +80,7 @@ def test_a_damaged_gzip_file_is_refused(tmp_path, damage):
 def test_missing_idx_labels_are_named(tmp_path):
     folder = write_idx(tmp_path)
     (folder / "train-labels-idx1-ubyte").unlink()
-    with refused("lacks the train images or labels"):
+    with refused("has no IDX file with the train images or labels"):
         read(folder)
 
 
@@ -114,13 +122,16 @@ def test_a_leaf_folder_has_train_and_test(tmp_path):
         ('{"users": ["a"], "user_data": {"a": {"x": [[1]]}}}', "is not a LEAF file"),
         ('{"users": ["a"], "user_data": {"a": {"x": [[1]], "y": [1, 2]}}}', "user 'a' of"),
         ('{"users": ["a"], "user_data": {"a": {"x": ["to be"], "y": [1]}}}', "x of user 'a' of"),
-        ('{"users": ["a"], "user_data": {"a": {"x": [[1], [1, 2]], "y": [1, 2]}}}', "rows of one length"),
+        (
+            '{"users": ["a"], "user_data": {"a": {"x": [[1], [1, 2]], "y": [1, 2]}}}',
+            "numbers in rows of equal length",
+        ),
         (
             '{"users": ["a", "b"], "user_data":'
             ' {"a": {"x": [[1]], "y": [1]}, "b": {"x": [[1, 2]], "y": [1]}}}',
             "differ in shape: (1,), (2,)",
         ),
-        (leaf_text(), "holds no LEAF user"),
+        (leaf_text(), "has no LEAF user with examples"),
     ],
 )
 def test_a_wrong_leaf_file_is_refused(tmp_path, text, words):
@@ -160,7 +171,7 @@ def test_the_official_split_of_har_has_no_silo_with_both_parts(tmp_path):
         ({"train/y_train.txt": "1\n5\n"}, "differ in length: [2, 4]"),
         ({"train/y_train.txt": "1\nfive\n5\n1\n"}, "cannot read the UCI HAR folder"),
         ({"test/X_test.txt": "1 2\n1 2\n"}, "differ in shape: (2,), (3,)"),
-        ({"activity_labels.txt": "WALKING\n"}, "needs lines as '1 WALKING'"),
+        ({"activity_labels.txt": "WALKING\n"}, "needs lines such as '1 WALKING'"),
     ],
 )
 def test_a_wrong_har_folder_is_refused(tmp_path, changed, words):

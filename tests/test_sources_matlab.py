@@ -68,13 +68,13 @@ def test_cells_may_have_a_column_an_example(tmp_path):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ({"X": cell([np.eye(2)])}, "needs cell arrays X and Y, one cell a silo; it has: x"),
-        ({"X": np.eye(2), "Y": np.eye(2)}, "needs cell arrays X and Y, one cell a silo; it has: none"),
+        ({"X": cell([np.eye(2)])}, "needs cell arrays X and Y with one cell per silo; it has: x"),
+        ({"X": np.eye(2), "Y": np.eye(2)}, "needs cell arrays X and Y with one cell per silo; it has: none"),
         ({"X": cell([np.eye(2)] * 2), "Y": cell([np.ones((2, 1))])}, "has 2 cells in X and 1 in Y"),
         ({"X": cell([np.eye(2)]), "Y": cell([np.ones((3, 1))])}, "cell 1 of"),
         ({"X": cell(["text"]), "Y": cell([np.ones((1, 1))])}, "cell 1 of X of"),
         ({"X": cell([np.ones((2, 3)), np.eye(2)]), "Y": cell([np.ones((2, 1))] * 2)}, "differ in shape"),
-        ({"X": cell([]), "Y": cell([])}, "has no cell in X and Y"),
+        ({"X": cell([]), "Y": cell([])}, "are empty; they need one cell per silo"),
     ],
 )
 def test_a_wrong_matlab_file_is_refused(tmp_path, content, words):
@@ -85,5 +85,5 @@ def test_a_wrong_matlab_file_is_refused(tmp_path, content, words):
 
 def test_what_is_no_matlab_file_is_refused(tmp_path):
     (tmp_path / "a.mat").write_bytes(b"no matlab file at all" * 20)
-    with refused("is not a MATLAB file that can be read"):
+    with refused("as a MATLAB file"):
         read(tmp_path / "a.mat")

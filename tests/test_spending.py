@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from coterie.experiment.from_config import methods_of
-from coterie.guard.claims import run_plans
+from coterie.guard.claims import claims_of
 from coterie.methods import IFCA, MRMTL, PFA, FedAvg, FineTune, MRMTLAuto, WeiAvg
 from coterie.planning.schedule import Participation
 from coterie.planning.uniform_noise import affordable, until_spent
@@ -43,7 +43,7 @@ def test_with_one_noise_small_budgets_leave_first_and_nobody_overspends(federati
         if silo.rounds < 12:
             more = silo.work.steps * (silo.rounds + 1)
             assert epsilon(silo.noise, silo.work.rate, more, silo.delta) > silo.budget
-        charged = run_plans("x", plan, k)[0]
+        charged = claims_of("x", plan, k)[0]
         assert charged.certified(0, 12) == pytest.approx(silo.epsilon)
 
 
@@ -96,8 +96,7 @@ def test_where_the_closed_form_is_too_little_it_is_not_used(federation):
 
 def remarks(federation, method, **settings):
     made = experiment(federation, method, **settings)
-    made.plan()
-    return "\n".join(made.notes)
+    return "\n".join((*made.notes, *made.plan().notes))
 
 
 def test_remarks_on_public_silos_that_are_missing(federation):
@@ -121,9 +120,7 @@ def test_remarks_on_equal_budgets_and_silos_that_never_take_part(federation):
     tiny = dataclasses.replace(
         made, privacy=dataclasses.replace(made.privacy, epsilon={"each": [0.01, 2, 4]})
     )
-    tiny.plan()
-    tiny.plan()
-    found = [note for note in tiny.notes if "take part in no round" in note]
+    found = [note for note in tiny.plan().notes if "take part in no round" in note]
     assert len(found) == 1
     assert "do not pay for one" in found[0]
 

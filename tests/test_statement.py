@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import html
 import json
 import math
 import random
@@ -55,7 +56,7 @@ def test_a_statement_says_all_and_verifies():
     assert said["epsilon"] == epsilon_of(EVENTS, 1e-5)
     assert 5.2 < said["lower"] < said["epsilon"] < said["replace_one"]
     assert content["published"][0]["epsilon"] == pytest.approx(3.72, abs=0.005)
-    assert any("no less than" in line for line in content["warnings"])
+    assert any("below" in line for line in content["warnings"])
     assert "not accounted" in content["tuning"]
     assert content["randomness"].startswith("simulated")
     assert any("standardized" in line for line in content["not_covered"])
@@ -78,7 +79,7 @@ def test_epsilon_against_each_adversary():
     [
         (
             lambda c: c["guarantee"].update(epsilon=3.0),
-            r"guarantee.epsilon: 3 is stated, the events give 5\.80",
+            r"guarantee.epsilon: states 3, but the events give 5\.80",
         ),
         (lambda c: c["guarantee"].update(delta=1e-2), "guarantee.lower"),
         (lambda c: c["guarantee"].update(delta=1e-7), "guarantee.epsilon"),
@@ -101,13 +102,16 @@ def test_epsilon_against_each_adversary():
         (lambda c: c.pop("guarantee"), "statement: guarantee: field required"),
         (lambda c: c.update(extra=1), "statement: extra: extra inputs are not permitted"),
         (lambda c: c["doors"][0].update(calls="5"), r"doors\.0\.calls"),
-        (lambda c: c.update(schema="coterie-statement/1"), "schema 'coterie-statement/1' is not"),
+        (
+            lambda c: c.update(schema="coterie-statement/1"),
+            "expected the schema coterie-statement/3, got 'coterie-statement/1'",
+        ),
         (
             lambda c: c["doors"][0].update(calls=50),
-            "doors: 5000 noisy sums at rate 0.01, the events have 500",
+            "doors: 5000 noisy sums at rate 0.01, but the events have 500",
         ),
         (lambda c: c["doors"][0].update(rate=0.5), "doors"),
-        (lambda c: c["doors"][0].update(sampler="shuffled"), "nothing is accounted for the sampler"),
+        (lambda c: c["doors"][0].update(sampler="shuffled"), "is not accounted for"),
         (lambda c: c["doors"].clear(), "doors"),
         (lambda c: c["adversaries"]["server"].update(epsilon=0.0), "adversaries.server"),
         (lambda c: c["adversaries"]["personal"].update(epsilon=0.0), "adversaries.personal"),
@@ -141,7 +145,8 @@ def test_the_page_shows_bounds_rounded_the_safe_way():
     assert "epsilon ≤ 5.801 at delta 1e-05" in shown
     assert "the server" in shown
     assert "3.72" in shown
-    assert "no less than" in shown
+    lower = math.floor(content["guarantee"]["lower"] * 1000) / 1000
+    assert f"The true epsilon is at least {lower:.3f}." in shown
     assert "coterie statement verify" in shown
     assert content["checksum"] in shown
     sneaky = make()
@@ -150,17 +155,31 @@ def test_the_page_shows_bounds_rounded_the_safe_way():
     assert "no privacy" in page(make(events=(Event("gaussian", 0.0),), budget=math.inf))
 
 
+def test_the_page_shows_published_formulas_calmly_at_its_end():
+    """People sign this page: what a paper reports stands last, in plain type, with one sentence about it."""
+    content = make()
+    before, _, after = page(content).partition("<h2>What published formulas would report</h2>")
+    assert "What this statement does not cover" in before
+    assert "3.72" not in before
+    assert "3.72" in after
+    (sentence,) = [line for line in content["warnings"] if "Wu, Chen, Wang 2020" in line]
+    assert f"<p class='small'>T{html.escape(sentence[1:])}.</p>" in after
+    assert "warning" not in page(content).lower()
+    assert "#a11" not in page(content)
+    assert "What published" not in page(make(events=(Event("laplace", 1.0),)))
+
+
 def test_the_page_of_a_simulation_is_not_to_be_signed():
     simulated = page(make())
-    assert "A simulation: whoever knows its seed knows the noise" in simulated
+    assert "This is a simulation: anyone who knows its seed knows the noise" in simulated
     assert "signature" not in simulated
     metered = {**make(), "ledger": {"file": "north.ledger", "head": "0" * 64, "run": 2, "total": {}}}
     assert "signature" in page(metered)
-    assert "A simulation" not in page(metered)
+    assert "This is a simulation" not in page(metered)
 
 
 def test_who_checks_the_page_is_told_of_the_file_beside_it():
-    with pytest.raises(Problem, match="check the JSON file beside it"):
+    with pytest.raises(Problem, match="check the JSON file next to it"):
         verify(page(make()))
 
 

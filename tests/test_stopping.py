@@ -15,7 +15,7 @@ import torch
 from coterie.errors import Problem
 from coterie.guard.checkpoint import load
 from coterie.guard.interrupts import after_the_round, undisturbed
-from coterie.guard.session import Keeper
+from coterie.guard.session import Pace, Session
 from coterie.methods import MRMTL, FedAvg
 from coterie.privacy.ledger.filters import Spent
 from coterie.privacy.ledger.ledger import Ledger, read_ledger
@@ -47,7 +47,7 @@ def test_a_block_is_committed_after_its_checkpoint_is_on_disk(federation, tmp_pa
             Ledger._commit(ledger, rows, reservation, digest)
 
         ledger._commit = commit
-    made.train(plan, keeper=Keeper(path, "key", meter, every=2))
+    made.train(plan, session=Session(path, "key", meter, every=2))
     assert seen == [(last, last) for last in (2, 4, 6) for _ in meter.ledgers]
 
 
@@ -60,7 +60,7 @@ def test_what_was_done_is_committed_though_the_next_block_is_refused(federation,
         if number == 1:
             meter.ledgers[0].set_budget("example", 0.01, 1e-6)
 
-    made.train(plan, lower, Keeper(meter=meter, every=2))
+    made.train(plan, lower, Session(meter=meter, every=2))
     first, second = (ledger.state() for ledger in meter.ledgers[:2])
     assert [row["last"] for row in first.reservations.values()] == [2]
     assert [row["last"] for row in second.reservations.values()] == [2, 4, 6]
@@ -80,9 +80,9 @@ def test_a_block_whose_checkpoint_is_there_is_committed_when_it_goes_on(federati
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        made.train(plan, stops, Keeper(path, "key", meter, every=2))
+        made.train(plan, stops, Session(path, "key", meter, every=2))
     again = meter_of(made, tmp_path)[0]
-    made.train(plan, keeper=Keeper(path, "key", again, every=2))
+    made.train(plan, session=Session(path, "key", again, every=2))
     for ledger in again.ledgers:
         state = ledger.state()
         assert [row["last"] for row in state.reservations.values()] == [2, 4, 6]
@@ -97,7 +97,7 @@ def dies_in_the_third_round(made, plan, meter, folder):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        made.train(plan, dies, Keeper(folder / "checkpoint", "key", meter, every=2))
+        made.train(plan, dies, Session(folder / "checkpoint", "key", meter, every=2))
     return folder / "checkpoint"
 
 
@@ -107,7 +107,7 @@ def test_rounds_that_were_lost_stay_uncommitted(federation, tmp_path):
     meter, plan = meter_of(made, tmp_path, [(50.0, 1e-1)] * 3)
     path = dies_in_the_third_round(made, plan, meter, tmp_path)
     again = meter_of(made, tmp_path, [(50.0, 1e-1)] * 3)[0]
-    made.train(plan, keeper=Keeper(path, "key", again, every=2))
+    made.train(plan, session=Session(path, "key", again, every=2))
     for ledger in again.ledgers:
         state = ledger.state()
         assert [row["last"] for row in state.reservations.values()] == [2, 4, 4, 6]
@@ -121,10 +121,10 @@ def test_a_quick_training_after_another_is_one_block(federation, tmp_path):
     blocks = []
     for pace in (None, 1e-4, 1.0):
         meter, plan = meter_of(made, tmp_path / str(pace))
-        keeper = Keeper(meter=meter, pace=pace)
-        made.train(plan, keeper=keeper)
+        session = Session(meter=meter, pace=Pace(pace))
+        made.train(plan, session=session)
         blocks.append([row["last"] for row in meter.ledgers[0].state().reservations.values()])
-        assert keeper.pace is not None
+        assert session.pace.seconds_per_call is not None
     assert [found[0] for found in blocks] == [2, 40, 2]
 
 
@@ -134,7 +134,7 @@ def test_the_pace_is_that_of_one_run(federation, tmp_path):
     for settings in (1, 60):
         made = experiment(federation, MRMTL(lam=[0.1 + 0.01 * n for n in range(settings)]), rounds=40)
         meter, plan = meter_of(made, tmp_path / str(settings), [(1e4, 0.5)] * 3)
-        made.train(plan, keeper=Keeper(meter=meter, pace=0.005))
+        made.train(plan, session=Session(meter=meter, pace=Pace(0.005)))
         firsts.append(next(iter(meter.ledgers[0].state().reservations.values()))["last"])
     assert firsts == [40, 2]
 
@@ -148,14 +148,14 @@ def test_where_no_silo_can_go_on_the_training_stops_and_can_be_taken_up(federati
     before = [spent(ledger) for ledger in again.ledgers]
     for _ in range(2):
         with pytest.raises(Spent, match=r"'silo-0': rounds 2 to 4 would be repeated.*the same command again"):
-            made.train(plan, keeper=Keeper(path, "key", meter_of(made, tmp_path)[0], every=2))
+            made.train(plan, session=Session(path, "key", meter_of(made, tmp_path)[0], every=2))
     assert [spent(ledger) for ledger in again.ledgers] == before
     for ledger in again.ledgers:
         ledger.set_budget("example", 9.0, 1e-1, reason="a crash", higher=True)
     later = meter_of(made, tmp_path)[0]
-    result = made.train(plan, keeper=Keeper(path, "key", later, every=2))
+    result = made.train(plan, session=Session(path, "key", later, every=2))
     assert result.runs[0].silos["silo-0"].epsilon > 2.0
-    assert any("3 silo(s) repeated rounds" in note for note in made.notes)
+    assert any("3 silo(s) repeated rounds" in note for note in result.notes)
     assert sum(last - first for first, last in later.account(0, 0).rounds) == 8
 
 
@@ -170,10 +170,10 @@ def test_asked_to_stop_a_training_ends_its_round_and_going_on_costs_nothing(fede
         if name == "stopped":
             stopping, hear = asked_at(at)
             with pytest.raises(KeyboardInterrupt):
-                made.train(plan, hear, Keeper(path, "key", meter, every=4, stopping=stopping))
+                made.train(plan, hear, Session(path, "key", meter, every=4, stopping=stopping))
             assert load(path, "key").state.round == at + 1
             meter = meter_of(made, tmp_path / name, [(50.0, 1e-1)] * 3, filter)[0]
-        result = made.train(plan, keeper=Keeper(path if name == "stopped" else None, "key", meter, every=4))
+        result = made.train(plan, session=Session(path if name == "stopped" else None, "key", meter, every=4))
         spans[name] = [spent(ledger) for ledger in meter.ledgers]
         for ledger in meter.ledgers:
             state = ledger.state()
@@ -181,7 +181,7 @@ def test_asked_to_stop_a_training_ends_its_round_and_going_on_costs_nothing(fede
             assert [last for _, last in state.reserved(3)][-1] == 8
             assert check_ledger(ledger.path).uncommitted == 0
     assert spans["stopped"] == [pytest.approx(each) for each in spans["whole"]]
-    assert not any("repeated" in note for note in made.notes)
+    assert not any("repeated" in note for note in result.notes)
     assert result.runs[0].silos["silo-0"].epsilon <= 4.0
 
 
@@ -189,8 +189,8 @@ def test_a_simulation_that_was_asked_to_stop_goes_on_to_the_same_bits(federation
     made = experiment(federation, MRMTL(), rounds=8)
     stopping, hear = asked_at(4)
     with pytest.raises(KeyboardInterrupt):
-        made.train(None, hear, Keeper(tmp_path / "point", "key", stopping=stopping))
-    gone_on, whole = made.train(keeper=Keeper(tmp_path / "point", "key")), made.train()
+        made.train(None, hear, Session(tmp_path / "point", "key", stopping=stopping))
+    gone_on, whole = made.train(session=Session(tmp_path / "point", "key")), made.train()
     assert torch.equal(gone_on.vectors[0], whole.vectors[0])
     assert gone_on.runs[0].history == whole.runs[0].history
 
@@ -199,7 +199,7 @@ def test_asked_to_stop_in_the_last_round_a_training_is_done(federation, tmp_path
     made = experiment(federation, FedAvg(), rounds=4)
     meter, plan = meter_of(made, tmp_path)
     stopping, hear = asked_at(3)
-    made.train(plan, hear, Keeper(tmp_path / "point", "key", meter, every=4, stopping=stopping))
+    made.train(plan, hear, Session(tmp_path / "point", "key", meter, every=4, stopping=stopping))
     assert load(tmp_path / "point", "key").state.round == 4
     assert all(ledger.state().committed for ledger in meter.ledgers)
 
@@ -209,7 +209,7 @@ def test_rounds_that_are_given_back_are_answered_no_more(federation, tmp_path):
     meter, plan = meter_of(made, tmp_path)
     stopping, hear = asked_at(1)
     with pytest.raises(KeyboardInterrupt):
-        made.train(plan, hear, Keeper(tmp_path / "point", "key", meter, every=4, stopping=stopping))
+        made.train(plan, hear, Session(tmp_path / "point", "key", meter, every=4, stopping=stopping))
     with pytest.raises(Problem, match="was not reserved"):
         meter.streams.generators(0, "silo-0", 2, 0)
 
@@ -224,9 +224,9 @@ def test_what_is_repeated_after_a_kill_is_one_reservation(federation, tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        made.train(plan, dies, Keeper(tmp_path / "point", "key", meter, every=4))
+        made.train(plan, dies, Session(tmp_path / "point", "key", meter, every=4))
     again = meter_of(made, tmp_path, [(50.0, 1e-1)] * 3)[0]
-    made.train(plan, keeper=Keeper(tmp_path / "point", "key", again, every=1))
+    made.train(plan, session=Session(tmp_path / "point", "key", again, every=1))
     assert again.ledgers[0].state().reserved(3) == ((0, 4), (4, 8), (4, 8), (8, 9))
 
 
@@ -240,9 +240,9 @@ def test_a_silo_that_cannot_pay_for_repeated_rounds_leaves_before_it_is_charged(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        made.train(plan, dies, Keeper(tmp_path / "point", "key", meter, every=2))
+        made.train(plan, dies, Session(tmp_path / "point", "key", meter, every=2))
     again = meter_of(made, tmp_path, budgets)[0]
-    made.train(plan, keeper=Keeper(tmp_path / "point", "key", again, every=2))
+    made.train(plan, session=Session(tmp_path / "point", "key", again, every=2))
     states = [ledger.state() for ledger in again.ledgers]
     assert states[0].reserved(3) == ((0, 2), (2, 4))
     assert states[1].reserved(3) == ((0, 2), (2, 4), (2, 4), (4, 6))

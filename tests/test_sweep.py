@@ -165,7 +165,7 @@ def test_more_trials_than_the_most_cost_delta():
     between = next(n for n in range(1, 100) if chance_above(TRIALS, n) <= 5e-5)
     assert (1 + math.exp(capped)) * chance_above(TRIALS, between) > 5e-5
     assert chosen_epsilon(events, replace(TRIALS, most=between), 1e-4) == math.inf
-    with refused("delta pays for"):
+    with refused("delta covers only"):
         noise_for_tuning(1.0, 1e-4, 0.1, 100, replace(TRIALS, most=5))
 
 

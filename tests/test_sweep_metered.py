@@ -10,7 +10,7 @@ from coterie.experiment.run_sweep import trial_statement
 from coterie.experiment.sweep import noised_scores, tuned_plan
 from coterie.guard import checkpoint
 from coterie.guard.meter import EntropyStreams, make_meter, open_ledgers
-from coterie.guard.session import Keeper
+from coterie.guard.session import Charging, Session
 from coterie.privacy.ledger.filters import charge
 from coterie.privacy.statement.build import text_of
 from coterie.privacy.statement.verify import verify
@@ -63,7 +63,7 @@ def interrupted(*_arguments, **_named):
 def test_repeated_rounds_of_a_sweep_are_in_the_statement(federation, tmp_path):
     """The chosen model is charged once, all trials also for what was repeated; both are stated."""
     meter, made, sweep, plan = held_sweep(federation, tmp_path)
-    keeper = Keeper(tmp_path / "checkpoint", "key", meter, 1, sweep.asks)
+    session = Session(tmp_path / "checkpoint", "key", meter, 1, Charging(sweep.asks, together=True))
     real = checkpoint.save
     saves = []
 
@@ -76,10 +76,12 @@ def test_repeated_rounds_of_a_sweep_are_in_the_statement(federation, tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("coterie.guard.session.save", dies)
         with pytest.raises(KeyboardInterrupt):
-            made.train(plan, keeper=keeper)
+            made.train(plan, session=session)
     again = make_meter(tmp_path, federation, [None] * 3)
     again.take_held([sweep.best("fedavg", plan, k) for k in range(3)], meter.held)
-    made.train(plan, keeper=Keeper(tmp_path / "checkpoint", "key", again, 1, sweep.asks))
+    made.train(
+        plan, session=Session(tmp_path / "checkpoint", "key", again, 1, Charging(sweep.asks, together=True))
+    )
     content = trial_statement(made, sweep, plan, 0, 0, again)
     state = again.ledgers[0].state()
     charged = charge(state, again.claims[0][0])
@@ -100,14 +102,14 @@ def test_a_silo_that_left_gives_no_score(federation, tmp_path):
     monkeypatched.setattr(
         EntropyStreams, "kept", lambda self, silo, what: asked.append(silo) or real(self, silo, what)
     )
-    keeper = Keeper(meter=meter, every=1, asks=sweep.asks)
+    session = Session(meter=meter, every=1, charging=Charging(sweep.asks, together=True))
 
     def hear(number, _score):
         if number == 1:
             spent = meter.ledgers[0].state().total("example", "server")[0]
             meter.ledgers[0].set_budget("example", spent * 1.001, 1e-1)
 
-    vectors = made.train(plan, hear, keeper).vectors
+    vectors = made.train(plan, hear, session).vectors
     noised_scores(made, sweep, torch.stack([vectors[run] for run in range(4)]), meter)
     monkeypatched.undo()
     assert "silo-0" in meter.left
@@ -129,10 +131,12 @@ def test_a_silo_that_left_gives_no_score_when_the_training_is_taken_up_at_its_en
             spent = meter.ledgers[0].state().total("example", "server")[0]
             meter.ledgers[0].set_budget("example", spent * (1.001 if filter == "rdp" else 0.5), 1e-1)
 
-    made.train(plan, hear, Keeper(tmp_path / "point", "key", meter, 1, sweep.asks))
+    made.train(plan, hear, Session(tmp_path / "point", "key", meter, 1, Charging(sweep.asks, together=True)))
     again = make_meter(tmp_path, federation, [None] * 3)
     again.take_held([sweep.best("fedavg", plan, k) for k in range(3)], meter.held)
-    vectors = made.train(plan, keeper=Keeper(tmp_path / "point", "key", again, 1, sweep.asks)).vectors
+    vectors = made.train(
+        plan, session=Session(tmp_path / "point", "key", again, 1, Charging(sweep.asks, together=True))
+    ).vectors
     noised_scores(made, sweep, torch.stack([vectors[run] for run in range(4)]), again)
     assert set(asked) == {"silo-1", "silo-2"}
     assert "its ledger paid for 1 of" in again.left["silo-0"]

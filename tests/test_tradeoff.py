@@ -226,8 +226,8 @@ def test_a_curve_cannot_be_changed():
     [
         (lambda: gaussian_curve(-1.0), "mu must be a number >= 0, got -1"),
         (lambda: gaussian_curve(math.nan), "mu must be a number >= 0, got nan"),
-        (lambda: gaussian_curve(1.0, type_one=[0, 0.5, 0.5, 1]), "type_one must grow from 0 to 1"),
-        (lambda: gaussian_curve(1.0, type_one=[0.1, 1]), "type_one must grow from 0 to 1"),
+        (lambda: gaussian_curve(1.0, type_one=[0, 0.5, 0.5, 1]), "type_one must increase from 0 to 1"),
+        (lambda: gaussian_curve(1.0, type_one=[0.1, 1]), "type_one must increase from 0 to 1"),
         (
             lambda: certified_curve(SAMPLED, type_one=[0.0, 2.0]),
             r"type_one must be two or more numbers in \[0, 1\]",
@@ -245,8 +245,8 @@ def test_a_curve_cannot_be_changed():
             r"type_two must be two or more numbers in \[0, 1\]",
         ),
         (lambda: misses(gaussian_curve(1.0), -0.1), r"false alarms must be a number in \[0, 1\], got -0\.1"),
-        (lambda: draw_tradeoff({}, None), "panels must be one or more titles"),
-        (lambda: draw_tradeoff({"a": []}, None), "panels must be one or more titles"),
+        (lambda: draw_tradeoff({}, None), "panels must map one or more titles"),
+        (lambda: draw_tradeoff({"a": []}, None), "panels must map one or more titles"),
     ],
 )
 def test_refusals(call, said):

@@ -16,6 +16,7 @@ from coterie.planning.schedule import Participation
 from coterie.planning.training import Training
 from coterie.privacy.budget import Privacy
 from coterie.protocol.doors import DESCEND
+from coterie.protocol.units import SILO
 from coterie.testing import check_method
 from tests.helpers import experiment, reference_vectors, refused, task_for, vectors
 from tests.measured import reference_of
@@ -65,7 +66,7 @@ def test_imitation_costs_what_a_training_does(classes):
 
 
 def test_weights_from_examples_are_refused_where_examples_are_protected(classes):
-    with pytest.raises(Refused, match="'fisher' gives is raw"):
+    with pytest.raises(Refused, match="'fisher' returns is raw"):
         experiment(classes, after(FedAvg(), "ewc")).plan()
 
 
@@ -111,7 +112,7 @@ def test_tuning_is_free_where_whole_silos_are_protected(classes, how):
 
 
 def test_imitation_needs_classes(federation):
-    with refused("does not go with a numeric target"):
+    with refused("does not work with a numeric target"):
         vectors(made_of(federation, after(FedAvg(), "kl")))
 
 
@@ -166,7 +167,7 @@ def test_two_targets_are_refused(classes):
     from coterie.protocol.streams import SeededStreams
 
     made = made_of(classes, Local())
-    oracle = CohortOracle(made.cohort(made.plan()), SeededStreams(((0, 0),)), 0, (DESCEND,), at_home=True)
+    oracle = CohortOracle(made.cohort(made.plan()), SeededStreams(((0, 0),)), 0, (DESCEND,), unit=SILO)
     start = made.task.initial(0).reshape(1, 1, -1)
     with pytest.raises(Refused, match="not both"):
         oracle.descend(start, toward=start, imitate=start)

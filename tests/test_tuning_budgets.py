@@ -76,10 +76,10 @@ def test_what_tuning_spent():
     assert (spent.one, spent.delta) == (epsilon_of(SCHOOL, 1e-3), 1e-3)
     assert spent.chosen == chosen_epsilon(SCHOOL, trials, 1e-3)
     assert spent.server == server_epsilon(SCHOOL, 17, 1e-3)
-    score = "the score by which the best trial was chosen must be public or noised and part of the trial"
+    score = "the score that chose the best trial must be public, or noised and part of the trial"
     assert score in spent.notes
-    assert any("with chance 0.05 there is no trial" in note for note in spent.notes)
-    assert any("not how many there were" in note for note in spent.notes)
+    assert any("with probability 0.05 no trial is drawn" in note for note in spent.notes)
+    assert any("their scores or their number" in note for note in spent.notes)
     assert not any("17" in note for note in spent.notes)
     assert spent_by_tuning(SCHOOL, trials, 0, 1e-3).server == 0
     assert not any("no trial" in note for note in spent_by_tuning(SCHOOL, KINDS[1], 2, 1e-3).notes)
@@ -88,7 +88,7 @@ def test_what_tuning_spent():
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: Trials("poisson", 3.0).gamma, "gamma: a poisson number of trials has none"),
+        (lambda: Trials("poisson", 3.0).gamma, "gamma: a poisson distribution has no gamma"),
         (lambda: chosen_epsilon(PLAIN, KINDS[1], 0.0), r"delta must be a number in \(0, 1\), got 0"),
         (
             lambda: chosen_epsilon(PLAIN, KINDS[1], 1e-5, "zero"),

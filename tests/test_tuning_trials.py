@@ -91,12 +91,12 @@ def test_chance_of_more_trials():
         (("geometric", 0.5), "mean must be a finite number of trials >= 1, got 0.5"),
         (("poisson", math.inf), "mean must be a finite number"),
         (("poisson", math.nan), "mean must be a finite number"),
-        (("poisson", 3.0, 1.0), r"shape: a poisson number of trials has none, got 1\.0"),
-        (("geometric", 3.0, 1.0), "shape: a geometric number of trials has none"),
+        (("poisson", 3.0, 1.0), r"shape: a poisson distribution has no shape, got 1\.0"),
+        (("geometric", 3.0, 1.0), "shape: a geometric distribution has no shape"),
         (("negative-binomial", 3.0), "shape must be a finite number > -1, got None"),
         (("negative-binomial", 3.0, -1.0), r"shape must be a finite number > -1, got -1\.0"),
         (("negative-binomial", 3.0, math.nan), "shape must be a finite number > -1"),
-        (("negative-binomial", 10.0, -0.999), r"shape -0\.999 is too near -1 for a mean of 10 trials"),
+        (("negative-binomial", 10.0, -0.999), r"shape -0\.999 is too close to -1 for a mean of 10 trials"),
     ],
 )
 def test_trials_refuse(arguments, said):

@@ -6,12 +6,14 @@ import sys
 
 import torch
 
+import coterie
 from benchmarks.peers import job as jobs
 from benchmarks.writers import federation, rounds
 from coterie.methods import FedAvg
 
 
 def main(path: str) -> None:
+    coterie.tune_process()
     job = jobs.read(path)
     data, _ = federation()
     clock = jobs.Clock()

@@ -56,10 +56,17 @@ def _config(config: Path, changes: list[str] | None, device: str | None, ledger:
 
     given = {"train.device": device, "privacy.ledger": ledger}
     changed = [*(changes or []), *(f"{key}={json.dumps(value)}" for key, value in given.items() if value)]
-    here = str(config.resolve().parent)
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    for folder in (str(config.resolve().parent), ""):  # where models of one's own are looked for
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
     return read(config, changed)
+
+
+def _tune() -> None:
+    """Tune this process for training, which the library leaves to whoever owns the process."""
+    from ..cohort.process import tune_process
+
+    tune_process()
 
 
 @app.command()
@@ -71,6 +78,7 @@ def demo(
     from .demo import DEMO, INTRODUCTION
     from .run import run_config
 
+    _tune()
     run_config(check(DEMO, "demo"), out, "demo", introduction=INTRODUCTION)
 
 
@@ -91,6 +99,7 @@ def run(
     from .run import run_config
 
     made = _config(config, changes, device, ledger)
+    _tune()
     run_config(made, out, config.stem, data_dir=data_dir, as_json=as_json)
 
 
@@ -111,12 +120,16 @@ def sweep(
     from .sweep import sweep_config
 
     made = _config(config, changes, device, ledger)
+    _tune()
     sweep_config(made, out, config.stem, data_dir, as_json)
 
 
 @app.command()
 def plan(
     config: ConfigPath,
+    published: Annotated[
+        bool, typer.Option("--published", help="Also show the formulas that papers would use.")
+    ] = False,
     changes: Changes = None,
     as_json: AsJson = False,
     data_dir: DataDir = None,
@@ -125,7 +138,29 @@ def plan(
     """Show noise, steps, spending, bytes and time of every silo. Nothing is trained."""
     from .plan import plan_config
 
-    plan_config(_config(config, changes, device), data_dir=data_dir, as_json=as_json)
+    made = _config(config, changes, device)
+    _tune()
+    plan_config(made, data_dir=data_dir, as_json=as_json, published=published)
+
+
+@app.command()
+def predict(
+    model: Annotated[Path, typer.Argument(help="A saved model, from the folder models/ of a run.")],
+    rows: Annotated[Path, typer.Argument(help="A CSV or Parquet file of new raw rows.", metavar="CSV")],
+    module: Annotated[
+        str | None,
+        typer.Option(help="What makes a user's module: package.module:function.", metavar="NAME"),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Write a CSV file instead of printing it.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Predict with a silo's saved model: raw rows in, classes or numbers out.
+
+    Rows need the feature columns of the training data, in any order.
+    """
+    from .predict import predict_file
+
+    predict_file(model, rows, module, out, as_json)
 
 
 @app.command()

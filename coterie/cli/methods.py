@@ -19,14 +19,15 @@ from .._json import finite
 from ..errors import Problem, Refused, nearest
 from ..methods import METHODS
 from ..planning.dry_run import Counts, dry_run
-from ..privacy.budget import UNITS
 from ..protocol.doors import CHOICE, SAMPLES, WHOLE
+from ..protocol.merging import Merger
 from ..protocol.messages import bytes_of
 from ..protocol.method import Method, Start
 from ..protocol.oracle import Oracle
 from ..protocol.roster import Roster
 from ..protocol.settings import settings_of
 from ..protocol.tree import Tree
+from ..protocol.units import UNITS
 from ..report.tables import compact
 from .progress import tell
 
@@ -62,10 +63,10 @@ class Watched(Method):
         """Do the method's work."""
         return self.method.local(sent, own, oracle)
 
-    def merge(self, shared: Tree, uploads: Tree, roster: Roster) -> Tree:
+    def merge(self, shared: Tree, uploads: Tree, merger: Merger) -> Tree:
         """Weigh what each silo sent, then merge."""
-        self.seen.append(bytes_of(uploads, len(roster)))
-        return self.method.merge(shared, uploads, roster)
+        self.seen.append(bytes_of(uploads, len(merger.roster)))
+        return self.method.merge(shared, uploads, merger)
 
     def personal(self, sent: Tree, own: Tree) -> Tensor:
         """Predict as the method does."""
@@ -99,7 +100,7 @@ def refusals(method: Method) -> dict[str, str]:
     found = {}
     for unit in UNITS:
         try:
-            dry_run(method, made_up_roster(), LAYERS, FEW_ROUNDS, unit)
+            dry_run(method, made_up_roster(), LAYERS, FEW_ROUNDS, UNITS[unit])
         except Refused as refusal:
             found[unit] = str(refusal)
     return found

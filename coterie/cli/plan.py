@@ -16,8 +16,8 @@ from ..report.tables import plan_tables
 from .progress import Bars, progress_bar, tell
 
 
-def plan_config(config: Config, *, data_dir: str | None, as_json: bool) -> None:
-    """Show what a configuration would do."""
+def plan_config(config: Config, *, data_dir: str | None, as_json: bool, published: bool = False) -> None:
+    """Show what a configuration would do; with `published`, also the formulas that papers would use."""
     study = study_of(config, data_dir)
     with progress_bar(Console(stderr=True)) as progress:
         planned = plan_study(study, Bars(progress).listener())
@@ -31,9 +31,9 @@ def plan_config(config: Config, *, data_dir: str | None, as_json: bool) -> None:
     for experiment, plan in planned.pairs():
         for shown in plan_tables(experiment, plan):
             out.print(shown)
-        for line in (*against_whom([experiment], [plan]), *reported(experiment, plan)):
+        for line in (*against_whom([experiment], [plan]), *reported(experiment, plan, published)):
             tell(out, line)
-        for line in too_little(experiment, plan):
+        for line in too_little(experiment, plan, published):
             tell(out, line, "yellow")
     for note in planned.notes:
         tell(out, f"note: {note}", "yellow")

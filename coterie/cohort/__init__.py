@@ -1,1 +1,1 @@
-"""Many models trained as one: the silos of all runs are rows of one tensor."""
+"""Train many models as one: the silos of all runs are rows of a single tensor."""

@@ -1,4 +1,4 @@
-"""(DP-)SGD of a whole cohort: every run and silo takes its own steps, all at once."""
+"""SGD and DP-SGD of a whole cohort: all runs and silos take their own steps, together."""
 
 from __future__ import annotations
 
@@ -16,22 +16,30 @@ from ..tasks.task import Task
 from .examples import Examples
 from .gradients.clipping import clipped_sums, rows_within
 from .imitation import Teacher, imitating
-from .memory import keep_freed_memory
-from .sampling import Batches, CoinSegment, Rows, coin_segments, end_to_end, lay_out, toss_segment, width_for
+from .sampling import (
+    Batches,
+    CoinSegment,
+    Rows,
+    coin_segments,
+    end_to_end,
+    lay_out,
+    toss_segment,
+    width_for,
+)
 from .sgd import chunking_for, walk
 from .step import StepRule
 
-# How many numbers a pair must draw for a thread to pay.
+# How many numbers a pair must draw for a thread to pay off.
 WORTH_A_THREAD = 20_000
 
 
 @dataclass(frozen=True, eq=False)
 class Settings:
-    """What each run and silo trains with, all `[runs, silos]`.
+    """What each run and silo trains with; all tensors are `[runs, silos]`.
 
-    `noise` is the multiplier: noise of deviation `noise * clip` is added to the *sum* of
-    a batch. An infinite clip goes with noise 0: no privacy. `choice` is the scale of the
-    noise on the numbers that private choices compare, if there are any.
+    `noise` is the noise multiplier: noise of standard deviation `noise * clip` is added to the *sum* of a
+    batch. An infinite clip requires noise 0 and means no privacy. `choice` is the scale of the noise that
+    private choices add to the numbers they compare; None if there are no such choices.
     """
 
     lr: Tensor
@@ -46,7 +54,7 @@ class Settings:
 
 @dataclass(frozen=True, eq=False)
 class Cohort:
-    """Silos that train together: their examples, their work, their settings."""
+    """Silos that train together: their examples, work and settings."""
 
     task: Task
     examples: Examples
@@ -61,14 +69,16 @@ class Cohort:
 
     @property
     def device(self) -> str:
-        """Where the examples are."""
+        """The device that holds the examples."""
         return str(self.examples.x.device)
 
     def pick(self, places: list[int]) -> Cohort:
-        """Give some of the silos."""
-        own, work = self.settings, tuple(self.work[k] for k in places)
-        choice = None if own.choice is None else own.choice[:, places]
-        settings = Settings(own.lr[:, places], own.clip[:, places], own.noise[:, places], choice)
+        """Return the cohort of some of the silos."""
+        all_silos, work = self.settings, tuple(self.work[k] for k in places)
+        choice = None if all_silos.choice is None else all_silos.choice[:, places]
+        settings = Settings(
+            all_silos.lr[:, places], all_silos.clip[:, places], all_silos.noise[:, places], choice
+        )
         return replace(self, examples=self.examples.pick(places), work=work, settings=settings)
 
 
@@ -84,50 +94,50 @@ def descend(
     imitate: Tensor | None = None,
     steps: Tensor | None = None,
 ) -> Tensor:
-    """Take each silo's steps from `start` `[runs, silos, P]`, with a pull toward another vector.
+    """Take each silo's steps from `start` `[runs, silos, P]`, optionally pulled toward another vector.
 
-    A step is `w - lr * (noisy mean gradient + strength * (w - toward))`. The pull is
-    outside the clip: it costs nothing as long as its target and strength are released.
-    Silos that are not `present` `[runs, silos]` take no step; others those of their work, or the first
-    so many of them that `steps` `[runs, silos]` says. With `imitate` the strength is not that of a
-    pull, but of imitating these vectors' predictions, in the loss of each example (see `imitation`).
+    A step is `w - lr * (noisy mean gradient + strength * (w - toward))`. The pull acts outside the clip, so
+    it costs no privacy as long as its target and strength have been released.
+
+    Silos that are not `present` `[runs, silos]` take no step. The others take the steps of their work, or
+    only the first `steps` `[runs, silos]` of them. With `imitate`, `strength` weighs the imitation of these
+    vectors' predictions in the loss of each example (see `imitation`); there is no pull then.
     """
-    keep_freed_memory()
     runs, silos, size = start.shape
     active = np.ones(runs * silos, dtype=bool)
     if present is not None:
         active = present.reshape(-1).cpu().numpy()
-    here = torch.from_numpy(np.flatnonzero(active)).to(start.device)
-    whole = start.reshape(runs * silos, size)
+    pairs = torch.from_numpy(np.flatnonzero(active)).to(start.device)
+    all_vectors = start.reshape(runs * silos, size)
     expected = torch.tensor([w.expected for w in cohort.work]).repeat(runs).reshape(-1, 1).to(start.device)
     counts = np.tile([w.steps for w in cohort.work], runs)[active]
     if steps is not None:
         counts = np.minimum(counts, steps.reshape(-1).cpu().numpy()[active])
     pull, teacher = None, None
-    given = toward if imitate is None else imitate
-    if given is not None and strength is not None:
-        target = given.expand_as(start).reshape(runs * silos, size)[here]
-        force = strength.expand(runs, silos, -1).reshape(runs * silos, -1)[here]
+    model = toward if imitate is None else imitate
+    if model is not None and strength is not None:
+        target = model.expand_as(start).reshape(runs * silos, size)[pairs]
+        force = strength.expand(runs, silos, -1).reshape(runs * silos, -1)[pairs]
         if imitate is None:
             pull = target, force
         else:
             teacher = Teacher(imitating(cohort.task), target, force)
-    rule = StepRule(cohort.settings.lr.reshape(-1, 1)[here], expected[here], pull)
+    rule = StepRule(cohort.settings.lr.reshape(-1, 1)[pairs], expected[pairs], pull)
     names = cohort.examples.names
-    dice = [streams.generators(pair // silos, names[pair % silos], round_, call) for pair in here.tolist()]
-    if teacher is None and bool(torch.isinf(cohort.settings.clip.reshape(-1)[here]).all()):
-        vectors = _without_clips(cohort, whole[here], active, counts, rule, dice)
+    dice = [streams.generators(pair // silos, names[pair % silos], round_, call) for pair in pairs.tolist()]
+    if teacher is None and bool(torch.isinf(cohort.settings.clip.reshape(-1)[pairs]).all()):
+        vectors = _without_clips(cohort, all_vectors[pairs], active, counts, rule, dice)
     else:
-        vectors = _with_clips(cohort, whole[here], active, counts, rule, dice, teacher)
+        vectors = _with_clips(cohort, all_vectors[pairs], active, counts, rule, dice, teacher)
     if active.all():
         return vectors.reshape(runs, silos, size)
-    return whole.index_copy(0, here, vectors).reshape(runs, silos, size)
+    return all_vectors.index_copy(0, pairs, vectors).reshape(runs, silos, size)
 
 
 def _without_clips(
     cohort: Cohort, vectors: Tensor, active: np.ndarray, counts: np.ndarray, rule: StepRule, dice: list[Pair]
 ) -> Tensor:
-    """Take steps without privacy of examples, from sums of gradients of whole batches."""
+    """Take steps without privacy for examples, from the summed gradients of whole batches."""
     silo, who = np.flatnonzero(active) % len(cohort.work), active.tobytes()
     expected = np.array([w.expected for w in cohort.work])
     chunking = chunking_for(cohort.task, cohort.memory, expected[silo])
@@ -145,9 +155,9 @@ def _with_clips(
     dice: list[Pair],
     teacher: Teacher | None,
 ) -> Tensor:
-    """Take steps from noised sums of clipped gradients."""
-    here = torch.from_numpy(active).to(vectors.device)
-    clip, noise = cohort.settings.clip.reshape(-1)[here], cohort.settings.noise.reshape(-1)[here]
+    """Take steps from noisy sums of clipped gradients."""
+    mask = torch.from_numpy(active).to(vectors.device)
+    clip, noise = cohort.settings.clip.reshape(-1)[mask], cohort.settings.noise.reshape(-1)[mask]
     deviation = torch.where(noise == 0, 0.0, noise * clip).reshape(-1, 1)
     steps_left, fewest = torch.from_numpy(counts).to(vectors.device), min(counts, default=0)
     noisy = [bool(flag) for flag in (noise > 0).tolist()]
@@ -166,7 +176,7 @@ def _with_clips(
 
 
 def _draw_batches(cohort: Cohort, dice: list[Pair], who: bytes, first: int, last: int) -> list[Batches]:
-    """Draw the batches of the steps from `first` to `last`."""
+    """Draw the batches of the steps from `first` up to `last`."""
     segments, columns = coin_segments(cohort.work, cohort.runs, first, last, who)
     hits = np.empty(segments[-1].end if segments else 0, dtype=bool)
     counts = np.array(
@@ -184,7 +194,7 @@ def _draw(
     first: int,
     last: int,
 ) -> list[tuple[Rows, Tensor]]:
-    """Draw the batches and the noise of the steps from `first` to `last`, a pair for each step."""
+    """Draw batches and noise of the steps from `first` up to `last`; return one tuple per step."""
     segments, columns = coin_segments(cohort.work, cohort.runs, first, last, who)
     hits = np.empty(segments[-1].end if segments else 0, dtype=bool)
     noises = np.zeros((len(noisy), last - first, size), dtype=np.float32)
@@ -205,7 +215,7 @@ def _draw(
 
 
 def _blocks(cohort: Cohort, pairs: int, size: int) -> list[tuple[int, int]]:
-    """Cut the steps into blocks, so that what is drawn at once stays within a quarter of the memory."""
+    """Cut the steps into blocks whose draws fit into a quarter of the memory."""
     longest = max(work.steps for work in cohort.work)
     largest = max(work.size for work in cohort.work)
     coin_bytes = 16 * largest + 24 * sum(w.expected for w in cohort.work) * cohort.runs

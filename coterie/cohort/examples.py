@@ -13,7 +13,10 @@ from ..data.federation import Federation
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """`x` is `[silos, longest, ...]`, `y` is `[silos, longest]`; row i of silo k is real if i < sizes[k]."""
+    """Examples `x` `[silos, longest, ...]` and targets `y` `[silos, longest]` of all silos.
+
+    Row i of silo k is real if i < sizes[k]; the other rows are padding.
+    """
 
     names: tuple[str, ...]
     sizes: tuple[int, ...]
@@ -22,7 +25,7 @@ class Examples:
     scale: float
 
     def gather(self, silo: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
-        """Take rows of silos; bytes become numbers here."""
+        """Return some rows of some silos; this is where bytes become floats."""
         place = (silo * self.y.shape[1] + row).reshape(-1)
         x = self.x.flatten(0, 1).index_select(0, place).unflatten(0, row.shape)
         if x.dtype != torch.float32:
@@ -32,13 +35,13 @@ class Examples:
         return x, self.y.flatten().index_select(0, place).unflatten(0, row.shape)
 
     def pick(self, places: list[int]) -> Examples:
-        """Give the examples of some of the silos."""
+        """Return the examples of some of the silos."""
         names, sizes = tuple(self.names[k] for k in places), tuple(self.sizes[k] for k in places)
         return Examples(names, sizes, self.x[places], self.y[places], self.scale)
 
 
 def stack(federation: Federation, part: str, device: str = "cpu") -> Examples:
-    """Stack the "train" or the "test" examples of a federation."""
+    """Stack the "train" or "test" examples of a federation."""
     prefix = "test_" if part == "test" else ""
     xs = [getattr(silo, f"{prefix}x") for silo in federation.silos]
     ys = [getattr(silo, f"{prefix}y") for silo in federation.silos]
@@ -49,7 +52,7 @@ def stack(federation: Federation, part: str, device: str = "cpu") -> Examples:
 
 
 def _pad(parts: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
-    whole = parts[0].new_zeros(len(parts), max(sizes), *parts[0].shape[1:])
+    padded = parts[0].new_zeros(len(parts), max(sizes), *parts[0].shape[1:])
     for k, part in enumerate(parts):
-        whole[k, : len(part)] = part
-    return whole
+        padded[k, : len(part)] = part
+    return padded

@@ -1,4 +1,4 @@
-"""How much each number of a model matters to a silo's examples: the empirical Fisher information."""
+"""The empirical Fisher information: how much each parameter of a model matters to a silo's examples."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from .sampling import WIDE, rows_of
 
 
 def fisher(cohort: Cohort, vectors: Tensor, present: Tensor | None = None) -> Tensor:
-    """Give the mean of the squared gradients of a silo's examples, number by number: `[runs, silos, P]`.
+    """Return the mean squared gradient of each silo's examples, by parameter: `[runs, silos, P]`.
 
-    Not protected by anything: it is for what stays at home. Silos that are not present get zeros.
+    The result has no privacy protection, so it must stay in the silo. Silos that are not present get zeros.
     """
     runs, silos, size = vectors.shape
-    here = np.ones(runs * silos, dtype=bool)
+    active = np.ones(runs * silos, dtype=bool)
     if present is not None:
-        here = present.reshape(-1).cpu().numpy()
-    sizes = np.where(here, np.tile(cohort.examples.sizes, runs), 0)
+        active = present.reshape(-1).cpu().numpy()
+    sizes = np.where(active, np.tile(cohort.examples.sizes, runs), 0)
     pair = np.repeat(np.arange(runs * silos), sizes)
     example = np.concatenate([np.arange(count) for count in sizes])
     flat = vectors.reshape(runs * silos, size)

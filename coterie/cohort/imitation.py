@@ -1,4 +1,4 @@
-"""Training that also imitates another model: its outputs enter the loss of each example, inside the clip."""
+"""Training that also imitates another model, whose outputs enter the loss of each example inside the clip."""
 
 from __future__ import annotations
 
@@ -12,38 +12,40 @@ from torch.func import vmap
 
 from ..errors import Problem
 from ..tasks.task import Task
+from .derived import derived
 
 
 @dataclass(frozen=True)
 class ImitatingTask(Task):
-    """A task whose targets carry another model's outputs: label, outputs, strength, in one vector.
+    """A task whose targets carry another model's outputs: label, outputs and strength in one vector.
 
-    The loss of an example is its own plus `strength` times the symmetrised divergence of Kullback and
-    Leibler between the two models' predictions: the mean of both directions.
+    The loss of an example is its usual loss plus `strength` times the symmetrised Kullback-Leibler
+    divergence between the two models' predictions (the mean of both directions).
     """
 
     def loss_of(self, output: Tensor, target: Tensor) -> Tensor:
-        """Give the loss of each output."""
+        """Return the loss of each output."""
         label, theirs, strength = target[..., 0], target[..., 1:-1], target[..., -1]
         return super().loss_of(output, label.long()) + strength * divergence(output, theirs)
 
     def blank_targets(self, *shape: int) -> Tensor:
-        """Make targets of zeros."""
+        """Return targets that are all zero."""
         return torch.zeros(*shape, self.outputs + 2, device=self.device)
 
 
 def divergence(ours: Tensor, theirs: Tensor) -> Tensor:
-    """Give half the sum of both directions of the divergence between predictions, from their scores."""
+    """Return the symmetrised divergence between two predictions, given their scores."""
     if ours.shape[-1] == 1:  # one score for two classes
         ours, theirs = (F.pad(score, (1, 0)) for score in (ours, theirs))
     ours, theirs = F.log_softmax(ours, -1), F.log_softmax(theirs, -1)
     return ((ours.exp() - theirs.exp()) * (ours - theirs)).sum(-1) / 2
 
 
+@derived
 def imitating(task: Task) -> ImitatingTask:
-    """Give the task of learning and imitating."""
+    """Return the task of learning and imitating at the same time."""
     if not task.classes:
-        raise Problem("imitation compares predicted classes: it does not go with a numeric target")
+        raise Problem("imitation compares predicted classes, so it does not work with a numeric target")
     other = ImitatingTask(task.build, task.loss, task.shape, task.classes)
     vars(other)["module"] = task.module  # the same frozen parts, on the same device
     return other
@@ -51,14 +53,14 @@ def imitating(task: Task) -> ImitatingTask:
 
 @dataclass(frozen=True, eq=False)
 class Teacher:
-    """Models to imitate, one for each pair `[pairs, P]`, and how strongly, `[pairs]`."""
+    """Models to imitate, one per pair `[pairs, P]`, and how strongly, `[pairs]`."""
 
     task: ImitatingTask
     vectors: Tensor
     strength: Tensor
 
     def targets(self, pair: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """Add the teachers' outputs to the labels of rows of examples `[rows, width, ...]`."""
+        """Return labels with the teachers' outputs attached, for rows of examples `[rows, width, ...]`."""
         with torch.no_grad():
             given: Any = vmap(self.task.predict)(self.task.layout.unflatten(self.vectors[pair]), x)
         strength = self.strength[pair].reshape(-1, 1, 1).expand(*y.shape, 1)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from ..errors import Refused
-from ..protocol.roster import AS_SENT, BITS, SUMS_AT_HOME, Merge, Roster
+from ..protocol.merging import AS_SENT, BITS, SUMS_AT_HOME, UNIFORM, Merger, MergeRule
+from ..protocol.roster import Roster
 from ..protocol.tree import Tree, leaves
 
 # Uploads are float32; this share of the clip pays for the rounding of their norms.
@@ -39,75 +40,53 @@ class MergeStreams(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class MergingRoster(Roster):
-    """The roster of one round under the unit 'silo': its mean can be asked for once."""
+class PrivateMerger(Merger):
+    """Clips, adds up and noises the uploads of one round; it can be asked once.
 
-    merge: Merge | None = None
-    streams: MergeStreams | None = None
-    round: int = 0
-    asked: list[None] | None = None
-    counted: list[Tensor] | None = None
+    The engine makes it (see `of`). `uploads` are the tensors that silos sent: no others are merged. `number`
+    is the round whose noise is drawn, whatever the roster says. In a round in which no merge was `planned`
+    none is made. `asked` and `counted` are lists that all copies of a merger share.
+    """
+
+    rule: MergeRule
+    streams: MergeStreams
+    uploads: tuple[Tensor, ...]
+    number: int
     planned: bool = True
-    received: tuple[Tensor, ...] | None = None
+    asked: list[None] = field(default_factory=list)
+    counted: list[Tensor] = field(default_factory=list)
 
     @classmethod
     def of(
-        cls, roster: Roster, merge: Merge, streams: MergeStreams, number: int, planned: bool = True
-    ) -> MergingRoster:
-        """Give the roster of a round; in one in which no merge was `planned` none is made."""
-        facts = (roster.names, roster.sizes, roster.epsilon, roster.present, roster.groups, roster.steps)
-        return cls(*facts, merge=merge, streams=streams, round=number, asked=[], counted=[], planned=planned)
+        cls, roster: Roster, rule: MergeRule, streams: MergeStreams, uploads: Tree, planned: bool = True
+    ) -> PrivateMerger:
+        """Return the merger of the uploads of the roster's round."""
+        return cls(roster, rule, streams, tuple(leaves(uploads)), roster.round, planned)
 
-    def at(self, present: Tensor | None) -> MergingRoster:
-        """Give the roster of a round in which some take part; who is known to be absent stays so."""
-        if self.present is not None:
-            present = self.present if present is None else self.present & present
-        return replace(self, present=present)
-
-    def receiving(self, uploads: Tree) -> MergingRoster:
-        """Give the roster that merges these uploads, as they were sent, and no others."""
-        return replace(self, received=tuple(leaves(uploads)))
-
-    def clipping(self, clip: Tensor) -> MergingRoster:
-        """Give the roster whose uploads are clipped at `[runs, 1, 1]`."""
-        assert self.merge is not None
-        return replace(self, merge=replace(self.merge, clip=clip.detach().reshape(-1).double().cpu()))
+    def clipping(self, clip: Tensor) -> PrivateMerger:
+        """Return the merger that clips uploads at `[runs, 1, 1]`."""
+        return replace(self, rule=replace(self.rule, clip=clip.detach().reshape(-1).double().cpu()))
 
     def next_clip(self, clip: Tensor) -> Tensor:
         """Move the clip toward the quantile of the uploads' lengths; where nothing was merged it stays."""
-        assert self.merge is not None
-        if self.merge.quantile is None or not self.counted:
+        if self.rule.quantile is None or not self.counted:
             return clip
-        within = (self.counted[0].to(clip) / self.merge.cohort + 0.5).clamp(0, 1).reshape(-1, 1, 1)
-        moved = clip * torch.exp(-PACE * (within - self.merge.quantile))
+        within = (self.counted[0].to(clip) / self.rule.cohort + 0.5).clamp(0, 1).reshape(-1, 1, 1)
+        moved = clip * torch.exp(-PACE * (within - self.rule.quantile))
         return torch.where(torch.isinf(clip), clip, moved.clamp(SHORTEST, LONGEST))
-
-    def _count(self, uploads: Tensor, merge: Merge) -> None:
-        """Count, with noise, how many uploads are within the clip: a half for or against each."""
-        if merge.quantile is None or self.counted is None:
-            return
-        norm = uploads.double().reshape(*uploads.shape[:2], -1).norm(dim=-1)
-        votes = (norm <= merge.clip.to(norm).reshape(-1, 1)).double() - 0.5
-        if self.present is not None:
-            votes = torch.where(self.present, votes, torch.zeros_like(votes))
-        total = votes.sum(1)
-        for run, noise in enumerate(merge.noise):
-            if float(noise) > 0:
-                deviation = float(noise) / BITS**0.5 / 2
-                total[run] += deviation * self._drawn(run, total[run], [COUNT])
-        self.counted.append(total)
 
     def mean(self, uploads: Tensor, weights: Tensor | None = None, everybody: bool = False) -> Tensor:
         """Clip, add up, add noise and divide by the planned size of a cohort, or by all: `[runs, 1, ...]`."""
-        if weights is not None or self.groups is not None:
-            raise Refused("under the unit 'silo' the mean is uniform over all: no weights, no groups")
-        merge = self._ask(uploads)
-        self._count(uploads, merge)
-        total = clipped_sum(uploads, merge.limits(uploads), self.present)
-        for run, (noise, clip) in enumerate(zip(merge.noise, merge.clip, strict=True)):
+        if weights is not None or self.roster.groups is not None:
+            raise Refused(UNIFORM)
+        self._ask(uploads)
+        self._count(uploads)
+        rule = self.rule
+        total = clipped_sum(uploads, rule.limits(uploads), self.roster.present)
+        for run, (noise, clip) in enumerate(zip(rule.noise, rule.clip, strict=True)):
             if float(noise) > 0:
-                total[run] += merge.scale * float(noise) * float(clip) * self._drawn(run, total[run])
-        return (total / (len(self) if everybody else merge.cohort)).to(uploads.dtype)
+                total[run] += rule.scale * float(noise) * float(clip) * self._draw(run, total[run])
+        return (total / (len(self.roster) if everybody else rule.cohort)).to(uploads.dtype)
 
     def mix(self, uploads: Tensor, matrix: Tensor) -> Tensor:
         """Clip, add up by a public matrix `[rows, silos]`, add noise to every row: `[runs, rows, ...]`.
@@ -115,43 +94,58 @@ class MergingRoster(Roster):
         Formal guarantee: a silo whose upload is replaced by nothing moves all rows together by at most
         `clip` times the norm of its column; the noise is `noise * clip` times the largest such norm.
         """
-        merge = self._ask(uploads)
-        if merge.where == "silos":
+        self._ask(uploads)
+        rule = self.rule
+        if rule.where == "silos":
             raise Refused(SUMS_AT_HOME)
-        self._count(uploads, merge)
+        self._count(uploads)
         exact = matrix.detach().cpu().double()
-        reach, keys = float(exact.norm(dim=0).max()), row_keys(self.names, exact)
-        total = clipped_sum(uploads, merge.limits(uploads), self.present, exact)
-        for run, (noise, clip) in enumerate(zip(merge.noise, merge.clip, strict=True)):
+        reach, keys = float(exact.norm(dim=0).max()), row_keys(self.roster.names, exact)
+        total = clipped_sum(uploads, rule.limits(uploads), self.roster.present, exact)
+        for run, (noise, clip) in enumerate(zip(rule.noise, rule.clip, strict=True)):
             if float(noise) > 0:
-                drawn = {key: self._drawn(run, total[run, 0], [key]) for key in dict.fromkeys(keys)}
+                drawn = {key: self._draw(run, total[run, 0], [key]) for key in dict.fromkeys(keys)}
                 rows = torch.stack([drawn[key] for key in keys])
-                total[run] += merge.scale * float(noise) * float(clip) * reach * rows
+                total[run] += rule.scale * float(noise) * float(clip) * reach * rows
         return total.to(uploads.dtype)
 
-    def _ask(self, uploads: Tensor) -> Merge:
+    def _ask(self, uploads: Tensor) -> None:
+        """Raise Refused unless this is the first, planned merge of uploads as they were sent."""
         if not self.planned:
             raise Refused(
-                f"round {self.round}: the method asks for a merge that the plan does not have, so"
+                f"round {self.number}: the method asks for a merge that the plan does not have, so"
                 " nothing pays for it: when it merges may depend on the round only"
             )
-        if self.received is not None and not any(uploads is one for one in self.received):
+        if not any(uploads is sent for sent in self.uploads):
             raise Refused(AS_SENT)
-        if self.merge is None or self.streams is None or self.asked is None or self.asked:
+        if self.asked:
             raise Refused("under the unit 'silo' the mean of a round is asked for once: it costs each time")
         self.asked.append(None)
-        return self.merge
 
-    def _drawn(self, run: int, like: Tensor, keys: Sequence[str] = ()) -> Tensor:
+    def _count(self, uploads: Tensor) -> None:
+        """Count, with noise, how many uploads are within the clip: a half for or against each."""
+        rule, present = self.rule, self.roster.present
+        if rule.quantile is None:
+            return
+        norm = uploads.double().reshape(*uploads.shape[:2], -1).norm(dim=-1)
+        votes = (norm <= rule.clip.to(norm).reshape(-1, 1)).double() - 0.5
+        if present is not None:
+            votes = torch.where(present, votes, torch.zeros_like(votes))
+        total = votes.sum(1)
+        for run, noise in enumerate(rule.noise):
+            if float(noise) > 0:
+                deviation = float(noise) / BITS**0.5 / 2
+                total[run] += deviation * self._draw(run, total[run], [COUNT])
+        self.counted.append(total)
+
+    def _draw(self, run: int, like: Tensor, keys: Sequence[str] = ()) -> Tensor:
         """Draw the standard noise of one run's sum: one draw, or one for each silo that takes part."""
-        assert self.merge is not None
-        assert self.streams is not None
-        names = list(keys) or [SERVER]
-        if self.merge.where == "silos":
-            here = [True] * len(self.names) if self.present is None else self.present[run].tolist()
-            names = [name for name, flag in zip(self.names, here, strict=True) if flag]
-        drawn = sum(self.streams.merging(run, name, self.round).standard_normal(like.shape) for name in names)
-        return torch.as_tensor(drawn, dtype=like.dtype).to(like.device)
+        names, present = list(keys) or [SERVER], self.roster.present
+        if self.rule.where == "silos":
+            flags = [True] * len(self.roster) if present is None else present[run].tolist()
+            names = [name for name, flag in zip(self.roster.names, flags, strict=True) if flag]
+        draws = (self.streams.merging(run, name, self.number).standard_normal(like.shape) for name in names)
+        return torch.as_tensor(sum(draws), dtype=like.dtype).to(like.device)
 
 
 def row_keys(names: Sequence[str], matrix: Tensor) -> list[str]:

@@ -8,9 +8,10 @@ from torch import Tensor
 
 from ..errors import Refused
 from ..protocol.doors import DESCEND, DESCEND_AT_HOME, FISHER, Door, select_door, solve_dual_door
-from ..protocol.oracle import CERTIFIES_NOTHING, DUAL_AT_HOME, FISHER_IS_RAW, Oracle
+from ..protocol.oracle import CERTIFIES_NOTHING, Oracle
 from ..protocol.settings import PerRun, per_run
 from ..protocol.streams import Streams
+from ..protocol.units import EXAMPLE, Unit
 from .dp_sgd import Cohort
 from .dp_sgd import descend as cohort_descend
 from .dual.sampled import DualRequest, solve_apart
@@ -23,8 +24,8 @@ from .select import select as cohort_select
 class CohortOracle(Oracle):
     """The doors of a cohort in training; a call that the plan does not have is refused.
 
-    `at_home` under the unit 'silo', where silos train without noise and only merges are protected. `steps`
-    says how many steps each silo takes in the round, `[runs, silos]`; None: those of its work.
+    Which doors are sound follows from the `unit`. `steps` says how many steps each silo takes in the round,
+    `[runs, silos]`; None: those of its work.
     """
 
     cohort: Cohort
@@ -33,7 +34,7 @@ class CohortOracle(Oracle):
     planned: tuple[Door, ...]
     rounds: int = 1
     present: Tensor | None = None
-    at_home: bool = False
+    unit: Unit = EXAMPLE
     steps: Tensor | None = None
     made: list[Door] = field(default_factory=list)
 
@@ -47,9 +48,7 @@ class CohortOracle(Oracle):
         imitate: Tensor | None = None,
     ) -> Tensor:
         """Train by (DP-)SGD."""
-        if home and not self.at_home:
-            raise Refused("training without noise at home is not sound under the unit 'example'")
-        self._count(DESCEND_AT_HOME if home else DESCEND)
+        self._open(DESCEND_AT_HOME if home else DESCEND)
         shape = (self.cohort.runs, len(self.cohort.work), start.shape[-1])
         if toward is not None and imitate is not None:
             raise Refused("'descend' takes a target to be pulled toward or one to imitate, not both")
@@ -69,17 +68,13 @@ class CohortOracle(Oracle):
 
     def fisher(self, vectors: Tensor) -> Tensor:
         """Add up squared gradients."""
-        if not self.at_home:
-            raise Refused(FISHER_IS_RAW)
-        self._count(FISHER)
+        self._open(FISHER)
         shape = (self.cohort.runs, len(self.cohort.work), vectors.shape[-1])
         return cohort_fisher(self.cohort, vectors.expand(shape), self.present)
 
     def select(self, candidates: Tensor, share: float) -> Tensor:
         """Choose by noisy numbers of errors."""
-        if self.at_home:
-            raise Refused("what a silo chooses is raw under the unit 'silo', where it has no sound release")
-        self._count(select_door(share))
+        self._open(select_door(share))
         return cohort_select(
             self.cohort, candidates, self.streams, self.round, len(self.made) - 1, self.present
         )
@@ -95,11 +90,11 @@ class CohortOracle(Oracle):
         unproven: tuple[Tensor, Tensor] | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Move duals."""
-        if self.at_home:
-            raise Refused(DUAL_AT_HOME)
+        door = solve_dual_door(whole, unproven is not None)
+        self.unit.check(door)
         if unproven is not None and not bool(self.cohort.settings.clip.isinf().all()):
             raise Refused(CERTIFIES_NOTHING)
-        self._count(solve_dual_door(whole, unproven is not None))
+        self._open(door)
         shape = (self.cohort.runs, len(self.cohort.work))
         shares = per_run(xi).to(start.device).reshape(-1, 1).expand(shape)
         request = DualRequest(
@@ -114,7 +109,8 @@ class CohortOracle(Oracle):
         solve = solve_in_turn if whole or unproven is not None else solve_apart
         return solve(self.cohort, request, self.streams, self.round, len(self.made) - 1)
 
-    def _count(self, door: Door) -> None:
+    def _open(self, door: Door) -> None:
+        self.unit.check(door)
         self.made.append(door)
         if tuple(self.made) != self.planned[: len(self.made)]:
             planned = ", ".join(map(str, self.planned)) or "no call"

@@ -1,8 +1,8 @@
-"""Poisson batches of a whole cohort, laid out in short rows.
+"""Draw Poisson batches for a whole cohort and lay them out in short rows.
 
-Poisson batches differ in length, so a padded `[silos, longest batch]` would waste half its
-work. Instead a batch is cut into short rows of examples, each row owned by one
-(run, silo) pair; only the last row of a batch is padded.
+Poisson batches differ in length, so padding them to `[silos, longest batch]` would waste about half
+the work. Instead, each batch is cut into short rows of examples. A row belongs to one (run, silo) pair,
+and only the last row of a batch is padded.
 """
 
 from __future__ import annotations
@@ -24,13 +24,16 @@ WIDE = 8
 
 
 def width_for(work: Sequence[Work]) -> int:
-    """Choose the width of rows: short for small batches, which would be mostly padding."""
+    """Return the row width: narrow for small batches, which would otherwise be mostly padding."""
     return WIDTH if sum(w.expected for w in work) < 2 * WIDE * len(work) else WIDE
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """One step's batches: `pair`, `silo` are `[rows]`; `example`, `real` are `[rows, width]`."""
+    """The batches of one step, as rows.
+
+    `pair` and `silo` are `[rows]`; `example` and `real` are `[rows, width]`. `real` is False for padding.
+    """
 
     pair: Tensor
     silo: Tensor
@@ -41,29 +44,30 @@ class Rows:
         return len(self.pair)
 
     def part(self, start: int, stop: int) -> Rows:
-        """Give some of the rows."""
+        """Return the rows from `start` up to `stop`."""
         cut = slice(start, stop)
         return Rows(self.pair[cut], self.silo[cut], self.example[cut], self.real[cut])
 
     def to(self, device: str) -> Rows:
-        """Move the rows to a device."""
+        """Return the rows on a device."""
         parts = (self.pair, self.silo, self.example, self.real)
         return Rows(*(part.to(device) for part in parts))
 
 
 @dataclass(frozen=True, eq=False)
 class Batches:
-    """One step's batches end to end: pair k has `length[k]` examples, from `start[k]` on."""
+    """The batches of one step, end to end: pair k has `length[k]` examples, starting at `start[k]`."""
 
     example: np.ndarray
     start: np.ndarray
     length: np.ndarray
 
     def rectangle(self, pairs: np.ndarray, first: int, last: int) -> tuple[Tensor, Tensor]:
-        """Give the examples from `first` to `last` of the batches of some pairs, and which are real.
+        """Return examples `first` to `last` of some pairs' batches, and which of them are real.
 
-        Both are `[pairs, last - first]`. Batches that are shorter repeat an example of their own, so that
-        one that breaks a gradient breaks no batch that it is not in; none may be empty.
+        Both results are `[pairs, last - first]`. A shorter batch is padded with one of its own examples,
+        so an example with a broken gradient affects only the batches that contain it. No batch may be
+        empty.
         """
         place = np.arange(first, last)
         length = self.length[pairs, None]
@@ -74,7 +78,7 @@ class Batches:
 def end_to_end(
     hits: np.ndarray, counts: np.ndarray, columns: np.ndarray, steps: int, pairs: int
 ) -> list[Batches]:
-    """Lay out the batches of all pairs end to end, one `Batches` a step."""
+    """Return the batches of all pairs end to end, one `Batches` per step."""
     step, owner, example = by_step(hits, counts, columns, steps)
     bounds = np.searchsorted(step, np.arange(steps + 1))
     pair = columns[0][owner]
@@ -86,23 +90,23 @@ def end_to_end(
 
 
 def threshold(rate: float) -> float:
-    """Give what a draw from [0, 1) must lie below to be a hit.
+    """Return the number that a draw from [0, 1) must be below to count as a hit.
 
-    The rate that runs is never above the one that is charged: draws are multiples of 2^-53,
-    and the threshold lies just below the rate.
+    The sampling rate that runs is never above the one that is charged: draws are multiples of 2^-53,
+    and the threshold is just below the rate.
     """
     return 1.0 if rate >= 1 else math.nextafter(rate, 0)
 
 
 def coins(generator: np.random.Generator, work: Work, steps: int) -> np.ndarray:
-    """Toss a coin for every step and example: `[steps, size]` booleans."""
+    """Toss a coin for every step and example; return booleans `[steps, size]`."""
     return generator.random((steps, work.size)) < threshold(work.rate)
 
 
 class CoinSegment(NamedTuple):
-    """The coins of one (run, silo) pair among the coins of all: `steps * size` of them.
+    """Where the `steps * size` coins of one (run, silo) pair lie in the array of all coins.
 
-    `pair` counts those that take part.
+    `pair` counts only the pairs that take part.
     """
 
     pair: int
@@ -115,7 +119,7 @@ class CoinSegment(NamedTuple):
 
 
 def toss_segment(segment: CoinSegment, sampler: np.random.Generator, hits: np.ndarray) -> int:
-    """Toss the coins of a segment, to their place among the coins of all; give the number of hits."""
+    """Toss the coins of one segment into their place in `hits`; return the number of hits."""
     coins_of_pair = hits[segment.start : segment.end]
     np.less(sampler.random(segment.end - segment.start), segment.threshold, out=coins_of_pair)
     return int(np.count_nonzero(coins_of_pair))
@@ -125,9 +129,9 @@ def toss_segment(segment: CoinSegment, sampler: np.random.Generator, hits: np.nd
 def coin_segments(
     work: tuple[Work, ...], runs: int, first: int, last: int, who: bytes
 ) -> tuple[list[CoinSegment], np.ndarray]:
-    """Give the segments that have steps from `first` to `last`; their numbers also as columns.
+    """Return a segment for every pair that steps between `first` and `last`, also as integer columns.
 
-    `who` has a byte for each pair, 0 for one that takes no part.
+    `who` has one byte per pair: 0 if the pair does not take part.
     """
     segments, end = [], 0
     taking_part = [place for place in range(runs * len(work)) if who[place]]
@@ -146,17 +150,20 @@ def coin_segments(
 def by_step(
     hits: np.ndarray, counts: np.ndarray, columns: np.ndarray, steps: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Give step, segment and example of every hit, by step; those of a segment stay together, in order."""
+    """Return step, segment and example of every hit, sorted by step.
+
+    Within a step, the hits of a segment stay together and in order.
+    """
     _, _, size, _, start = columns
     owner = np.repeat(np.arange(len(size)), counts)
     step, example = np.divmod(np.flatnonzero(hits) - start[owner], size[owner])
-    short = step.astype(np.int16 if steps < 2**15 else np.int64)  # short numbers are sorted faster
+    short = step.astype(np.int16 if steps < 2**15 else np.int64)  # short integers sort faster
     order = np.argsort(short, kind="stable")
     return step[order], owner[order], example[order]
 
 
 def lay_out(hits: np.ndarray, counts: np.ndarray, columns: np.ndarray, steps: int, width: int) -> list[Rows]:
-    """Lay out the batches of all pairs as rows, one `Rows` per step; `counts` are the hits per segment."""
+    """Return the batches of all pairs as rows, one `Rows` per step; `counts` are the hits per segment."""
     step, owner, example = by_step(hits, counts, columns, steps)
     pair, silo = columns[:2]
     rows, first = rows_of(step * len(pair) + owner, pair[owner], silo[owner], example, width)
@@ -167,7 +174,7 @@ def lay_out(hits: np.ndarray, counts: np.ndarray, columns: np.ndarray, steps: in
 def rows_of(
     group: np.ndarray, pair: np.ndarray, silo: np.ndarray, example: np.ndarray, width: int
 ) -> tuple[Rows, np.ndarray]:
-    """Cut examples, those of a group together, into rows; also give the first example of each row."""
+    """Cut examples, sorted by group, into rows; also return the position of each row's first example."""
     count = len(group)
     new = np.ones(count, dtype=bool)
     new[1:] = group[1:] != group[:-1]

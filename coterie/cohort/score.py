@@ -1,8 +1,6 @@
-"""Scores of personal models on each silo's test examples."""
+"""Score personal models on each silo's test examples."""
 
 from __future__ import annotations
-
-import functools
 
 import numpy as np
 import torch
@@ -10,6 +8,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from ..tasks.task import Task
+from .derived import derived
 from .examples import Examples
 from .gradients.clipping import rows_within
 from .sampling import WIDE, rows_of
@@ -17,7 +16,7 @@ from .sampling import WIDE, rows_of
 WIDEST = 4 * WIDE
 
 
-@functools.lru_cache(maxsize=32)
+@derived
 def _score_function(task: Task):  # type: ignore[no-untyped-def]
     return vmap(task.scores)
 
@@ -30,10 +29,10 @@ def score(
     bounded: bool = False,
     losses: bool = False,
 ) -> Tensor:
-    """Give the mean score of `vectors` `[runs, silos, P]` on each silo's examples: `[runs, silos]`.
+    """Return the mean score of `vectors` `[runs, silos, P]` on each silo's examples: `[runs, silos]`.
 
-    A model that is not finite has no score. If `bounded`, each example's score is taken into [0, 1], also
-    one that is no number. With `losses`, return the mean loss instead.
+    A model with a value that is not finite scores NaN. If `bounded`, the score of every example is forced
+    into [0, 1], and NaN becomes 1. With `losses`, return the mean loss instead of the score.
     """
     measure = vmap(task.losses) if losses else _score_function(task)
     runs, silos, size = vectors.shape

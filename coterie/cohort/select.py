@@ -1,4 +1,4 @@
-"""Private choices of a whole cohort: which candidate fits a silo's examples best."""
+"""Private selection for a whole cohort: which candidate fits a silo's examples best."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def select(
     call: int,
     present: Tensor | None = None,
 ) -> Tensor:
-    """Choose for each run and silo among candidates `[runs, candidates, P]`: `[runs, silos]`.
+    """Choose one of the candidates `[runs, candidates, P]` for each run and silo: `[runs, silos]`.
 
-    The exponential mechanism by Gumbel noise on the number of errors, each example's in [0, 1]: one
-    example changes a number by at most 1, the noise has scale `cohort.settings.choice`. Silos that are
-    not present choose the first.
+    This is the exponential mechanism, done by adding Gumbel noise of scale `cohort.settings.choice` to the
+    number of errors of each candidate. The error of an example is in [0, 1], so one example changes a
+    number by at most 1. Silos that are not present choose the first candidate.
     """
     runs, count, size = candidates.shape
     silos = len(cohort.work)
@@ -30,7 +30,7 @@ def select(
         [mistakes(cohort, candidates[:, c : c + 1].expand(runs, silos, size)) for c in range(count)], dim=2
     )
     if cohort.settings.choice is None:
-        raise ValueError("choices need a scale of noise")
+        raise ValueError("a private choice needs a noise scale")
     scale = cohort.settings.choice.double().cpu()
     chosen = torch.zeros(runs, silos, dtype=torch.int64)
     for run in range(runs):
@@ -46,7 +46,7 @@ def select(
 
 
 def mistakes(cohort: Cohort, vectors: Tensor) -> Tensor:
-    """Give the number of errors of vectors `[runs, silos, P]` on each silo's training examples."""
+    """Return the number of errors of vectors `[runs, silos, P]` on each silo's training examples."""
     task = cohort.task
     sizes = torch.tensor(cohort.examples.sizes, dtype=torch.float64, device=vectors.device)
     means = score(task, cohort.examples, vectors, cohort.memory, bounded=True)

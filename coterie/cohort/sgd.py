@@ -1,7 +1,7 @@
-"""SGD of a whole cohort without clips: only the sum of each batch's gradients is made.
+"""SGD of a whole cohort without clipping: only the sum of each batch's gradients is computed.
 
-A step is cut into parts, each of some pairs with batches of about the same length, small enough that what
-it makes stays near the processor. Parts are worked on at once, a core each.
+A step is cut into parts: groups of pairs whose batches have about the same length. A part is small enough
+for its tensors to stay in the processor's cache. Parts run in parallel, one core each.
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ from torch import Tensor
 
 from .._threads import at_once
 from ..tasks.task import Task
+from .derived import derived
 from .examples import Examples
 from .gradients.choose import stages, summer
 from .gradients.clipping import allocated, zeros_of
 from .sampling import WIDE, Batches
 from .step import StepRule
 
-# Bytes of all tensors that a part makes; more, and they no longer stay near the processor.
+# Bytes of all tensors that a part creates; with more, they no longer stay in the processor's cache.
 NEAR = 2**26
 
 
 @dataclass(frozen=True)
 class Chunking:
-    """How much is worked on at once: bytes of a part, of which each row and each example take some."""
+    """How the work of a step is cut up: bytes per part, per pair and per example, and cores to use."""
 
     part_bytes: int
     pair_bytes: int
@@ -36,11 +37,11 @@ class Chunking:
     cores: int
 
     def cut(self, length: np.ndarray, pairs: np.ndarray) -> list[np.ndarray]:
-        """Cut pairs into parts, the longest batches first; those with nothing to do are one part."""
+        """Cut pairs into parts, longest batches first; pairs with empty batches form one part."""
         order = pairs[np.argsort(-length[pairs], kind="stable")]
         busy = int(np.count_nonzero(length[order]))
         share = float(self.part_bytes)
-        if self.cores > 1:  # as many parts for every core
+        if self.cores > 1:  # the same number of parts for every core
             cost = self.pair_bytes * busy + self.example_bytes * int(length[order].sum())
             turns = max(1, -(-cost // (self.part_bytes * self.cores)))
             share = min(share, cost / (turns * self.cores) + self.pair_bytes)
@@ -54,12 +55,12 @@ class Chunking:
 
     @property
     def widest(self) -> int:
-        """How many examples of one pair are taken at once."""
+        """The most examples of one pair that are processed at once."""
         return max(1, (self.part_bytes - self.pair_bytes) // self.example_bytes)
 
 
 def chunking_for(task: Task, memory: int, expected: np.ndarray) -> Chunking:
-    """Choose how much is worked on at once; a core each pays only where there is much to do and to share."""
+    """Choose how to cut up a step; several cores pay off only if there is enough work to share."""
     row, example = bytes_of_sums(task)
     cores = max(1, min(torch.get_num_threads(), memory // (row + example)))
     much = row * len(expected) + example * float(expected.sum()) > NEAR
@@ -68,9 +69,9 @@ def chunking_for(task: Task, memory: int, expected: np.ndarray) -> Chunking:
     return Chunking(min(NEAR, memory // cores), row, example, cores)
 
 
-@functools.lru_cache(maxsize=32)
+@derived
 def bytes_of_sums(task: Task) -> tuple[int, int]:
-    """Bound the memory that a pair takes and that each of its examples takes, by trials on zeros."""
+    """Return bounds on the bytes that a pair and each of its examples take, measured on zeros."""
 
     sums = summer(task)
 
@@ -95,31 +96,32 @@ def walk(
     batches: Iterable[Batches],
     chunking: Chunking,
 ) -> Tensor:
-    """Take the steps of all pairs, writing over their `vectors` `[pairs, P]`; pair k is of silo `silo[k]`.
+    """Take the steps of all pairs, overwriting their `vectors` `[pairs, P]`.
 
-    Pair k takes `steps[k]` steps; `batches` has one entry for each step of the longest.
+    Pair k belongs to silo `silo[k]` and takes `steps[k]` steps. `batches` has one entry for each step of
+    the pair that takes the most.
     """
-    known = stages(task)
-    if known is not None:
+    program = stages(task)
+    if program is not None:
         from .compiled.walk import can_step, walk_compiled
 
-        if can_step(known, examples, vectors, rule):
+        if can_step(program, examples, vectors, rule):
             return walk_compiled(
-                known, examples, vectors, silo, steps, rule, batches, chunking.cores * chunking.part_bytes
+                program, examples, vectors, silo, steps, rule, batches, chunking.cores * chunking.part_bytes
             )
     summer(task)
 
-    def advance(given: tuple[Batches, np.ndarray]) -> None:
-        drawn, part = given
-        here = torch.from_numpy(part).to(vectors.device)
-        own = vectors[here]
-        sums = _sums(task, examples, own, silo[part], drawn, part, chunking.widest)
-        vectors[here] = rule.at(here).moved_by_parts(own, task.layout, sums)
+    def advance(work: tuple[Batches, np.ndarray]) -> None:
+        drawn, part = work
+        pairs = torch.from_numpy(part).to(vectors.device)
+        models = vectors[pairs]
+        sums = _sums(task, examples, models, silo[part], drawn, part, chunking.widest)
+        vectors[pairs] = rule.at(pairs).moved_by_parts(models, task.layout, sums)
 
-    with at_once(chunking.cores) as each:
+    with at_once(chunking.cores) as map_parts:
         for step, drawn in enumerate(batches):
             parts = chunking.cut(drawn.length, np.flatnonzero(steps > step))
-            for _ in each(advance, [(drawn, part) for part in parts]):
+            for _ in map_parts(advance, [(drawn, part) for part in parts]):
                 pass
     return vectors
 
@@ -127,20 +129,20 @@ def walk(
 def _sums(
     task: Task,
     examples: Examples,
-    own: Tensor,
+    models: Tensor,
     silo: np.ndarray,
     drawn: Batches,
     part: np.ndarray,
     widest: int,
 ) -> dict[str, Tensor]:
-    """Sum the gradients of the batches of a part, the longest batch first; nothing, if all are empty."""
+    """Sum the gradients of a part's batches, longest batch first; return {} if all batches are empty."""
     total: dict[str, Tensor] = {}
     longest = int(drawn.length[part[0]])
-    place = torch.from_numpy(silo).to(own.device)[:, None]
+    place = torch.from_numpy(silo).to(models.device)[:, None]
     width = longest if len(part) > 1 else widest
     for first in range(0, longest, width or 1):
         taken, real = drawn.rectangle(part, first, min(first + width, longest))
-        x, y = examples.gather(place, taken.to(own.device))
-        found = summer(task)(task.layout.unflatten(own), x, y, real.to(own.device).float())
-        total = {name: total[name] + value for name, value in found.items()} if total else found
+        x, y = examples.gather(place, taken.to(models.device))
+        sums = summer(task)(task.layout.unflatten(models), x, y, real.to(models.device).float())
+        total = {name: total[name] + value for name, value in sums.items()} if total else sums
     return total

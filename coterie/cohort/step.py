@@ -1,4 +1,4 @@
-"""One step of many pairs of run and silo."""
+"""One gradient step of many (run, silo) pairs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from ..tasks.layout import Layout
 
 @dataclass(frozen=True, eq=False)
 class StepRule:
-    """How pairs step, all `[pairs, ...]`: by `lr`, from sums over `expected` examples, with a pull or none.
+    """How each pair steps; all tensors are `[pairs, ...]`.
 
-    A pull is a target `[pairs, P]` and a strength.
+    A step divides a sum of gradients by the `expected` batch size and multiplies it by `lr`. The optional
+    `pull` is a target `[pairs, P]` and a strength.
     """
 
     lr: Tensor
@@ -22,16 +23,19 @@ class StepRule:
     pull: tuple[Tensor, Tensor] | None = None
 
     def at(self, places: Tensor) -> StepRule:
-        """Give the rule of some of the pairs."""
+        """Return the rule for some of the pairs."""
         pull = None if self.pull is None else (self.pull[0][places], self.pull[1][places])
         return StepRule(self.lr[places], self.expected[places], pull)
 
     def moved(self, vectors: Tensor, sums: Tensor) -> Tensor:
-        """Take a step against the mean of the gradients and the pull, reading each vector once."""
+        """Return the vectors after one step along the mean gradient and the pull, reading each once."""
         return torch.addcmul(self._pulled(vectors), sums.float(), -self.lr / self.expected)
 
     def moved_by_parts(self, vectors: Tensor, layout: Layout, sums: dict[str, Tensor]) -> Tensor:
-        """Take the same step from sums by parameter, writing over vectors; without sums, only the pull."""
+        """Take the same step from sums by parameter name, overwriting `vectors`.
+
+        If `sums` is empty, only the pull acts.
+        """
         vectors, rate = self._pulled(vectors), -self.lr / self.expected
         for name, value in layout.unflatten(vectors).items() if sums else ():
             value.addcmul_(sums[name].float(), rate.reshape(-1, *[1] * (value.dim() - 1)))

@@ -17,7 +17,8 @@ from torch import Tensor
 from ..errors import Problem, nearest
 from ..privacy.ledger.ledger import Identity
 from . import preprocess
-from .partition import Partition, split_into_silos
+from .partition import Part, Partition, View, split_into_silos
+from .preparation import Preparation, SiloSteps, plan_preparation
 from .sources.catalogue import find_table
 from .sources.memory import read as read_memory
 from .sources.table import Table, some_rows
@@ -52,6 +53,7 @@ class Federation:
     `classes` are the labels in order of their numbers (none: the target is a number).
     uint8 features stay so until they are used, and are then multiplied by `scale`.
     `not_covered` names what was done to the data outside the privacy accounting.
+    `preparation` is how raw rows became these examples (none for a federation made of tensors).
     `source` names the data in ledgers, together with how silos were cut from it: a silo that was cut in
     another way is another data set. It is the `name` unless given; data without a name has no ledgers.
     `recipe` is the [data] table of a configuration that loads the same, where there is one.
@@ -62,6 +64,7 @@ class Federation:
     classes: tuple[str, ...] = ()
     scale: float = 1.0
     not_covered: tuple[str, ...] = ()
+    preparation: Preparation | None = None
     source: str | None = None
     recipe: Mapping[str, Any] | None = None
 
@@ -72,6 +75,8 @@ class Federation:
             raise Problem(f"data: '{self.name}' has no silo")
         if len(set(self.names)) != len(self.names):
             raise Problem(f"data: two silos of '{self.name}' have the same name")
+        if self.preparation is not None and self.preparation.scale != self.scale:
+            object.__setattr__(self, "preparation", replace(self.preparation, scale=self.scale))
 
     def __repr__(self) -> str:
         train, test = sum(self.sizes), sum(len(silo.test_y) for silo in self.silos)
@@ -116,7 +121,9 @@ class Federation:
         for name in names:
             if name not in by_name:
                 raise Problem(f"data: '{self.name}' has no silo '{name}'; {nearest(name, self.names)}")
-        return replace(self, silos=tuple(by_name[name] for name in names), recipe=None)
+        preparation = None if self.preparation is None else self.preparation.pick(names)
+        silos = tuple(by_name[name] for name in names)
+        return replace(self, silos=silos, preparation=preparation, recipe=None)
 
     def facts(self) -> dict[str, Any]:
         """Return the public facts as plain data."""
@@ -188,19 +195,23 @@ def from_table(
 
     Data with silos of its own keeps them, and `silos` keeps only the largest ones; other data is split by
     `partition` (with its settings `shards`, `alpha`, `rotations` and `mask`). `test` is the share of each
-    silo held out, or "official". `features` is how numbers are made fit for a model (see
-    `preprocess.features`); `feature_range` (one pair, or one per column) and `target_range` are public
+    silo held out, or "official". `feature_range` (one pair, or one per column) and `target_range` are public
     bounds, scaled to [0, 1]. `rows` takes that many rows at random, and no others.
+
+    `features` is how numbers are made fit for a model: "auto" divides bytes by 255 and leaves other
+    numbers alone; "invert" does so after taking them from 255, which makes dark writing on white large
+    numbers on zero; "log" is log(1 + x); "unit" divides each example by its own norm. "standardize" uses
+    the mean and deviation of each silo's own training examples. That is an access to examples that no
+    budget pays for, and the statement says so.
     """
     if rows is not None:
         table = some_rows(table, rows, seed)
-    x, y, classes = preprocess.prepare(table, kind, feature_range, target_range)
+    preprocess.check_rows(table)
+    preparation = plan_preparation(table, features, feature_range, norm)
+    x = preparation.shared(table.x)
+    y, classes = preprocess.targets(table, kind, target_range)
     if positive is not None:
         y, classes = preprocess.against_rest(y, classes, positive)
-    if norm is not None:
-        if features != "auto" and features != "none":
-            raise Problem(f"data.norm: a public bound is for features as they are, not for '{features}'")
-        x = preprocess.unit(x, norm)
     if silos is not None and silos < 1:
         raise Problem(f"data.silos: expected a whole number >= 1, got {silos}")
     asked = partition
@@ -215,10 +226,10 @@ def from_table(
         hint = "use fewer silos"
         parts = split_into_silos(x, y, bool(classes), partition, silos or 10, seed)
     else:
-        parts = _natural(x, table.silo, silos, min_examples)
+        parts = _natural(table.silo, silos, min_examples)
         hint = "leave small silos out with data.min_examples (3 or more) or data.silos"
     members = []
-    for name, places, silo_x in parts:
+    for name, places, view in parts:
         here = f"data: silo '{name}'"
         if len(places) < max(2, min_examples):
             raise Problem(
@@ -232,16 +243,22 @@ def from_table(
                 f"{here} has no {part} example in the official split: give data.test a share, as 0.2"
             )
         train = ~held_out
+        silo_x = view.apply(x[places])
         members.append((name, silo_x[train], y[places[train]], silo_x[held_out], y[places[held_out]]))
     _check_labels(members, classes)
-    transform, scale, notes = preprocess.features(x, features)
+    steps = {}
     made = []
-    for name, train_x, train_y, test_x, test_y in members:
-        train_x, test_x = transform(train_x, test_x)
+    for (name, train_x, train_y, test_x, test_y), (_, _, view) in zip(members, parts, strict=True):
+        own_statistics = preprocess.statistics(train_x) if features == "standardize" else ()
+        steps[name] = SiloSteps(view, *own_statistics)
+        train_x, test_x = (preparation.silo_only(part, steps[name]) for part in (train_x, test_x))
         arrays = (train_x, train_y, test_x, test_y)
         made.append(Silo(name, *(torch.from_numpy(np.ascontiguousarray(a)) for a in arrays)))
-    covered = table.not_covered + notes
-    return Federation(table.name or "unnamed data", tuple(made), classes, scale, covered, source)
+    limits = None if target_range is None else (float(target_range[0]), float(target_range[1]))
+    preparation = replace(preparation, classes=classes, target_range=limits, silos=steps)
+    scale, not_covered = preparation.scale, preparation.not_covered
+    name = table.name or "unnamed data"
+    return Federation(name, tuple(made), classes, scale, not_covered, preparation, source)
 
 
 def _cut_source(
@@ -258,9 +275,7 @@ def _cut_source(
     return f"{name} cut by {json.dumps([asked, *whole, *settings])}"
 
 
-def _natural(
-    x: np.ndarray, silo: np.ndarray, limit: int | None, min_examples: int
-) -> list[tuple[str, np.ndarray, np.ndarray]]:
+def _natural(silo: np.ndarray, limit: int | None, min_examples: int) -> list[Part]:
     """Take the silos of the data: those with enough examples, the largest `limit` of them."""
     names, owner, counts = np.unique(silo, return_inverse=True, return_counts=True)
     first = np.full(len(names), len(silo))
@@ -278,11 +293,7 @@ def _natural(
     if limit is not None:
         kept = sorted(kept, key=lambda k: (-counts[k], first[k]))[:limit]
     kept.sort(key=lambda k: first[k])
-    parts = []
-    for k in kept:
-        rows = np.flatnonzero(owner == k)
-        parts.append((str(names[k]), rows, x[rows]))
-    return parts
+    return [(str(names[k]), np.flatnonzero(owner == k), View()) for k in kept]
 
 
 def _held_out(

@@ -1,4 +1,4 @@
-"""Simulated silos for data that has none: iid, shards, dirichlet, rotated, rotated-masked."""
+"""Cut data without silos into simulated ones: iid, shards, dirichlet, rotated, rotated-masked."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ PARTITIONS = ("iid", "shards", "dirichlet", "rotated", "rotated-masked")
 
 @dataclass(frozen=True)
 class Partition:
-    """How rows are dealt to silos.
+    """How rows are distributed among silos.
 
-    `shards`: label-sorted pieces a silo gets. `alpha`: small means few labels a silo.
-    `mask`: the chance that a 2 x 2 patch is white in a silo's own mask.
+    `shards` is the number of label-sorted pieces per silo. A small `alpha` means few labels per silo.
+    `rotations` is the number of different quarter turns among the silos. `mask` is the chance that a 2 x 2
+    patch is white in a silo's mask.
     """
 
     name: str
@@ -34,91 +35,118 @@ class Partition:
             ("shards", self.shards >= 1, "a whole number >= 1"),
             ("alpha", self.alpha > 0, "a number > 0"),
             ("rotations", 1 <= self.rotations <= 4, "a whole number from 1 to 4"),
-            ("mask", 0 <= self.mask <= 1, "a chance from 0 to 1"),
+            ("mask", 0 <= self.mask <= 1, "a probability from 0 to 1"),
         ):
             if not good:
                 raise Problem(f"data.{key}: expected {words}, got {getattr(self, key)!r}")
 
 
-Part = tuple[str, np.ndarray, np.ndarray]
+@dataclass(frozen=True, eq=False)
+class View:
+    """How one silo sees images: after quarter turns, and white where `mask` `[height, width]` is set."""
+
+    turns: int = 0
+    mask: np.ndarray | None = None
+
+    def apply(self, x: np.ndarray) -> np.ndarray:
+        """Return the features as the silo sees them."""
+        if self.turns:
+            x = rotate(x, self.turns)
+        return x if self.mask is None else paint(x, self.mask)
+
+
+def view_of(partition: Partition, shape: tuple[int, ...], k: int, silos: int, seed: int) -> View:
+    """Return how silo k of so many sees examples of a shape."""
+    if not partition.name.startswith("rotated"):
+        return View()
+    check_square(shape)
+    mask = None
+    if partition.name == "rotated-masked":
+        mask = draw_mask(shape[0], shape[1], partition.mask, np.random.default_rng([seed, 0x3A5C, k]))
+    return View(k * partition.rotations // silos % 4, mask)
+
+
+Part = tuple[str, np.ndarray, View]
 
 
 def split_into_silos(
     x: np.ndarray, y: np.ndarray, classes: bool, partition: Partition, silos: int, seed: int
 ) -> list[Part]:
-    """Deal rows to silos: (name, rows, that silo's own features)."""
+    """Distribute rows among silos; return (name, rows, how the silo sees their features) for each."""
     if silos > len(y):
-        raise Problem(f"data.silos: {silos} silos for {len(y)} examples: take fewer silos")
+        raise Problem(f"data.silos: {silos} silos are too many for {len(y)} examples")
     generator = np.random.default_rng([seed, 0x5110])
     if partition.name == "shards":
-        dealt = shards(y, silos, partition.shards, generator)
+        rows_by_silo = shards(y, silos, partition.shards, generator)
     elif partition.name == "dirichlet":
         if not classes:
-            raise Problem("data.partition: 'dirichlet' needs classes, the target is a number: take 'shards'")
-        dealt = dirichlet(y, silos, partition.alpha, generator)
+            raise Problem(
+                "data.partition: 'dirichlet' needs classes, but the target is a number; use 'shards'"
+            )
+        rows_by_silo = dirichlet(y, silos, partition.alpha, generator)
     else:
-        dealt = iid(len(y), silos, generator)
+        rows_by_silo = iid(len(y), silos, generator)
     width = len(str(silos - 1))
-    parts = []
-    for k, rows in enumerate(dealt):
-        own = x[rows]
-        if partition.name.startswith("rotated"):
-            own = rotate(own, k * partition.rotations // silos)
-        if partition.name == "rotated-masked":
-            own = patch(own, partition.mask, np.random.default_rng([seed, 0x3A5C, k]))
-        parts.append((f"silo-{k:0{width}d}", rows, own))
-    return parts
+    return [
+        (f"silo-{k:0{width}d}", rows, view_of(partition, x.shape[1:], k, silos, seed))
+        for k, rows in enumerate(rows_by_silo)
+    ]
 
 
 def iid(rows: int, silos: int, generator: np.random.Generator) -> list[np.ndarray]:
-    """Deal rows at random, in equal numbers."""
+    """Distribute rows at random, in equal numbers."""
     return np.array_split(generator.permutation(rows), silos)
 
 
 def shards(y: np.ndarray, silos: int, each: int, generator: np.random.Generator) -> list[np.ndarray]:
-    """Sort by label, cut into `silos * each` pieces, deal `each` to every silo."""
+    """Sort rows by label, cut them into `silos * each` pieces, and give `each` pieces to every silo."""
     if silos * each > len(y):
-        raise Problem(f"data.shards: {silos} x {each} shards for {len(y)} examples: take fewer")
+        raise Problem(f"data.shards: {silos} x {each} shards are too many for {len(y)} examples")
     order = generator.permutation(len(y))
     order = order[np.argsort(y[order], kind="stable")]
     pieces = np.array_split(order, silos * each)
-    dealt = generator.permutation(silos * each).reshape(silos, each)
-    return [np.concatenate([pieces[i] for i in hand]) for hand in dealt]
+    pieces_by_silo = generator.permutation(silos * each).reshape(silos, each)
+    return [np.concatenate([pieces[i] for i in chosen]) for chosen in pieces_by_silo]
 
 
 def dirichlet(y: np.ndarray, silos: int, alpha: float, generator: np.random.Generator) -> list[np.ndarray]:
-    """Deal each label in proportions drawn from a Dirichlet distribution."""
+    """Distribute each label in proportions drawn from a Dirichlet distribution."""
     for _ in range(100):
-        hands: list[list[np.ndarray]] = [[] for _ in range(silos)]
+        pieces_by_silo: list[list[np.ndarray]] = [[] for _ in range(silos)]
         for label in np.unique(y):
             rows = generator.permutation(np.flatnonzero(y == label))
             cuts = np.cumsum(generator.dirichlet(np.full(silos, alpha)))[:-1] * len(rows)
-            for hand, piece in zip(hands, np.split(rows, cuts.astype(int)), strict=True):
-                hand.append(piece)
-        dealt = [np.concatenate(hand) for hand in hands]
-        if min(map(len, dealt)) >= 2:
-            return dealt
+            for pieces, piece in zip(pieces_by_silo, np.split(rows, cuts.astype(int)), strict=True):
+                pieces.append(piece)
+        rows_by_silo = [np.concatenate(pieces) for pieces in pieces_by_silo]
+        if min(map(len, rows_by_silo)) >= 2:
+            return rows_by_silo
     raise Problem(
-        f"data.alpha: with alpha {alpha} some of the {silos} silos get fewer than two examples"
-        " (100 draws): take a larger alpha or fewer silos"
+        f"data.alpha: with alpha {alpha} some of the {silos} silos got fewer than two examples"
+        " in each of 100 draws; use a larger alpha or fewer silos"
     )
 
 
+def check_square(shape: tuple[int, ...]) -> None:
+    """Raise `Problem` if examples are not square images."""
+    if len(shape) < 2 or shape[0] != shape[1]:
+        raise Problem(f"data.partition: rotation needs square images, but the examples have shape {shape}")
+
+
 def rotate(images: np.ndarray, quarters: int) -> np.ndarray:
-    """Turn square images by quarter turns."""
-    if images.ndim < 3 or images.shape[1] != images.shape[2]:
-        raise Problem(
-            f"data.partition: rotation needs square images, the examples have shape {images.shape[1:]}"
-        )
+    """Rotate square images by quarter turns."""
+    check_square(images.shape[1:])
     return np.rot90(images, quarters % 4, axes=(1, 2))
 
 
-def patch(images: np.ndarray, chance: float, generator: np.random.Generator) -> np.ndarray:
-    """Paint a silo's own random pattern of white 2 x 2 patches on its images."""
-    height, width = images.shape[1:3]
+def draw_mask(height: int, width: int, chance: float, generator: np.random.Generator) -> np.ndarray:
+    """Draw a pattern of 2 x 2 patches, each set with a chance."""
     grid = generator.random((-(-height // 2), -(-width // 2))) < chance
-    mask = np.repeat(np.repeat(grid, 2, axis=0), 2, axis=1)[:height, :width]
-    white = images.dtype.type(255 if images.dtype == np.uint8 else 1)
+    return np.repeat(np.repeat(grid, 2, axis=0), 2, axis=1)[:height, :width]
+
+
+def paint(images: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Paint white where a mask is set."""
     painted = images.copy()
-    painted[:, mask] = white
+    painted[:, mask] = images.dtype.type(255 if images.dtype == np.uint8 else 1)
     return painted

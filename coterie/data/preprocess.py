@@ -1,9 +1,12 @@
-"""From the rows of a table to numbers a model can take, and what that leaves uncovered."""
+"""From the rows of a table to numbers a model can take: single steps, each for any number of rows.
+
+`preparation.py` puts the steps in order and remembers them, so that new rows go the same way.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -14,25 +17,15 @@ FEATURES = ("auto", "none", "invert", "log", "standardize", "unit")
 KINDS = ("auto", "classification", "regression")
 # One pair of public bounds for all number columns, or a pair for each column named.
 Ranges = tuple[float, float] | Mapping[str, tuple[float, float]]
-Transform = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
-def prepare(
-    table: Table,
-    kind: str,
-    feature_range: Ranges | None,
-    target_range: tuple[float, float] | None,
-) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
-    """Give features, targets and class names (none for a numeric target)."""
-    x, y = table.x, table.y
+def targets(
+    table: Table, kind: str, target_range: tuple[float, float] | None
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Return the targets and the names of their classes (none for a numeric target)."""
+    y = table.y
     if kind not in KINDS:
         raise Problem(f"data.kind: unknown choice '{kind}'; {nearest(kind, KINDS)}")
-    _check_shape(table)
-    if x.dtype != np.uint8:
-        x = numbers(x, f"the features of '{table.name}'")
-        _check_finite(x, table)
-    if feature_range is not None:
-        x = _rescale_features(x, feature_range, table)
     if kind == "auto":
         kind = "regression" if y.dtype.kind == "f" and not _whole(y, table) else "classification"
         if y.dtype.kind == "f" and table.float_target_is_number:
@@ -40,7 +33,7 @@ def prepare(
     if kind == "regression":
         y = numbers(y, f"the targets of '{table.name}', which are not classes for this loss,")
         _check_target(y, table)
-        return x, y if target_range is None else _rescale(y, target_range, "target_range"), ()
+        return y if target_range is None else rescale(y, target_range, "target_range"), ()
     if target_range is not None:
         raise Problem("data.target_range: the target is a class, not a number")
     if y.dtype.kind == "f":
@@ -49,7 +42,7 @@ def prepare(
     labels, codes = np.unique(y, return_inverse=True)
     if len(labels) < 2:
         raise Problem(f"data: the target of '{table.name}' has only one value, '{labels[0]}'")
-    return x, codes.astype(np.int64), tuple(str(label) for label in labels)
+    return codes.astype(np.int64), tuple(str(label) for label in labels)
 
 
 def _whole(y: np.ndarray, table: Table) -> bool:
@@ -57,33 +50,8 @@ def _whole(y: np.ndarray, table: Table) -> bool:
     return not table.float_target_is_number and bool(np.isfinite(y).all() and (y == np.round(y)).all())
 
 
-def _rescale_features(x: np.ndarray, ranges: Ranges, table: Table) -> np.ndarray:
-    """Rescale all columns of numbers, or those named; columns that were text stay 0 or 1."""
-    if not isinstance(ranges, Mapping):
-        scaled = _rescale(x, ranges, "feature_range")
-        if table.indicators:
-            scaled[:, list(table.indicators)] = x[:, list(table.indicators)]
-        return scaled
-    scaled = x.astype(np.float32)
-    for name, limits in ranges.items():
-        if name not in table.columns:
-            raise Problem(
-                f"data.feature_range: '{table.name}' has no column '{name}'; {nearest(name, table.columns)}"
-            )
-        column = table.columns.index(name)
-        scaled[:, column] = _rescale(x[:, column], limits, f"feature_range.{name}")
-    return scaled
-
-
-def _rescale(values: np.ndarray, limits: tuple[float, float], key: str) -> np.ndarray:
-    """Clip to the limits, then move these to 0 and 1."""
-    low, high = limits
-    if not low < high:
-        raise Problem(f"data.{key}: expected [lowest, highest], got {list(limits)}")
-    return ((np.clip(values.astype(np.float32), low, high) - low) / (high - low)).astype(np.float32)
-
-
-def _check_shape(table: Table) -> None:
+def check_rows(table: Table) -> None:
+    """Refuse features that are no rows of finite numbers, and targets that are not one per row."""
     x, y = table.x, table.y
     if len(x) == 0:
         raise Problem(f"data: '{table.name}' has no rows")
@@ -95,6 +63,8 @@ def _check_shape(table: Table) -> None:
         raise Problem(
             f"data: '{table.name}' needs one target for each of {len(x)} rows, y has shape {y.shape}"
         )
+    if x.dtype != np.uint8:
+        _check_finite(numbers(x, f"the features of '{table.name}'"), table)
 
 
 def _check_target(y: np.ndarray, table: Table) -> None:
@@ -119,42 +89,84 @@ def _check_finite(x: np.ndarray, table: Table) -> None:
     )
 
 
-def features(x: np.ndarray, how: str) -> tuple[Transform, float, tuple[str, ...]]:
-    """Give a transform for each silo's (training, test) features, the late scale, and notes.
+def check_ranges(ranges: Ranges, columns: Sequence[str], name: str) -> None:
+    """Refuse impossible bounds, and bounds of columns that a table does not have."""
+    if not isinstance(ranges, Mapping):
+        check_range(ranges, "feature_range")
+        return
+    for column, limits in ranges.items():
+        if column not in columns:
+            raise Problem(
+                f"data.feature_range: '{name}' has no column '{column}'; {nearest(column, columns)}"
+            )
+        check_range(limits, f"feature_range.{column}")
 
-    "auto" divides bytes by 255 and leaves other numbers alone; "invert" does so after taking them from
-    255, which makes dark writing on white large numbers on zero; "log" is log(1 + x); "unit" divides each
-    example by its own norm, so that no other example is looked at;
-    "standardize" uses the mean and deviation of each silo's own training examples, which
-    is an access to examples that no budget pays for, and the statement says so.
-    """
-    if how not in FEATURES:
-        raise Problem(f"data.features: unknown choice '{how}'; {nearest(how, FEATURES)}")
-    if how == "standardize":
-        note = "features standardized with each silo's own statistics, without noise"
-        return _standardize, 1.0, (note,)
-    if how == "unit":
-        return lambda a, b: (unit(a), unit(b)), 1.0, ()
-    if how == "log":
-        if x.min() < 0:
-            raise Problem("data.features: 'log' needs values >= 0")
-        return lambda a, b: (_log(a), _log(b)), 1.0, ()
-    if how == "invert":
-        if x.dtype != np.uint8:
-            raise Problem("data.features: 'invert' is for images in bytes")
-        return lambda a, b: (255 - a, 255 - b), 1 / 255, ()
-    scale = 1 / 255 if how == "auto" and x.dtype == np.uint8 else 1.0
-    return lambda a, b: (a, b), scale, ()
+
+def check_range(limits: tuple[float, float], key: str) -> None:
+    """Refuse bounds that are not two finite numbers in order."""
+    low, high = limits
+    if not -math.inf < low < high < math.inf:
+        raise Problem(f"data.{key}: expected [lowest, highest], got {list(limits)}")
+
+
+def rescale_features(
+    x: np.ndarray, ranges: Ranges, columns: Sequence[str], indicators: Sequence[int]
+) -> np.ndarray:
+    """Rescale all columns of numbers, or those named; columns that were text stay 0 or 1."""
+    if not isinstance(ranges, Mapping):
+        scaled = rescale(x, ranges, "feature_range")
+        if indicators:
+            scaled[:, list(indicators)] = x[:, list(indicators)]
+        return scaled
+    scaled = x.astype(np.float32)
+    for name, limits in ranges.items():
+        column = columns.index(name)
+        scaled[:, column] = rescale(x[:, column], limits, f"feature_range.{name}")
+    return scaled
+
+
+def rescale(values: np.ndarray, limits: tuple[float, float], key: str) -> np.ndarray:
+    """Clip to the limits, then move these to 0 and 1."""
+    check_range(limits, key)
+    low, high = limits
+    return ((np.clip(values.astype(np.float32), low, high) - low) / (high - low)).astype(np.float32)
+
+
+def check_norm(bound: float) -> None:
+    """Refuse a bound on norms that is not a positive number."""
+    if not 0 < bound < math.inf:
+        raise Problem(f"data.norm: expected a finite number > 0, got {bound:g}")
 
 
 def unit(x: np.ndarray, bound: float | None = None) -> np.ndarray:
-    """Divide each example by its norm; with a public bound by that, shortening longer ones to it."""
-    if bound is not None and not 0 < bound < math.inf:
-        raise Problem(f"data.norm: expected a finite number > 0, got {bound:g}")
-    wide = x.reshape(len(x), -1).astype(np.float64)
+    """Divide each example by its norm; with a public bound by that, shortening longer ones to it.
+
+    An example's result is the same to the bit whatever other examples there are, and however they
+    lie in memory.
+    """
+    wide = np.ascontiguousarray(x.reshape(len(x), -1), dtype=np.float64)
     norm = np.linalg.norm(wide, axis=1, keepdims=True)
     least = np.where(norm > 0, norm, 1.0) if bound is None else np.maximum(norm, bound)
     return (wide / least).reshape(x.shape).astype(np.float32)
+
+
+def log(x: np.ndarray) -> np.ndarray:
+    """Return log(1 + x)."""
+    if x.min() < 0:
+        raise Problem("data.features: 'log' needs values >= 0")
+    return np.log1p(x.astype(np.float32))
+
+
+def statistics(train: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the mean and the deviation of each feature; 1 in place of the deviation of a constant one."""
+    deviation = train.std(0, dtype=np.float64)
+    return train.mean(0, dtype=np.float64), np.where(deviation < 1e-6, 1.0, deviation)
+
+
+def standardize(x: np.ndarray, mean: np.ndarray, deviation: np.ndarray) -> np.ndarray:
+    """Centre and scale each feature."""
+    standardized: np.ndarray = ((x - mean) / deviation).astype(np.float32)
+    return standardized
 
 
 def against_rest(
@@ -165,15 +177,3 @@ def against_rest(
         known = "the target is a number" if not classes else nearest(positive, classes)
         raise Problem(f"data.positive: there is no class '{positive}'; {known}")
     return (y == classes.index(positive)).astype(np.int64), (f"not {positive}", positive)
-
-
-def _log(x: np.ndarray) -> np.ndarray:
-    return np.log1p(x.astype(np.float32))
-
-
-def _standardize(train: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Centre and scale by the training rows; a constant column becomes zero."""
-    mean = train.mean(0, dtype=np.float64)
-    deviation = train.std(0, dtype=np.float64)
-    deviation = np.where(deviation < 1e-6, 1.0, deviation)
-    return tuple(((part - mean) / deviation).astype(np.float32) for part in (train, test))

@@ -7,27 +7,28 @@ would on a network.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..cohort.merging import COUNT, LONGEST, PACE, SERVER, SHORTEST, row_keys
 from ..cohort.sampling import coins
 from ..data.federation import Federation, Silo
 from ..planning.plan import Plan
+from ..protocol.merging import Merger, PlainMerger
 from ..protocol.messages import addressed, pack, unpack
 from ..protocol.method import Method
 from ..protocol.oracle import Oracle
-from ..protocol.roster import BITS, Merge, Roster, Steps
+from ..protocol.roster import Roster, Steps
 from ..protocol.settings import PerRun, for_run, per_run
 from ..protocol.streams import SeededStreams
 from ..protocol.tree import concatenate, map_leaves
 from ..tasks.task import Task
 from .reference_duals import SlowDuals
 from .reference_duals import Terms as Terms
+from .reference_merging import SlowMerger
 from .start import SeededStart
 
 
@@ -183,96 +184,6 @@ class ReferenceSilo:
         return self.method.personal(unpack(message), unpack(self.own)).reshape(-1)
 
 
-@dataclass(frozen=True, eq=False)
-class SlowMerging(Roster):
-    """The mean of the unit 'silo', number by number."""
-
-    merge: Merge | None = None
-    rows: Callable[[str], np.random.Generator] | None = None
-    noises: tuple[np.random.Generator, ...] = ()
-    draws: tuple[np.random.Generator, ...] = ()
-    counted: list[Tensor] = field(default_factory=list)
-
-    @classmethod
-    def of_round(
-        cls, roster: Roster, merge: Merge, streams: SeededStreams, run: int, number: int
-    ) -> SlowMerging:
-        """Give the roster of a round, with the generators of the server's and of each silo's noise."""
-        draws = tuple(streams.merging(run, name, number) for name in roster.names)
-        facts = (roster.names, roster.sizes, roster.epsilon, None, None, roster.steps)
-        here = slice(run, run + 1)
-        share = None if merge.share is None else merge.share[here]
-        one = replace(merge, noise=merge.noise[here], clip=merge.clip[here], share=share)
-
-        def rows(key: str) -> np.random.Generator:
-            return streams.merging(run, key, number)
-
-        return cls(*facts, merge=one, rows=rows, noises=(rows(SERVER),), draws=draws)
-
-    def clipping(self, clip: Tensor) -> SlowMerging:
-        """Give the roster whose uploads are clipped at another length."""
-        assert self.merge is not None
-        return replace(self, merge=replace(self.merge, clip=clip.reshape(-1).double()), counted=[])
-
-    def next_clip(self, clip: Tensor) -> Tensor:
-        """Count the uploads within the clip one by one."""
-        assert self.merge is not None
-        assert self.rows is not None
-        if self.merge.quantile is None or not self.counted:
-            return clip
-        votes = 0.0
-        for k, upload in enumerate(self.counted[0][0].double().numpy()):
-            if self.present is None or bool(self.present[0, k]):
-                votes += 0.5 if float(np.sqrt((upload**2).sum())) <= float(self.merge.clip) else -0.5
-        if float(self.merge.noise):
-            votes += float(self.merge.noise) / (2 * BITS**0.5) * float(self.rows(COUNT).standard_normal())
-        share = min(max(votes / self.merge.cohort + 0.5, 0.0), 1.0)
-        return (clip * float(np.exp(-PACE * (share - self.merge.quantile)))).clamp(SHORTEST, LONGEST)
-
-    def _share(self, k: int) -> float:
-        """Give the share of the clip that silo k has."""
-        assert self.merge is not None
-        return 1.0 if self.merge.share is None else float(self.merge.share[0, k])
-
-    def mean(self, uploads: Tensor, weights: Tensor | None = None, everybody: bool = False) -> Tensor:
-        """Clip each upload, add them and the noise, divide by the planned size of a cohort, or by all."""
-        assert self.merge is not None
-        clip, noise = float(self.merge.clip), float(self.merge.noise) * self.merge.scale
-        self.counted.append(uploads)
-        total = np.zeros(uploads[0, 0].shape)
-        for k, upload in enumerate(uploads[0].double().numpy()):
-            if self.present is not None and not bool(self.present[0, k]):
-                continue
-            norm, limit = float(np.sqrt((upload**2).sum())), clip * self._share(k)
-            total += upload if norm <= limit else upload * (limit / norm)
-            if noise and self.merge.where == "silos":
-                total += noise * clip * self.draws[k].standard_normal((1, *total.shape))[0]
-        if noise and self.merge.where == "server":
-            total += noise * clip * self.noises[0].standard_normal((1, *total.shape))[0]
-        total /= len(self) if everybody else self.merge.cohort
-        return torch.from_numpy(total).float().reshape(1, 1, *total.shape)
-
-    def mix(self, uploads: Tensor, matrix: Tensor) -> Tensor:
-        """Clip each upload, add it to every row by the matrix, add the noise."""
-        assert self.merge is not None
-        assert self.rows is not None
-        clip, noise = float(self.merge.clip), float(self.merge.noise) * self.merge.scale
-        shares = matrix.double().numpy()
-        self.counted.append(uploads)
-        total = np.zeros((len(shares), uploads.shape[-1]))
-        for k, upload in enumerate(uploads[0].double().numpy()):
-            if self.present is not None and not bool(self.present[0, k]):
-                continue
-            norm, limit = float(np.sqrt((upload**2).sum())), clip * self._share(k)
-            for row, share in enumerate(shares[:, k]):
-                total[row] += share * (upload if norm <= limit else upload * (limit / norm))
-        if noise:
-            reach = max(float(np.sqrt((shares[:, k] ** 2).sum())) for k in range(shares.shape[1]))
-            for row, key in enumerate(row_keys(self.names, matrix.double())):
-                total[row] += noise * clip * reach * self.rows(key).standard_normal(total.shape[1])
-        return torch.from_numpy(total).float().unsqueeze(0)
-
-
 def _steps(terms: Sequence[Terms]) -> Steps:
     """Give how the silos step."""
     noises = [term.noise * term.clip / term.work.expected if term.noise else 0.0 for term in terms]
@@ -298,7 +209,7 @@ def run_reference(
 ) -> Tensor:
     """Train one run, silo by silo, and give the personal vectors `[silos, P]`."""
     single, rounds = for_run(method, run), len(plan.counts.calls)
-    roster = replace(roster, epsilon=roster.epsilon[run : run + 1], steps=_steps(terms))
+    roster = replace(roster, epsilon=roster.epsilon[run : run + 1], steps=_steps(terms), rounds=rounds)
     start = SeededStart(task, [seed], roster, rounds)
     count = len(federation.silos)
     silos = [
@@ -328,8 +239,10 @@ def run_reference(
         nothing = map_leaves(torch.zeros_like, shape)
         uploads = concatenate([next(found) if flag else nothing for flag in here], dim=1)
         present = None if all(here) else torch.tensor([here])
+        facts = replace(roster, round=number, present=present)
+        merger: Merger = PlainMerger(facts)
         if plan.merge is not None:
-            roster = SlowMerging.of_round(roster, plan.merge, streams, run, number)
-        shared = single.merge(shared, uploads, roster.at(present))
+            merger = SlowMerger.of(facts, plan.merge, streams, run)
+        shared = single.merge(shared, uploads, merger)
     sent = single.broadcast(shared)
     return torch.stack([silo.personal(pack(addressed(sent, k, count))) for k, silo in enumerate(silos)])

@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 
 from ..cohort.dp_sgd import Cohort
-from ..cohort.merging import MergingRoster
+from ..cohort.merging import PrivateMerger
 from ..cohort.oracle import CohortOracle
 from ..planning.plan import Plan
-from ..protocol.doors import Door
+from ..protocol.merging import Merger, PlainMerger
 from ..protocol.method import Method
 from ..protocol.roster import Roster, Steps
 from ..protocol.state import State
 from ..protocol.streams import Streams
-from ..protocol.tree import map_leaves
+from ..protocol.tree import Tree, map_leaves
 from .start import SeededStart
 
 
@@ -47,37 +47,30 @@ def simulate(
     do not take part keep their state, and `merge` sees nothing of them. `drawn` tells who comes to a round,
     `[runs, silos]`, in place of the plan.
     """
-    state, roster = start, replace(roster, steps=steps_of(cohort))
+    rounds = len(plan.counts.calls)
+    state, roster = start, replace(roster, steps=steps_of(cohort), rounds=rounds)
     if state is None:
-        first = SeededStart(cohort.task, seeds, roster, len(plan.counts.calls), cohort.device)
+        first = SeededStart(cohort.task, seeds, roster, rounds, cohort.device)
         state = State(0, *method.init(first, len(roster)))
     yield state
-    rounds = len(plan.counts.calls)
     for number in range(state.round, rounds):
         places = before(number) if before is not None else None
         present = plan.present_at(number, cohort.runs, places, drawn(number) if drawn is not None else None)
-        merging = roster
-        if plan.merge is not None:
-            merging = MergingRoster.of(roster, plan.merge, streams, number, plan.counts.merged[number])
-        steps = plan.steps_at(number)
-        calls = plan.counts.calls[number]
-        state = _round(method, cohort, calls, rounds, merging, streams, state, present, steps)
+        state = _round(method, cohort, plan, replace(roster, round=number), streams, state, present)
         yield state
 
 
 def _round(
     method: Method,
     cohort: Cohort,
-    calls: tuple[Door, ...],
-    rounds: int,
+    plan: Plan,
     roster: Roster,
     streams: Streams,
     state: State,
     present: Tensor | None,
-    steps: Tensor | None,
 ) -> State:
-    shared, own = state.shared, state.own
-    at_home = isinstance(roster, MergingRoster)
+    shared, own, steps = state.shared, state.own, plan.steps_at(roster.round)
+    calls = plan.counts.calls[roster.round]
     sent, here = method.broadcast(shared), present
     some = None if method.linear else _few(present)  # its doors keep how they laid out all examples
     if some is not None:
@@ -85,7 +78,7 @@ def _round(
         sent, own = (map_leaves(lambda leaf: _of(leaf, some, len(roster)), tree) for tree in (sent, own))
         steps = None if steps is None else steps[:, some]
     before = own
-    oracle = CohortOracle(cohort, streams, state.round, calls, rounds, here, at_home, steps)
+    oracle = CohortOracle(cohort, streams, roster.round, calls, roster.rounds, here, plan.unit, steps)
     uploads, own = method.local(sent, own, oracle)
     if present is not None and here is not None:
         present, here = present.to(cohort.device), here.to(cohort.device)
@@ -94,8 +87,15 @@ def _round(
     if some is not None:
         uploads = map_leaves(lambda leaf: _among(leaf, some, len(roster)), uploads)
         own = map_leaves(lambda all_, old, new: _put(all_, some, old, new), state.own, before, own)
-    shared = method.merge(shared, uploads, roster.at(present).receiving(uploads))
+    shared = method.merge(shared, uploads, _merger(plan, roster.at(present), streams, uploads))
     return State(state.round + 1, shared, own)
+
+
+def _merger(plan: Plan, roster: Roster, streams: Streams, uploads: Tree) -> Merger:
+    """Return what merges the uploads of the roster's round."""
+    if plan.merge is None:
+        return PlainMerger(roster)
+    return PrivateMerger.of(roster, plan.merge, streams, uploads, plan.counts.merged[roster.round])
 
 
 def _few(present: Tensor | None) -> Tensor | None:

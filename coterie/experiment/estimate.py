@@ -30,7 +30,7 @@ def seconds(experiment: Experiment, plan: Plan) -> float:
     y = torch.zeros(silos, longest, dtype=federation.silos[0].y.dtype)
     device = experiment.training.device
     examples = Examples(federation.names, federation.sizes, x.to(device), y.to(device), federation.scale)
-    clip = experiment.clip if plan.merge is None else torch.full_like(experiment.clip, torch.inf)
+    clip = experiment.clip if plan.unit.noise_in_doors else torch.full_like(experiment.clip, torch.inf)
     numbers = (experiment.lr, clip, plan.noise())
     settings = Settings(*(value.float().to(device) for value in numbers))
     start = torch.zeros(runs, silos, task.layout.size, device=device)

@@ -6,7 +6,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -24,12 +24,14 @@ from ..engines.simulation import personal_vectors, simulate
 from ..errors import Problem
 from ..guard.checkpoint import History, Recorded
 from ..guard.claims import secret_draw
-from ..guard.session import Keeper
+from ..guard.session import OpenSession, Session
 from ..methods.adaptive_clip import AdaptiveClip
 from ..methods.relations import Relations
-from ..planning.plan import Plan, absent_remarks, make_plan
+from ..planning.accounting import ACCOUNTING, Accounting
+from ..planning.plan import Plan, absent_remarks
+from ..planning.request import MergeTerms, Request
 from ..planning.schedule import Schedule, check_dropping, draw_schedule
-from ..planning.silo_plan import Terms, clip_remarks, make_silo_plan, terms_of
+from ..planning.silo_plan import Terms, clip_remarks, terms_of
 from ..planning.training import Training, check_device
 from ..privacy.budget import PerSilo, Privacy, check_budgets, loose_deltas, per_silo, values_of
 from ..protocol.doors import Work
@@ -79,7 +81,6 @@ class Experiment:
     method: Method
     privacy: Privacy
     training: Training
-    notes: list[str] = field(default_factory=list)
     picked: tuple[tuple[int, int], ...] | None = None
     budgets: str = "own"
 
@@ -171,6 +172,11 @@ class Experiment:
         noise = self._per_run(lambda v: v.noise, "privacy.noise") if given else None
         return terms_of(self.epsilon, self.delta, clip, noise)
 
+    @property
+    def accounting(self) -> Accounting:
+        """How the unit that privacy protects is planned, charged and stated."""
+        return ACCOUNTING[self.privacy.unit]
+
     @cached_property
     def lr(self) -> Tensor:
         """Learning rates `[runs, silos]`."""
@@ -211,7 +217,7 @@ class Experiment:
         return self.schedule.present
 
     def check(self) -> None:
-        """Refuse impossible numbers; collect what a person should know."""
+        """Raise `Problem` for numbers that are impossible."""
         check_device(self.training.device)
         self.task.module.to(self.training.device)
         rows_within(self.task, self.training.memory)
@@ -223,27 +229,33 @@ class Experiment:
         for value in self.lr.flatten().tolist():
             if not 0 < value < 1e38:
                 raise Problem(f"train.lr: expected a number > 0, got {value:g}")
-        sizes, names = self.federation.sizes, self.federation.names
         for one in (self.method, getattr(self.method, "second", None)):
             if getattr(one, "how", "") == "kl":
                 imitating(self.task)  # refuses a numeric target
+
+    @cached_property
+    def notes(self) -> tuple[str, ...]:
+        """What a person should know before anything is planned."""
+        sizes, names = self.federation.sizes, self.federation.names
+        notes = []
         if self.budgets in ("maximum", "none"):
-            self.notes.append(f"{self.method.title}, budgets = {self.budgets}: {BUDGETS[self.budgets]}")
+            notes.append(f"{self.method.title}, budgets = {self.budgets}: {BUDGETS[self.budgets]}")
         if not torch.isinf(self.epsilon).all():
-            units = sizes if self.privacy.unit == "example" else [len(names)] * len(names)
-            self.notes.extend(loose_deltas(self.delta[0].tolist(), units, names, self.privacy.unit))
-        self.notes.extend(f"not covered by any budget: {what}" for what in self.federation.not_covered)
+            protected = self.accounting.protected(sizes)
+            notes += loose_deltas(self.delta[0].tolist(), protected, names, self.privacy.unit)
+        notes += [f"not covered by any budget: {what}" for what in self.federation.not_covered]
         largest = max(float(silo.x.abs().max()) * self.federation.scale for silo in self.federation.silos)
         if largest > 10:
-            self.notes.append(
+            notes.append(
                 f"features reach {largest:.4g}: gradients are clipped, so models learn better from numbers"
                 " around one; give data.feature_range (public bounds) or data.features"
             )
         if small := [name for name, n in zip(names, sizes, strict=True) if n < self.training.batch]:
-            self.notes.append(
+            notes.append(
                 f"train.batch: {len(small)} silo(s), as '{small[0]}', have fewer than {self.training.batch}"
                 " training examples: each of their batches is the whole silo (rate 1)"
             )
+        return tuple(notes)
 
     def check_metered(self) -> None:
         """Refuse what no ledger keeps or pays for."""
@@ -256,37 +268,36 @@ class Experiment:
 
     def plan(self, on_progress: Callable[[int, int], None] | None = None) -> Plan:
         """Give what every silo will do and spend, without training."""
-        roster = Roster(self.roster.names, self.roster.sizes.cpu(), self.roster.epsilon.cpu())
-        layers, names = tuple(self.task.layout.lengths), tuple(self.task.layout.names)
-        rounds = self.training.rounds
-        if self.privacy.unit == "silo":
-            plan = make_silo_plan(
-                self.running, roster, self.work, layers, rounds, self.terms, self.training.participation,
-                self.schedule.present, self.privacy.noise_by, on_progress, names, self.privacy.sensitivity,
-                self.privacy.quantile, self.schedule.planned, self.schedule.steps,
-            )  # fmt: skip
-            self._remark(roster, plan)
-            return plan
-        plan = make_plan(
-            self.running, roster, self.work, layers, rounds, self.delta, self.schedule.present, on_progress,
-            self.budgets, names, self.schedule.planned, self.schedule.steps,
-        )  # fmt: skip
-        self._remark(roster, plan)
-        return plan
-
-    def _remark(self, roster: Roster, plan: Plan) -> None:
-        absent = absent_remarks(plan, self.method.title, self.budgets == "uniform")
-        remarks = [
-            *self.running.remarks(roster, plan.present),
-            *absent,
-            *clip_remarks(plan, self.method.title),
+        privacy, layout = self.privacy, self.task.layout
+        given = self._per_run(lambda v: v.noise, "privacy.noise") if privacy.noise is not None else None
+        request = Request(
+            method=self.running,
+            roster=Roster(self.roster.names, self.roster.sizes.cpu(), self.roster.epsilon.cpu()),
+            work=self.work,
+            layers=tuple(layout.lengths),
+            names=tuple(layout.names),
+            rounds=self.training.rounds,
+            delta=self.delta,
+            clip=self._per_run(lambda v: v.clip, "privacy.clip"),
+            schedule=self.schedule,
+            participation=self.training.participation,
+            spending=self.budgets,
+            merging=MergeTerms(given, privacy.noise_by, privacy.sensitivity, privacy.quantile),
+            on_progress=on_progress,
+        )
+        plan = self.accounting.plan(request)
+        title = self.method.title
+        notes = [
+            *self.running.remarks(request.roster, plan.present),
+            *absent_remarks(plan, title, self.budgets == "uniform"),
+            *clip_remarks(plan, title),
         ]
-        self.notes.extend(remark for remark in remarks if remark not in self.notes)
+        return replace(plan, notes=tuple(dict.fromkeys(notes)))
 
     def cohort(self, plan: Plan) -> Cohort:
         """Give the silos, ready to train."""
         device = self.training.device
-        clip = self.clip if plan.merge is None else torch.full_like(self.clip, math.inf)
+        clip = self.clip if plan.unit.noise_in_doors else torch.full_like(self.clip, math.inf)
         numbers = (self.lr, clip, plan.noise(), plan.choice_noise())
         settings = Settings(*(value.float().to(device) for value in numbers))
         examples = stack(self.federation, "train", device)
@@ -296,22 +307,23 @@ class Experiment:
         self,
         plan: Plan | None = None,
         on_round: Callable[[int, float | None], None] | None = None,
-        keeper: Keeper | None = None,
+        session: Session | None = None,
     ) -> Result:
-        """Train all runs; `on_round` hears of each round and, now and then, of the mean score.
+        """Train all runs; `on_round` is called with each round and, now and then, with the mean score.
 
-        A `keeper` writes checkpoints and asks the ledgers; with a meter, noise is the system's.
+        A `session` writes checkpoints and charges the ledgers; with a meter, noise comes from the system.
         """
-        keeper = keeper or Keeper()
-        if keeper.meter is not None:
+        session = session or Session()
+        if session.meter is not None:
             self.check_metered()
         plan = plan or self.plan()
         began = time.perf_counter()
-        cohort, meter = self.cohort(plan), keeper.meter
+        cohort, meter = self.cohort(plan), session.meter
         test = stack(self.federation, "test", self.training.device)
         weight = torch.tensor(test.sizes, dtype=torch.float64) / sum(test.sizes)
         every = max(1, self.training.rounds // 20)
-        point = keeper.begin(self.method.title, plan, len(self.federation))
+        opened = session.begin(self.method.title, plan)
+        point = opened.checkpoint
         history: History = list(point.history) if point else []
         start = None
         if point is not None:
@@ -323,7 +335,7 @@ class Experiment:
         scores = vectors = torch.empty(0)
         watch = Watch(self.running, cohort, self.training.rounds)
         known = (self.running, cohort, plan, self.roster, seeds)
-        for state in simulate(*known, streams, start, keeper.before, drawn):
+        for state in simulate(*known, streams, start, opened.before, drawn):
             shown = None
             watch.see(state)
             if state.round % every == 0 or state.round == self.training.rounds:
@@ -334,18 +346,17 @@ class Experiment:
                     losses = self._training_losses(cohort, vectors)
                     history.append(Recorded(state.round, totals.tolist(), scores.tolist(), losses))
                 shown = float(totals.mean())
-            keeper.after(state, history)
+            opened.after(state, history)
             if on_round is not None:
                 on_round(state.round, shown)
         seconds = time.perf_counter() - began
-        if meter is not None:
-            self.notes.extend(meter.notes())
+        notes = [*self.notes, *plan.notes, *(meter.notes() if meter is not None else [])]
         if broken := int((~torch.isfinite(vectors).all(-1)).sum()):
-            self.notes.append(
+            notes.append(
                 f"{self.method.name}: {broken} of {vectors[..., 0].numel()} models diverged (numbers that are"
                 " not finite) and have no score: lower train.lr, or what pulls them"
             )
-        return watch.tell(self._result(plan, scores, vectors.cpu(), history, seconds, keeper))
+        return watch.tell(self._result(plan, scores, vectors.cpu(), history, seconds, opened, notes))
 
     def _training_losses(self, cohort: Cohort, vectors: Tensor) -> list[list[float] | None]:
         """Return the mean training loss of each silo in each run; None for a run with privacy."""
@@ -365,10 +376,11 @@ class Experiment:
         vectors: Tensor,
         history: History,
         seconds: float,
-        keeper: Keeper,
+        opened: OpenSession,
+        notes: list[str],
     ) -> Result:
         runs = []
-        spent = keeper.spent(len(self.keys))
+        spent = opened.spent()
         for r, (seed, variant) in enumerate(self.keys):
             silos = {}
             for k, silo in enumerate(plan.silos[r]):
@@ -391,7 +403,8 @@ class Experiment:
                 )
             )
         kept = {r: vectors[r] for r in range(len(runs))}
-        return Result(self.task, self.federation.names, runs, kept, list(self.notes))
+        preparation = self.federation.preparation
+        return Result(self.task, self.federation.names, runs, kept, notes, preparation=preparation)
 
 
 def _curves(rows: Sequence[Sequence[float] | None], names: Sequence[str]) -> dict[str, list[float]]:

@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from torch import Tensor, nn
 
 from .._json import finite
+from ..data.new_rows import Rows
+from ..data.preparation import Preparation
 from ..errors import Problem, nearest
 from ..privacy.accountant import shown_spent
 from ..tasks.task import Task
 from .frames import Row, counted, html_page, make_frame, text_table
+from .saved_models import personal_model, save_model
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -100,7 +103,7 @@ class Result:
 
     `relations[run]` is Omega `[silos, silos]`, of methods that learn how silos are related.
     `trained[run]` is what is known of the experiment whose runs begin with that one, and `study` what was
-    asked for; both hold no examples. `views` draws and saves.
+    asked for; both hold no examples. `views` draws and saves. `preparation` is how raw rows become examples.
     """
 
     task: Task
@@ -114,6 +117,7 @@ class Result:
     trained: dict[int, Trained] = field(default_factory=dict)
     study: Study | None = None
     views: Views | None = None
+    preparation: Preparation | None = None
 
     def add(self, other: Result) -> None:
         """Take in the runs of another result."""
@@ -121,6 +125,7 @@ class Result:
         self.relations |= {len(self.runs) + r: omega for r, omega in other.relations.items()}
         self.trained |= {len(self.runs) + r: trained for r, trained in other.trained.items()}
         self.runs += other.runs
+        self.preparation = self.preparation or other.preparation
         self.published |= other.published
         self.notes += [note for note in other.notes if note not in self.notes]
 
@@ -270,35 +275,16 @@ class Result:
         """Give one silo's personal model as a plain module."""
         return self.task.to_module(self.vector(silo, run))
 
+    def predict(self, silo: str, rows: Rows, run: int = 0) -> pd.DataFrame:
+        """Return what one silo's personal model predicts for raw rows (see `PersonalModel.predict`)."""
+        vector = self.vector(silo, run)
+        model = personal_model(self.task, vector, self.preparation, silo, self.runs[run].label)
+        return model.predict(rows)
+
     def save_model(self, silo: str, path: str | Path, run: int = 0) -> None:
-        """Save one silo's personal model (safetensors, the names of the module's state)."""
-        save_vector(self.task, self.vector(silo, run), Path(path))
-
-
-def save_vector(task: Task, vector: Tensor, path: Path) -> None:
-    """Save one vector under the names of the module's parameters."""
-    from safetensors.torch import save_file
-
-    state = {name: value.contiguous() for name, value in task.layout.unflatten(vector.clone()).items()}
-    save_file(state, str(path))
-
-
-def load_model(module: nn.Module, path: str | Path) -> nn.Module:
-    """Load a saved personal model into a plain module."""
-    from safetensors.torch import load_file
-
-    try:
-        state = load_file(str(path))
-    except Exception as error:  # safetensors raises its own kinds
-        raise Problem(f"cannot read the model '{path}': {error}") from error
-    known = {name for name, p in module.named_parameters() if p.requires_grad}
-    if known != set(state):
-        raise Problem(f"'{path}' does not fit the module: it holds {sorted(state)}, not {sorted(known)}")
-    try:
-        module.load_state_dict(state, strict=False)
-    except RuntimeError as error:
-        raise Problem(f"'{path}' does not fit the module: {str(error).splitlines()[-1].strip()}") from error
-    return module
+        """Save one silo's personal model, whole; `load_model` reads it."""
+        vector = self.vector(silo, run)
+        save_model(path, self.task, vector, self.preparation, silo, self.runs[run].label)
 
 
 def file_names(names: Sequence[str]) -> list[str]:

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from ..errors import Problem
 from ..guard.checkpoint import key_of
-from ..guard.claims import certify, run_plans
+from ..guard.claims import certify, claims_of
 from ..guard.interrupts import after_the_round, undisturbed
 from ..guard.meter import Meter, make_meter
-from ..guard.session import Keeper
+from ..guard.session import Pace, Session
 from ..planning.plan import Plan
 from ..privacy.accountant import shown_spent
 from ..privacy.ledger.filters import Spent
@@ -57,7 +57,7 @@ class Study:
 
     @property
     def notes(self) -> list[str]:
-        """What a person should know, each note once."""
+        """What a person should know before anything is planned, each note once."""
         return list(dict.fromkeys(note for experiment in self.experiments for note in experiment.notes))
 
     @property
@@ -101,8 +101,11 @@ class StudyPlan:
     @property
     def notes(self) -> list[str]:
         """What a person should know before training."""
-        single = "[tuning]: this is the plan of single runs; a sweep needs more noise"
-        return [*self.study.notes, *([single] if self.study.config.tuning is not None else [])]
+        notes = [*self.study.notes, *(note for plan in self.plans for note in plan.notes)]
+        tuning = self.study.config.tuning
+        if tuning is not None and tuning.trials != "all":
+            notes.append("[tuning]: this is the plan of single runs; a sweep needs more noise")
+        return list(dict.fromkeys(notes))
 
     @cached_property
     def seconds(self) -> tuple[float, ...]:
@@ -331,13 +334,18 @@ def train_study(
     experiments = study.experiments
     public = study.without_examples()
     result = Result(experiments[0].task, experiments[0].federation.names, notes=study.notes, study=public)
-    told = _tell_notes(study, listener, [])
+    for note in study.notes:
+        listener.on_note(note)
     finished = [] if store is None else store.open(study)
     meters: list[Meter | None] = []
-    pace: float | None = None
+    pace = Pace()
     try:
-        plans = (plan or plan_study(study, listener)).plans
-        _tell_notes(study, listener, told)
+        planned = plan or plan_study(study, listener)
+        plans = planned.plans
+        for note in planned.notes:
+            if note not in result.notes:
+                result.notes.append(note)
+                listener.on_note(note)
         meters = meters_for(study, plans[0] if study.alone else None)
         places = [None if store is None else store.path / f".checkpoint-{n}" for n in range(len(plans))]
         done = [
@@ -354,7 +362,7 @@ def train_study(
                 runs = [run for run in finished if run.label in experiment.labels]
                 result.add(_read_back(store, trained, runs, result))
                 continue
-            keeper = Keeper(
+            session = Session(
                 places[number],
                 study.key([number, experiment.labels]),
                 meter,
@@ -362,8 +370,7 @@ def train_study(
                 partial=study.alone,
                 pace=pace,
             )
-            new = train_one(experiment, own, keeper, listener, resumable=store is not None)
-            pace = keeper.pace
+            new = train_one(experiment, own, session, listener, resumable=store is not None)
             with undisturbed():
                 if store is not None or meter is not None:
                     trained = trained.stated(meter)
@@ -373,7 +380,7 @@ def train_study(
                 result.add(new)
                 if store is not None:
                     store.save(result, complete=False)
-                keeper.finish()
+                session.finish()
         if store is not None:
             with undisturbed():
                 store.save(result, complete=True)
@@ -397,7 +404,7 @@ def without_examples(experiment: Experiment) -> Experiment:
 
 
 def train_one(
-    experiment: Experiment, plan: Plan, keeper: Keeper, listener: Listener, resumable: bool
+    experiment: Experiment, plan: Plan, session: Session, listener: Listener, resumable: bool
 ) -> Result:
     """Train one experiment; where it can be resumed, Ctrl-C lets the round end first."""
 
@@ -406,22 +413,17 @@ def train_one(
 
     with contextlib.ExitStack() as held:
         if resumable:
-            keeper.stopping = held.enter_context(after_the_round(listener.on_stopping))
-        return experiment.train(plan, hear, keeper)
-
-
-def _tell_notes(study: Study, listener: Listener, told: list[str]) -> list[str]:
-    """Tell each note that was not told before; return all notes."""
-    for note in study.notes:
-        if note not in told:
-            listener.on_note(note)
-    return study.notes
+            stopping = held.enter_context(after_the_round(listener.on_stopping))
+            session = replace(session, stopping=stopping)
+        return experiment.train(plan, hear, session)
 
 
 def _read_back(store: Store, trained: Trained, runs: list[RunRecord], whole: Result) -> Result:
     """Return the result of an experiment that was finished before."""
     trained, vectors = store.read(trained)
-    return Result(whole.task, whole.names, runs, vectors, published=trained.published(), trained={0: trained})
+    before = Result(whole.task, whole.names, runs, vectors, published=trained.published())
+    before.trained, before.preparation = {0: trained}, trained.experiment.federation.preparation
+    return before
 
 
 def meters_for(study: Study, alone: Plan | None) -> list[Meter | None]:
@@ -451,7 +453,7 @@ def _check_together(
     if meters[0] is None or len(waiting) < 2:
         return
     asked = [
-        [claim for experiment, plan in waiting for claim in run_plans(experiment.method.title, plan, k)]
+        [claim for experiment, plan in waiting for claim in claims_of(experiment.method.title, plan, k)]
         for k in range(len(meters[0].ledgers))
     ]
     certify(claim for claims in asked for claim in claims)

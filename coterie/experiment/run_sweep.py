@@ -14,8 +14,9 @@ from torch import Tensor
 from .._seeds import seed_for
 from ..errors import Problem
 from ..guard.interrupts import undisturbed
-from ..guard.meter import Account, Meter
-from ..guard.session import Keeper
+from ..guard.meter import Meter
+from ..guard.session import Charging, Session
+from ..planning.accounting import Account
 from ..planning.plan import Plan
 from ..privacy.adversaries import ADVERSARIES
 from .config.schema import Tuning
@@ -107,8 +108,9 @@ def _trials(
     plan = tuned_plan(experiment, sweep)
     place = None if store is None else store.path / ".checkpoint-0"
     every = study.config.train.checkpoint
-    keeper = Keeper(place, study.key([sweep.drawn]), meter, every, sweep.asks)
-    result = train_one(experiment, plan, keeper, listener, resumable=store is not None)
+    charging = Charging(sweep.asks, together=True)
+    session = Session(place, study.key([sweep.drawn]), meter, every, charging)
+    result = train_one(experiment, plan, session, listener, resumable=store is not None)
     with undisturbed():
         scores = noised_scores(experiment, sweep, _vectors(result), meter)
         chosen = best_of(scores, experiment.task.higher_is_better)
@@ -135,7 +137,7 @@ def _trials(
             store.save(result, complete=True)
         if meter is not None:
             meter.release_held(str(chosen))
-        keeper.finish()
+        session.finish()
     return result
 
 
@@ -209,4 +211,4 @@ def trial_statement(
     if meter is not None:
         account = meter.account(k, 0)
     facts, scored = sweep.facts(plan, k), sweep.scores[k] is not None
-    return statement_for(experiment, plan, run, k, account, tuple(ADVERSARIES), facts, scored)
+    return statement_for(experiment, plan, run, k, account, facts, scored, tuple(ADVERSARIES))

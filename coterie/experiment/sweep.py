@@ -21,7 +21,7 @@ from ..cohort.examples import stack
 from ..cohort.score import score
 from ..errors import Problem
 from ..guard.checkpoint import digest_of
-from ..guard.claims import run_plans
+from ..guard.claims import claims_of
 from ..guard.meter import Meter
 from ..planning.plan import Plan
 from ..privacy.calibration import Target, noise_for
@@ -52,7 +52,7 @@ class Sweep:
 
     def stages(self, plan: Plan, k: int) -> tuple[tuple[int, tuple[Event, ...]], ...]:
         """Give what one trial releases of silo k: its training and, in the last round, its score."""
-        stages = run_plans("", plan, k)[0].stages
+        stages = claims_of("", plan, k)[0].stages
         more = self.scores[k]
         if more is None:
             return stages
@@ -183,7 +183,7 @@ def tuned_plan(
         silos.append(replace(silo, noise=noise, epsilon=spent))
         if on_progress is not None:
             on_progress(k + 1, len(plan.silos[0]))
-    return Plan(plan.counts, (tuple(silos),) * len(plan.silos))
+    return replace(plan, silos=(tuple(silos),) * len(plan.silos))
 
 
 def check_affordable(sweep: Sweep, plan: Plan, meter: Meter, label: str) -> None:

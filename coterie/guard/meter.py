@@ -6,13 +6,12 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from .._threads import in_threads
 from ..data.federation import Federation
 from ..errors import Problem
+from ..planning.accounting import Account
 from ..privacy.adversaries import ADVERSARIES
-from ..privacy.events import Event
 from ..privacy.ledger.claim import Claim
 from ..privacy.ledger.entries import LedgerEntry, LedgerState, runs_of
 from ..privacy.ledger.filters import Spent, charge, repeated
@@ -51,20 +50,6 @@ def totals_of(state: LedgerState, unit: str) -> dict[str, dict[str, float]]:
     return {name: {"epsilon": e, "delta": d} for name, (e, d) in totals.items()}
 
 
-class Account(NamedTuple):
-    """What a run released and was charged, the budget that paid for it, and facts of the ledger, if any.
-
-    `rounds` lists the rounds it did, those repeated twice.
-    """
-
-    events: tuple[Event, ...]
-    epsilon: float
-    delta: float
-    budget: float
-    rounds: tuple[tuple[int, int], ...]
-    facts: dict[str, Any] | None
-
-
 @dataclass
 class Meter:
     """The ledgers of a training's silos: claims of its runs, `claims[k][run]`, and what each may do.
@@ -94,7 +79,7 @@ class Meter:
 
     def take_held(self, asked: Sequence[Claim], held: list[int]) -> None:
         """Take up a run that was charged before; it must be what is asked."""
-        self.go_on([[plan] for plan in asked], [[run] for run in held])
+        self.resume([[plan] for plan in asked], [[run] for run in held])
         for k, (ledger, run) in enumerate(zip(self.ledgers, held, strict=True)):
             if not ledger.state().reserved(run):
                 raise Problem(f"silo '{self.names[k]}': row {run} of its ledger was not reserved: begin anew")
@@ -159,7 +144,7 @@ class Meter:
         all_of_them = isinstance(problem, Spent) and runs > 1
         return type(problem)(f"silo '{self.names[k]}': {problem}{more if all_of_them else ''}")
 
-    def go_on(self, asked: Sequence[Sequence[Claim]], claims: list[list[int]]) -> None:
+    def resume(self, asked: Sequence[Sequence[Claim]], claims: list[list[int]]) -> None:
         """Take up the claims of a training that was interrupted; they must be of what is asked."""
         self.claims = claims
         for k, (ledger, runs) in enumerate(zip(self.ledgers, claims, strict=True)):
@@ -218,7 +203,7 @@ class Meter:
         return max(ends)
 
     @property
-    def may_go_on(self) -> bool:
+    def may_resume(self) -> bool:
         """Whether claims have rounds left for which budgets were too small when they came."""
         return any(text.startswith("rounds ") for text in self.left.values())
 

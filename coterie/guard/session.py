@@ -2,9 +2,9 @@
 
 Between two checkpoints lies a block of rounds. It is reserved in every ledger before its first
 round; after its last round the checkpoint is written, then the block is committed, together with
-the reservation of the next one. Killed at any instant, a training goes on from its checkpoint; what
-was reserved stays charged. Asked to stop, it ends its round and writes its checkpoint, and the rounds
-that were not done are given back.
+the reservation of the next one. A training that is killed at any instant resumes from its checkpoint; what
+was reserved stays charged. A training that is asked to stop ends its round and writes its checkpoint, and
+the rounds that were not done are given back.
 """
 
 from __future__ import annotations
@@ -20,77 +20,142 @@ from ..privacy.ledger.claim import Claim
 from ..privacy.ledger.filters import Spent
 from ..protocol.state import State
 from .checkpoint import Checkpoint, History, digest_of, load, save
-from .claims import run_plans
+from .claims import claims_of
 from .interrupts import after_the_round
 from .meter import Meter
 
-SECONDS = 30.0
+BLOCK_SECONDS = 30.0
 
 
 @dataclass
-class Keeper:
-    """Keeps a training; without a path there is no checkpoint, without a meter no ledger.
+class Pace:
+    """How many seconds a call of a door takes, measured by this training or by one before it."""
 
-    `every` is the number of rounds in a block; None lets a block take about half a minute. `asks` says
-    what a training asks of a silo's data set. With `partial` a silo that cannot pay for all rounds takes
-    part in those that it can pay for. `pace` is how many seconds a door of a run takes, here or in another
-    training.
+    seconds_per_call: float | None = None
+
+
+@dataclass(frozen=True)
+class Charging:
+    """How the runs of a training are claimed in silos' ledgers: `together` as one claim, or one each."""
+
+    claims: Callable[[str, Plan, int], list[Claim]] = claims_of
+    together: bool = False
+
+
+@dataclass(frozen=True)
+class Session:
+    """How a training is kept; without a path there is no checkpoint, without a meter no ledger.
+
+    `key` names the training: a checkpoint of another key is refused. `every` is the number of rounds in a
+    block; None lets a block take about half a minute. With `partial` a silo that cannot pay for all rounds
+    takes part in those that it can pay for. `stopping` says whether somebody asked the training to stop.
     """
 
     path: Path | None = None
     key: str = ""
     meter: Meter | None = None
     every: int | None = None
-    asks: Callable[[str, Plan, int], list[Claim]] = run_plans
+    charging: Charging = field(default_factory=Charging)
     partial: bool = False
     stopping: after_the_round | None = None
-    pace: float | None = None
-    _total: int = 0
-    _doors: float = 1.0
-    _silos: int = 0
-    _until: int = 0
-    _block: tuple[int, float] = (0, 0.0)
-    _measured: bool = False
-    _claims: list[list[int]] = field(default_factory=list)
-    _sealed: tuple[bool, ...] = ()
-    _whole: bool = False
-    _digest: str | None = None
-    _again: int = 0
+    pace: Pace = field(default_factory=Pace)
 
-    def begin(self, label: str, plan: Plan, silos: int) -> Checkpoint | None:
-        """Give the checkpoint to go on from; else claim the runs in every ledger."""
-        self._total, self._silos = len(plan.counts.calls), silos
+    def begin(self, label: str, plan: Plan) -> OpenSession:
+        """Claim the runs in every ledger, or take up those of the checkpoint."""
+        checkpoint = load(self.path, self.key) if self.path is not None else None
+        opened = OpenSession(self, plan, Blocks.of(plan, self.every, self.pace), checkpoint)
+        opened.claim(label)
+        return opened
+
+    def finish(self) -> None:
+        """Remove the checkpoint of a training whose results are saved."""
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+
+
+@dataclass
+class Blocks:
+    """Where blocks of rounds begin and end: `every` so many rounds, or by the clock."""
+
+    rounds: int
+    calls_per_round: float
+    every: int | None
+    pace: Pace
+    first: int = 0
+    last: int = 0
+    measured: bool = False
+    started: float = 0.0
+
+    @classmethod
+    def of(cls, plan: Plan, every: int | None, pace: Pace) -> Blocks:
+        """Return the blocks of a planned training."""
+        rounds = len(plan.counts.calls)
         calls = sum(map(len, plan.counts.calls))
-        self._doors = max(1.0, calls / self._total) * len(plan.silos)  # of a round, in all runs
-        self._sealed, self._whole = plan.counts.sealed, plan.merge is not None
-        point = load(self.path, self.key) if self.path is not None else None
-        if self.meter is not None:
-            asked = [self.asks(label, plan, k) for k in range(silos)]
-            if point is not None:
-                self.meter.go_on(asked, point.claims)
-                self.meter.catch_up(point.state.round, self._digest_of(point.state), self._total)
-                self._again = self.meter.repeat(point.state.round)
-            else:
-                self.meter.claim(asked, self.partial)
-            self._claims = self.meter.claims
-        self._until = point.state.round if point is not None else 0
-        self._block = self._until, time.perf_counter()
-        return point
+        return cls(rounds, max(1.0, calls / rounds) * len(plan.silos), every, pace)
+
+    def start(self, number: int, at_least: int = 0) -> None:
+        """Begin a block with round `number`, which ends no earlier than round `at_least`."""
+        self.first, self.started = number, time.perf_counter()
+        self.last = min(self.rounds, max(number + self._length(), at_least))
+
+    def measure(self, done: int) -> None:
+        """Learn from the rounds of the block that are done how long a call takes."""
+        if done > self.first:
+            took = time.perf_counter() - self.started
+            self.pace.seconds_per_call = took / (done - self.first) / self.calls_per_round
+            self.measured = True
+
+    def _length(self) -> int:
+        if self.every is not None:
+            return self.every
+        known = self.pace.seconds_per_call
+        per_round = math.inf if known is None else known * self.calls_per_round
+        if self.measured:
+            return max(1, int(BLOCK_SECONDS / max(per_round, 1e-9)))
+        short = per_round * self.rounds < BLOCK_SECONDS / 3
+        return self.rounds if short else max(1, self.rounds // 20)
+
+
+@dataclass
+class OpenSession:
+    """A session of a training that has begun; `checkpoint` is what it resumes from, if anything."""
+
+    session: Session
+    plan: Plan
+    blocks: Blocks
+    checkpoint: Checkpoint | None
+    repeated_until: int = 0
+    uncommitted: str | None = None  # the digest of a block that is done and not committed yet
+
+    def claim(self, label: str) -> None:
+        """Claim the runs in every ledger; for a checkpoint take up its claims and repeat what must be."""
+        meter, point = self.session.meter, self.checkpoint
+        done = 0 if point is None else point.state.round
+        self.blocks.first, self.blocks.last, self.blocks.started = done, done, time.perf_counter()
+        if meter is None:
+            return
+        claims = [self.session.charging.claims(label, self.plan, k) for k in range(len(meter.ledgers))]
+        if point is None:
+            meter.claim(claims, self.session.partial)
+        else:
+            meter.resume(claims, point.claims)
+            meter.catch_up(done, self._digest_of(point.state), self.blocks.rounds)
+            self.repeated_until = meter.repeat(done)
 
     def before(self, number: int) -> list[int]:
-        """Reserve a block where one begins; give the places of the silos that take part in the round."""
-        if number >= self._until:
-            self._until = min(self._total, max(number + self._length(), self._again))
-            self._block = number, time.perf_counter()
-            if self.meter is not None:
-                self.meter.reserve(number, self._until, self._digest)
-            self._digest = None
-        if self.meter is None:
-            return list(range(self._silos))
-        present = self.meter.present(number)
+        """Reserve a block where one begins; return the places of silos that may take part in the round."""
+        meter = self.session.meter
+        if number >= self.blocks.last:
+            self.blocks.start(number, self.repeated_until)
+            if meter is not None:
+                meter.reserve(number, self.blocks.last, self.uncommitted)
+            self.uncommitted = None
+        if meter is None:
+            return list(range(len(self.plan.silos[0])))
+        present = meter.present(number)
         if not present:
-            why = next(iter(self.meter.left.values()), "their budgets are spent")
-            again = "give the same command again" if self.meter.may_go_on else "begin anew with another --out"
+            why = next(iter(meter.left.values()), "their budgets are spent")
+            again = "give the same command again" if meter.may_resume else "begin anew with another --out"
             raise Spent(
                 f"round {number}: no silo can go on ({why}): raise the budgets with `coterie ledger budget`,"
                 f" then {again}"
@@ -99,42 +164,30 @@ class Keeper:
 
     def after(self, state: State, history: History) -> None:
         """Write the checkpoint where a block ends; the block is committed with the next, or the last now."""
-        began, when = self._block
-        stop = self.path is not None and self.stopping is not None and self.stopping.asked()
-        if state.round != self._until and not (stop and state.round > began):
+        session, blocks = self.session, self.blocks
+        stopping = session.path is not None and session.stopping is not None and session.stopping.asked()
+        if state.round != blocks.last and not (stopping and state.round > blocks.first):
             return
-        if state.round > began:
-            self.pace = (time.perf_counter() - when) / (state.round - began) / self._doors
-            self._measured = True
-        if self.path is not None:
-            save(self.path, self.key, Checkpoint(state, history, self._claims))
-        if self.meter is not None and state.round > began:
-            self._digest = self._digest_of(state)
-            if stop or state.round == self._total:
-                self.meter.commit(self._digest, state.round)
-        if stop and state.round < self._total:
+        blocks.measure(state.round)
+        if session.path is not None:
+            claims = [] if session.meter is None else session.meter.claims
+            save(session.path, session.key, Checkpoint(state, history, claims))
+        if session.meter is not None and state.round > blocks.first:
+            self.uncommitted = self._digest_of(state)
+            if stopping or state.round == blocks.rounds:
+                session.meter.commit(self.uncommitted, state.round)
+        if stopping and state.round < blocks.rounds:
             raise KeyboardInterrupt
 
     def _digest_of(self, state: State) -> str:
-        told = State(state.round, state.shared, None) if self._whole else state  # what is at home is raw
-        return digest_of(told, self._sealed)
+        # What silos keep at home is raw where doors add no noise: a digest must not depend on it.
+        told = state if self.plan.unit.noise_in_doors else State(state.round, state.shared, None)
+        return digest_of(told, self.plan.counts.sealed)
 
-    def spent(self, runs: int) -> list[list[tuple[float, float]]] | None:
-        """Give what each silo's ledger charged for each run; the same where all are charged as one."""
-        if self.meter is None:
+    def spent(self) -> list[list[tuple[float, float]]] | None:
+        """Return what each silo's ledger charged for each run; the same for all that are charged together."""
+        meter, runs = self.session.meter, len(self.plan.silos)
+        if meter is None:
             return None
-        charged = [self.meter.charged(k) for k in range(self._silos)]
-        return charged if self.asks is run_plans else [found[:1] * runs for found in charged]
-
-    def _length(self) -> int:
-        if self.every is not None:
-            return self.every
-        each = math.inf if self.pace is None else self.pace * self._doors
-        if self._measured:
-            return max(1, int(SECONDS / max(each, 1e-9)))
-        return self._total if each * self._total < SECONDS / 3 else max(1, self._total // 20)
-
-    def finish(self) -> None:
-        """Remove the checkpoint of a training whose results are saved."""
-        if self.path is not None:
-            self.path.unlink(missing_ok=True)
+        charged = [meter.charged(k) for k in range(len(meter.ledgers))]
+        return [each[:1] * runs for each in charged] if self.session.charging.together else charged

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
+from ..protocol.merging import Merger
 from ..protocol.method import HandOver, Method, Start
 from ..protocol.roster import Roster
 from ..protocol.tree import Tree
@@ -46,9 +47,9 @@ class AdaptiveClip(Method):
         """Do the method's work."""
         return self.method.local(sent, own, oracle)
 
-    def merge(self, shared: Parts, uploads: Tree, roster: Roster) -> Parts:
+    def merge(self, shared: Parts, uploads: Tree, merger: Merger) -> Parts:
         """Merge within the clip, then move it."""
-        within = roster.clipping(shared["clip"])
+        within = merger.clipping(shared["clip"])
         merged = self.method.merge(shared["rest"], uploads, within)
         return {"clip": within.next_clip(shared["clip"]), "rest": merged}
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
+from ..protocol.merging import Merger
 from ..protocol.method import Method, Start
-from ..protocol.roster import Roster
 from ..protocol.settings import PerRun, setting
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ class Ditto(Method):
         own = oracle.descend(own, toward=sent, strength=self.lam)
         return trained - sent, own
 
-    def merge(self, shared: Tensor, uploads: Tensor, roster: Roster) -> Tensor:
+    def merge(self, shared: Tensor, uploads: Tensor, merger: Merger) -> Tensor:
         """Add the mean difference."""
-        return shared + roster.mean(uploads)
+        return shared + merger.mean(uploads)
 
     def personal(self, sent: Tensor, own: Tensor) -> Tensor:
         """Predict with the silo's own model."""

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ..errors import Problem
+from ..protocol.merging import Merger
 from ..protocol.method import LearnedRelations, Method, Start
 from ..protocol.roster import Roster
 from ..protocol.settings import PerRun, per_run, setting
@@ -96,9 +97,9 @@ class Dual(Method):
         noise = (sigma * sent["spread"], sigma / ratio)
         return oracle.solve_dual(start, own, stiffness=stiffness, xi=self.xi, unproven=noise)
 
-    def merge(self, shared: State, uploads: Tensor, roster: Roster) -> State:
+    def merge(self, shared: State, uploads: Tensor, merger: Merger) -> State:
         """Add up what was sent, relate the models anew if it is time, and compute them."""
-        if roster.groups is not None:
+        if merger.roster.groups is not None:
             raise Problem("'dual' relates all silos, and cannot learn within clusters: not after ifca")
         sums, clock = shared["sums"] + uploads, shared["round"] + 1
         omega, stiffness = shared["omega"], shared["stiffness"]

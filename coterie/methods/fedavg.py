@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
+from ..protocol.merging import Merger
 from ..protocol.method import HandOver, Method, Start
-from ..protocol.roster import Roster
 from ..protocol.settings import PerRun, setting
 
 if TYPE_CHECKING:
@@ -34,9 +34,9 @@ class FedAvg(Method):
         """Train the shared model, upload the difference."""
         return oracle.descend(sent) - sent, None
 
-    def merge(self, shared: Tensor, uploads: Tensor, roster: Roster) -> Tensor:
+    def merge(self, shared: Tensor, uploads: Tensor, merger: Merger) -> Tensor:
         """Add the mean difference."""
-        return shared + roster.mean(uploads)
+        return shared + merger.mean(uploads)
 
     def personal(self, sent: Tensor, own: None) -> Tensor:
         """Predict with the shared model."""

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from ..errors import Problem, nearest
+from ..protocol.merging import Merger
 from ..protocol.method import Method, Start
-from ..protocol.roster import Roster
 from ..protocol.settings import setting
 
 if TYPE_CHECKING:
@@ -97,9 +97,9 @@ class Heads(Method):
         moved = (trained - start).gather(2, own["rest"])
         return moved, {**own, "head": trained.gather(2, own["at"])}
 
-    def merge(self, shared: Tensor, uploads: Tensor, roster: Roster) -> Tensor:
+    def merge(self, shared: Tensor, uploads: Tensor, merger: Merger) -> Tensor:
         """Move the shared layers by the mean."""
-        return shared + roster.mean(uploads)
+        return shared + merger.mean(uploads)
 
     def personal(self, sent: Tensor, own: State) -> Tensor:
         """Predict with the shared layers and the silo's head."""

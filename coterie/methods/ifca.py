@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import Problem
+from ..protocol.merging import Merger
 from ..protocol.method import HandOver, Method, Start
 from ..protocol.roster import Roster
 from ..protocol.settings import setting
@@ -69,15 +70,15 @@ class IFCA(Method):
         start = _chosen(sent, own)
         return {"delta": oracle.descend(start) - start, "choice": own}, own
 
-    def merge(self, shared: Shared, uploads: Shared, roster: Roster) -> Shared:
+    def merge(self, shared: Shared, uploads: Shared, merger: Merger) -> Shared:
         """Move each cluster by the mean difference of the silos that chose it."""
-        choice = uploads["choice"]
+        choice, roster = uploads["choice"], merger.roster
         if roster.present is not None:
             choice = torch.where(roster.present.unsqueeze(-1), choice, shared["choice"])
         moved = []
         for cluster in range(self.clusters):
             weights = roster.sizes * (choice.clamp(min=0).squeeze(-1) == cluster)
-            moved.append(roster.mean(uploads["delta"], weights))
+            moved.append(merger.mean(uploads["delta"], weights))
         models = self._offered(shared) + torch.cat(moved, 1)
         return {"models": models, "choice": choice, "left": shared["left"] - 1}
 

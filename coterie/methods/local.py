@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
+from ..protocol.merging import Merger
 from ..protocol.method import Method, Start
-from ..protocol.roster import Roster
 
 if TYPE_CHECKING:
     from ..protocol.oracle import Oracle
@@ -31,7 +31,7 @@ class Local(Method):
         """Train on."""
         return None, oracle.descend(own)
 
-    def merge(self, shared: None, uploads: None, roster: Roster) -> None:
+    def merge(self, shared: None, uploads: None, merger: Merger) -> None:
         """Merge nothing."""
 
     def personal(self, sent: None, own: Tensor) -> Tensor:

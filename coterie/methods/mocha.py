@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from ..errors import Problem
+from ..protocol.merging import Merger
 from ..protocol.method import LearnedRelations, Method, Start
-from ..protocol.roster import Roster
 from ..protocol.settings import PerRun, per_run, setting
 
 if TYPE_CHECKING:
@@ -50,9 +50,9 @@ class Mocha(Method):
         trained = oracle.descend(own, toward=sent["anchor"], strength=strength)
         return trained - own, trained
 
-    def merge(self, shared: dict[str, Tensor], uploads: Tensor, roster: Roster) -> dict[str, Tensor]:
+    def merge(self, shared: dict[str, Tensor], uploads: Tensor, merger: Merger) -> dict[str, Tensor]:
         """Follow the models, relate them anew."""
-        if roster.groups is not None:
+        if merger.roster.groups is not None:
             raise Problem("'mocha' relates all silos, and cannot learn within clusters: not after ifca")
         models = shared["models"] + uploads
         anchor, strength = pulls(models, related(models))

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
+from ..protocol.merging import Merger
 from ..protocol.method import HandOver, Method, Start
-from ..protocol.roster import Roster
 from ..protocol.settings import PerRun, setting
 
 if TYPE_CHECKING:
@@ -43,9 +43,9 @@ class MRMTL(Method):
         trained = oracle.descend(own, toward=sent, strength=self.lam)
         return trained - own, trained
 
-    def merge(self, shared: Tensor, uploads: Tensor, roster: Roster) -> Tensor:
+    def merge(self, shared: Tensor, uploads: Tensor, merger: Merger) -> Tensor:
         """Move the mean with the models; those of silos that are not there stay where they are."""
-        return shared + roster.mean(uploads, everybody=True)
+        return shared + merger.mean(uploads, everybody=True)
 
     def personal(self, sent: Tensor, own: Tensor) -> Tensor:
         """Predict with the silo's own model."""

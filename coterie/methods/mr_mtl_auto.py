@@ -42,6 +42,7 @@ import torch
 from torch import Tensor
 
 from ..errors import Problem
+from ..protocol.merging import Merger, weighted_mean
 from ..protocol.method import HandOver, Method, Start
 from ..protocol.roster import Roster
 from ..protocol.settings import PerRun, per_run, setting
@@ -122,7 +123,7 @@ def spread(state: State, roster: Roster) -> tuple[Tensor, Tensor]:
     facts, size = facts_of(roster), state["gradient"].shape[-1]
     weight = facts.precision * (state["seen"] >= ENOUGH)
     there = state["gradient"] - curvature(state, facts) * state["apart"]
-    centred = there - roster.at(None).mean(there, weight.squeeze(-1))
+    centred = there - weighted_mean(there, roster.at(None), weight.squeeze(-1))
     total = (weight * centred.square()).sum((1, 2)).reshape(-1, 1, 1)
     weight = weight * (1 - _own_share(roster, weight))
     weights = weight.sum(1, keepdim=True).clamp_min(TINY)
@@ -231,9 +232,10 @@ class MRMTLAuto(Method):
         trained = oracle.descend(own, toward=sent["mean"], strength=sent["lam"])
         return trained - own, trained
 
-    def merge(self, shared: State, uploads: Tensor, roster: Roster) -> State:
+    def merge(self, shared: State, uploads: Tensor, merger: Merger) -> State:
         """Move the mean with the models, and choose the next pull."""
-        mean = shared["mean"] + roster.mean(uploads, everybody=True)
+        roster = merger.roster
+        mean = shared["mean"] + merger.mean(uploads, everybody=True)
         state = {"mean": mean, "models": shared["models"] + uploads, **observe(shared, uploads, roster)}
         lam, trust = choose(state, roster, per_run(self.share), per_run(self.limit))
         return {**state, "lam": lam, "trust": trust}

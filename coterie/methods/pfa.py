@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..errors import Problem
+from ..protocol.merging import Merger
 from ..protocol.messages import only
 from ..protocol.method import Method, Start
 from ..protocol.roster import Roster
@@ -40,9 +41,9 @@ class WeiAvg(FedAvg):
         public_silos(task.roster.epsilon, "top", 1.0)
         return super().init(task, silos)
 
-    def merge(self, shared: Tensor, uploads: Tensor, roster: Roster) -> Tensor:
+    def merge(self, shared: Tensor, uploads: Tensor, merger: Merger) -> Tensor:
         """Add the mean difference, weighted by epsilon."""
-        return shared + roster.mean(uploads, roster.epsilon)
+        return shared + merger.mean(uploads, merger.roster.epsilon)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,14 +120,14 @@ class PFA(Method):
         """Train the shared model, upload the difference."""
         return oracle.descend(sent) - sent, None
 
-    def merge(self, shared: State, uploads: Any, roster: Roster) -> State:
+    def merge(self, shared: State, uploads: Any, merger: Merger) -> State:
         """Add the public mean and the projected private one, weighted by epsilon."""
-        public = shared["public"].squeeze(-1)
+        public, roster = shared["public"].squeeze(-1), merger.roster
         weights = roster.epsilon * (1 if roster.present is None else roster.present)
         shown, hidden = weights * public, weights * ~public
-        basis, centre, ready = self._learn(shared, uploads, roster, shown)
-        loud = roster.mean(uploads, shown)
-        quiet = project(roster.mean(uploads, hidden), basis, centre, ready)
+        basis, centre, ready = self._learn(shared, uploads, merger, shown)
+        loud = merger.mean(uploads, shown)
+        quiet = project(merger.mean(uploads, hidden), basis, centre, ready)
         return {
             **shared, "model": shared["model"] + _mix(loud, quiet, shown, hidden),
             "basis": basis, "centre": centre, "ready": ready,
@@ -138,11 +139,11 @@ class PFA(Method):
         return model
 
     def _learn(
-        self, shared: State, updates: Tensor, roster: Roster, shown: Tensor
+        self, shared: State, updates: Tensor, merger: Merger, shown: Tensor
     ) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
         """Give the basis of the round; without public silos the last one stays."""
         some = (shown.sum(1) > 0).reshape(-1, 1, 1)
-        centre = roster.mean(updates, shown)
+        centre = merger.mean(updates, shown)
         if self.centre == "none":
             centre = torch.zeros_like(centre)
         spread = torch.where((shown > 0).unsqueeze(-1), updates - centre, 0.0)
@@ -185,17 +186,17 @@ class PFAPlus(PFA):
             "coordinates": only(~whole, coordinates(delta - centre, basis)),
         }, None
 
-    def merge(self, shared: State, uploads: State, roster: Roster) -> State:
+    def merge(self, shared: State, uploads: State, merger: Merger) -> State:
         """Rebuild what private silos sent, then merge as PFA does, in the basis they used."""
         delta, code = uploads["delta"]["then"], uploads["coordinates"]["then"]
-        public, ready = shared["public"].squeeze(-1), shared["ready"]
+        public, ready, roster = shared["public"].squeeze(-1), shared["ready"], merger.roster
         weights = roster.epsilon * (1 if roster.present is None else roster.present)
         shown, hidden = weights * public, weights * ~public
-        basis, centre, now = self._learn(shared, delta, roster, shown)
-        rebuilt = expand(roster.mean(code, hidden), shared["basis"]) + shared["centre"]
-        first = project(roster.mean(delta, hidden), basis, centre, now)
+        basis, centre, now = self._learn(shared, delta, merger, shown)
+        rebuilt = expand(merger.mean(code, hidden), shared["basis"]) + shared["centre"]
+        first = project(merger.mean(delta, hidden), basis, centre, now)
         quiet = torch.where(ready, rebuilt, first)
-        loud = roster.mean(delta, shown)
+        loud = merger.mean(delta, shown)
         return {
             **shared, "model": shared["model"] + _mix(loud, quiet, shown, hidden),
             "basis": basis, "centre": centre, "ready": now,
@@ -228,7 +229,7 @@ class RandomProjection(PFA):
         return tuple(torch.linalg.qr(part.transpose(-1, -2)).Q.transpose(-1, -2) for part in parts)
 
     def _learn(
-        self, shared: State, updates: Tensor, roster: Roster, shown: Tensor
+        self, shared: State, updates: Tensor, merger: Merger, shown: Tensor
     ) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
         """Keep the basis."""
         return shared["basis"], shared["centre"], shared["ready"]

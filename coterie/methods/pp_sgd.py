@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
+from ..protocol.merging import Merger
 from ..protocol.method import Method, Start
-from ..protocol.roster import Roster
 from ..protocol.settings import PerRun, per_run, setting
 
 if TYPE_CHECKING:
@@ -43,9 +43,9 @@ class PPSGD(Method):
         moved = oracle.descend(start) - start
         return moved, own + per_run(self.personal_rate).to(own.device) * moved
 
-    def merge(self, shared: Tensor, uploads: Tensor, roster: Roster) -> Tensor:
+    def merge(self, shared: Tensor, uploads: Tensor, merger: Merger) -> Tensor:
         """Move the shared model by the mean."""
-        return shared + roster.mean(uploads)
+        return shared + merger.mean(uploads)
 
     def personal(self, sent: Tensor, own: Tensor) -> Tensor:
         """Predict with the sum."""

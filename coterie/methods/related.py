@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
+from ..protocol.merging import Merger
 from ..protocol.method import Method, Start
-from ..protocol.roster import Roster
 from ..protocol.settings import PerRun, per_run, setting
 from .relations import Relations, alike, read_relations, relations_problem
 
@@ -62,10 +62,10 @@ class Related(Method):
         trained = oracle.descend(own, toward=sent["target"], strength=strength)
         return trained - own, trained
 
-    def merge(self, shared: State, uploads: Tensor, roster: Roster) -> State:
+    def merge(self, shared: State, uploads: Tensor, merger: Merger) -> State:
         """Move the sums of related models."""
-        sums, _, _ = self._parts(roster.names)
-        return {**shared, "rows": shared["rows"] + roster.mix(uploads, sums)}
+        sums, _, _ = self._parts(merger.roster.names)
+        return {**shared, "rows": shared["rows"] + merger.mix(uploads, sums)}
 
     def personal(self, sent: State, own: Tensor) -> Tensor:
         """Predict with the silo's own model."""
@@ -97,9 +97,9 @@ class Joint(Method):
         trained = oracle.descend(sent["own"], toward=sent["mean"], strength=self.lam)
         return trained - sent["own"], None
 
-    def merge(self, shared: Tensor, uploads: Tensor, roster: Roster) -> Tensor:
+    def merge(self, shared: Tensor, uploads: Tensor, merger: Merger) -> Tensor:
         """Move each model by its own upload: under the unit 'silo' with all the noise on it."""
-        return shared + roster.mix(uploads, torch.eye(len(roster)))
+        return shared + merger.mix(uploads, torch.eye(len(merger.roster)))
 
     def personal(self, sent: State, own: None) -> Tensor:
         """Predict with the model that the server keeps."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import Problem
+from ..protocol.merging import Merger
 from ..protocol.method import Method, Start
 from ..protocol.roster import Roster
 from ..protocol.settings import described, setting, settings_of
@@ -85,18 +86,19 @@ class Then(Method):
         upload, later = self.second.local(sent["second"], self._later(sent, own), oracle)
         return {"second": upload}, {"first": own["first"], "second": later}
 
-    def merge(self, shared: Parts, uploads: Parts, roster: Roster) -> Parts:
+    def merge(self, shared: Parts, uploads: Parts, merger: Merger) -> Parts:
         """Merge by the method of the round, and change over when its time has come."""
         if "second" in shared:
-            within = roster.within(shared["groups"])
+            within = merger.within(shared["groups"])
             merged = self.second.merge(shared["second"], uploads["second"], within)
             return {"second": merged, "groups": shared["groups"]}
-        merged = self.first.merge(shared["first"], uploads["first"], roster)
+        merged = self.first.merge(shared["first"], uploads["first"], merger)
         left, after = shared["clock"]["left"] - 1, shared["clock"]["after"]
         if float(left[0, 0, 0]) > 0:
             return {"clock": {"left": left, "after": after}, "first": merged}
         ended = self.first.hand_over(merged)
-        begun, _ = self.second.init(_At(ended.vectors, roster, int(after[0, 0, 0])), len(roster))
+        start = _At(ended.vectors, merger.roster, int(after[0, 0, 0]))
+        begun, _ = self.second.init(start, len(merger.roster))
         return {"second": begun, "groups": ended.groups, "ended": self.first.broadcast(merged)}
 
     def personal(self, sent: Parts, own: Parts) -> Tensor:

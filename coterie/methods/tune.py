@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
+from ..protocol.merging import Merger
 from ..protocol.method import Method, Start
-from ..protocol.roster import Roster
 from ..protocol.settings import PerRun, per_run, setting
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Tune(Method):
             strength = per_run(self.strength).to(own.device) * oracle.fisher(sent)
         return None, oracle.descend(own, toward=sent, strength=strength)
 
-    def merge(self, shared: Tensor, uploads: None, roster: Roster) -> Tensor:
+    def merge(self, shared: Tensor, uploads: None, merger: Merger) -> Tensor:
         """Keep the shared model."""
         return shared
 

@@ -1,18 +1,20 @@
-"""Doors, a roster and a start for the dry run: they count and check labels, and see no examples."""
+"""Doors, a merger and a start for the dry run: they count and check labels, and see no examples."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from ..errors import Refused
 from ..protocol.doors import DESCEND, DESCEND_AT_HOME, FISHER, Door, select_door, solve_dual_door
-from ..protocol.oracle import DUAL_AT_HOME, FISHER_IS_RAW, Oracle
-from ..protocol.roster import AS_SENT, Roster, Steps
+from ..protocol.merging import AS_SENT, UNIFORM, Merger, matrix_sums, weighted_mean
+from ..protocol.oracle import Oracle
+from ..protocol.roster import Roster, Steps
 from ..protocol.settings import PerRun
+from ..protocol.units import Unit
 from .taint import Sealed, check_known, is_raw, label, seal
 
 
@@ -58,7 +60,7 @@ class CountingOracle(Oracle):
         number: int,
         rounds: int,
         silos: int,
-        unit: str,
+        unit: Unit,
         scale: float,
         device: str = "cpu",
         nudge: Callable[[Tensor], Tensor] | None = None,
@@ -88,18 +90,18 @@ class CountingOracle(Oracle):
         given = {"start": start, "target": toward, "strength": strength, "model to imitate": imitate}
         check_known(tuple(given.values()))
         for what, value in given.items():
-            if self.unit == "example" and is_raw(value):
+            if self.unit.noise_in_doors and is_raw(value):
                 raise Refused(f"the {what} of 'descend' is raw: under the unit 'example' it must be released")
         self.made.append(DESCEND_AT_HOME if home else DESCEND)
         shape = (1, self.silos, start.shape[-1])
         moved = self.nudge(start.expand(shape) + self._random(shape))
         inherited = any(map(is_raw, given.values()))
-        return label(moved, raw=home or self.unit == "silo" or inherited)
+        return label(moved, raw=home or not self.unit.noise_in_doors or inherited)
 
     def fisher(self, vectors: Tensor) -> Tensor:
         """Count a look at squared gradients."""
         check_known(vectors)
-        refuse(self.unit == "example", FISHER_IS_RAW)
+        self.unit.check(FISHER)
         self.made.append(FISHER)
         shape = (1, self.silos, vectors.shape[-1])
         return label(self.nudge(self._random(shape).square()), raw=True)
@@ -107,8 +109,7 @@ class CountingOracle(Oracle):
     def select(self, candidates: Tensor, share: float) -> Tensor:
         """Count a private choice."""
         check_known(candidates)
-        if self.unit == "silo":
-            raise Refused("what a silo chooses is raw under the unit 'silo', where it has no sound release")
+        self.unit.check(select_door(share))
         if is_raw(candidates):
             raise Refused("the candidates of 'select' are raw: they must be released")
         self.made.append(select_door(share))
@@ -128,8 +129,7 @@ class CountingOracle(Oracle):
         """Count a move of duals; what is kept of one example must not have seen the others."""
         check_known((start, duals, stiffness, xi, unproven))
         whole = whole or unproven is not None
-        if self.unit == "silo":
-            raise Refused(DUAL_AT_HOME)
+        self.unit.check(solve_dual_door(whole, unproven is not None))
         for what, value in (("start", start), ("stiffness", stiffness), ("xi", xi)):
             if is_raw(value):
                 raise Refused(f"the {what} of 'solve_dual' is raw: it must be released")
@@ -146,41 +146,45 @@ class CountingOracle(Oracle):
         return label(sums, raw=False), seal(moved, apart=not whole)
 
 
+def public_roster(roster: Roster, rounds: int, run: int = 0, device: str = "cpu") -> Roster:
+    """Return the roster of one run for a dry run: its facts are public, so released."""
+    one = label(torch.ones(1, len(roster), device=device), raw=False)
+    return Roster(
+        roster.names,
+        label(roster.sizes, raw=False).to(device),
+        label(roster.epsilon, raw=False)[run : run + 1].to(device),
+        steps=Steps(one, one, one, one),
+        rounds=rounds,
+    )
+
+
 @dataclass(frozen=True, eq=False)
-class CountingRoster(Roster):
-    """A roster for the dry run: under the unit 'silo' its mean is what releases raw uploads."""
+class CountingMerger(Merger):
+    """A merger for the dry run: under the unit 'silo' it is what releases raw `uploads`, and no others.
 
-    unit: str = "example"
-    asked: list[str] | None = None
-    received: tuple[Tensor, ...] = ()
+    `asked` lists what it was asked for; all copies of a merger share it.
+    """
 
-    @classmethod
-    def of(cls, roster: Roster, unit: str, run: int = 0, device: str = "cpu") -> CountingRoster:
-        """Wrap a roster of one run; its facts are public, so released."""
-        sizes, epsilon = label(roster.sizes, raw=False), label(roster.epsilon, raw=False)
-        one = label(torch.ones(1, len(roster), device=device), raw=False)
-        own = epsilon[run : run + 1].to(device)
-        return cls(roster.names, sizes.to(device), own, steps=Steps(one, one, one, one), unit=unit)
+    unit: Unit
+    uploads: tuple[Tensor, ...]
+    asked: list[str] = field(default_factory=list)
 
     def mean(self, uploads: Tensor, weights: Tensor | None = None, everybody: bool = False) -> Tensor:
-        """Give the mean, released under the unit 'silo'."""
-        refuse(
-            self.unit == "silo" and (weights is not None or self.groups is not None),
-            "under the unit 'silo' the mean is uniform over all: no weights, no groups",
-        )
+        """Return the mean, released under the unit 'silo'."""
+        grouped = self.roster.groups is not None
+        refuse(not self.unit.noise_in_doors and (weights is not None or grouped), UNIFORM)
         self._ask("mean", uploads)
-        mean = super().mean(uploads, weights, everybody)
-        return label(mean, raw=False) if self.unit == "silo" else mean
-
-    def _ask(self, what: str, uploads: Tensor) -> None:
-        refuse(self.unit == "silo" and not any(uploads is one for one in self.received), AS_SENT)
-        if self.asked is not None:
-            self.asked.append(what)
+        mean = weighted_mean(uploads, self.roster, weights, everybody)
+        return mean if self.unit.noise_in_doors else label(mean, raw=False)
 
     def mix(self, uploads: Tensor, matrix: Tensor) -> Tensor:
-        """Give sums by a public matrix, released under the unit 'silo'."""
+        """Return sums by a public matrix, released under the unit 'silo'."""
         check_known(matrix)
         refuse(is_raw(matrix), "uploads are mixed by a raw matrix: it must be public")
         self._ask("mix", uploads)
-        mixed = super().mix(uploads, matrix)
-        return label(mixed, raw=False) if self.unit == "silo" else mixed
+        mixed = matrix_sums(uploads, self.roster, matrix)
+        return mixed if self.unit.noise_in_doors else label(mixed, raw=False)
+
+    def _ask(self, what: str, uploads: Tensor) -> None:
+        refuse(not self.unit.noise_in_doors and not any(uploads is sent for sent in self.uploads), AS_SENT)
+        self.asked.append(what)

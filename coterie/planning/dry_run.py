@@ -19,7 +19,8 @@ from ..protocol.method import Method
 from ..protocol.roster import Roster
 from ..protocol.settings import for_run
 from ..protocol.tree import Tree, leaves, map_leaves
-from .dry_doors import CountingOracle, CountingRoster, RandomStart, refuse
+from ..protocol.units import EXAMPLE, Unit
+from .dry_doors import CountingMerger, CountingOracle, RandomStart, public_roster, refuse
 from .taint import Labelling, Sealed, check_known, is_raw, label, tree_is_raw
 
 # Layers longer than this, or than twice the silos, are shortened where only values and labels matter.
@@ -68,9 +69,14 @@ class Facts:
     names: tuple[str, ...] = ()
     device: str = "cpu"
 
-    def shortened(self, unit: str) -> Facts:
+    @property
+    def shape(self) -> tuple[Roster, tuple[int, ...], int]:
+        """The silos, the lengths of the parameters, and the number of rounds."""
+        return self.roster, self.layers, self.rounds
+
+    def shortened(self, unit: Unit) -> Facts:
         """Give the facts with layers that are not long; uploads that may be looked into keep their rank."""
-        most = LONG if unit == "silo" else max(LONG, 2 * len(self.roster))
+        most = max(LONG, 2 * len(self.roster)) if unit.noise_in_doors else LONG
         return replace(self, layers=tuple(min(length, most) for length in self.layers))
 
 
@@ -93,7 +99,7 @@ def dry_run(
     roster: Roster,
     layers: tuple[int, ...],
     rounds: int,
-    unit: str = "example",
+    unit: Unit = EXAMPLE,
     present: Tensor | None = None,
     names: tuple[str, ...] = (),
 ) -> Counts:
@@ -120,7 +126,7 @@ def dry_run(
     return whole if whole.like(checked) else _checked(single, facts, unit, present)
 
 
-def _checked(method: Method, facts: Facts, unit: str, present: Tensor | None) -> Counts:
+def _checked(method: Method, facts: Facts, unit: Unit, present: Tensor | None) -> Counts:
     whole = Pass(method, facts, unit, present)
     first, start = whole.count(), replace(whole, last=COMPARED)
     others = [replace(start, scale=scale).count() for scale in (-1.0, 7.0)]
@@ -133,7 +139,7 @@ def _checked(method: Method, facts: Facts, unit: str, present: Tensor | None) ->
     return first
 
 
-def one_pass(method: Method, facts: Facts, present: Tensor | None, run: int, unit: str = "example") -> Counts:
+def one_pass(method: Method, facts: Facts, present: Tensor | None, run: int, unit: Unit = EXAMPLE) -> Counts:
     """Count one run of a method that was found sound: bytes differ where others take part."""
     return Pass(for_run(method, run), facts, unit, present, run).count()
 
@@ -144,7 +150,7 @@ class Pass:
 
     method: Method
     facts: Facts
-    unit: str
+    unit: Unit
     present: Tensor | None
     run: int = 0
     scale: float = 1.0
@@ -166,7 +172,7 @@ class Pass:
 def _count(given: Pass, present: Tensor | None, up: Tally, down: Tally) -> Counts:
     method, facts, unit = given.method, given.facts, given.unit
     silos, size, rounds = len(facts.roster), sum(facts.layers), facts.rounds
-    public = CountingRoster.of(facts.roster, unit, given.run, facts.device)
+    public = public_roster(facts.roster, rounds, given.run, facts.device)
     start = RandomStart(given.scale, public, rounds, facts.layers, _names(facts), facts.device)
     shared, own = method.init(start, silos)
     check_known((shared, own))
@@ -178,7 +184,7 @@ def _count(given: Pass, present: Tensor | None, up: Tally, down: Tally) -> Count
         refuse(tree_is_raw(sent), "broadcast sends a raw value to the silos")
         down.add(number, sent)
         asking = (number, rounds, silos, unit, given.scale, facts.device)
-        if silos > 1 and (number == 0 or unit == "silo") and facts.device != "meta":
+        if silos > 1 and (number == 0 or not unit.noise_in_doors) and facts.device != "meta":
             _check_apart(method, sent, own, asking)
         oracle = CountingOracle(*asking)
         uploads, new = method.local(sent, own, oracle)
@@ -189,28 +195,27 @@ def _count(given: Pass, present: Tensor | None, up: Tally, down: Tally) -> Count
             uploads = map_leaves(lambda leaf, who=here: _where(who, leaf, torch.zeros_like(leaf)), uploads)
             new = map_leaves(lambda old, own, who=here: _where(who, own, old), own, new)
         own = new
-        asked: list[str] = []
-        who = None if here is None else label(here, raw=unit == "silo")  # who came is hidden there
-        merging = replace(public, present=who, asked=asked, received=tuple(leaves(uploads)))
-        shared = method.merge(shared, uploads, merging)
+        who = None if here is None else label(here, raw=not unit.noise_in_doors)  # who came is hidden there
+        merger = CountingMerger(replace(public, present=who, round=number), unit, tuple(leaves(uploads)))
+        shared = method.merge(shared, uploads, merger)
         check_known(shared)
         refuse(
-            unit == "silo" and len(asked) > 1,
+            not unit.noise_in_doors and len(merger.asked) > 1,
             "merge asks for two means: under the unit 'silo' the mean of a round is asked for once",
         )
-        merged.append(bool(asked))
-        mixed |= "mix" in asked
+        merged.append(bool(merger.asked))
+        mixed |= "mix" in merger.asked
         refuse(
             tree_is_raw(shared),
-            "merge looks into raw uploads: under the unit 'silo' it may only ask for roster.mean(uploads)",
+            "merge looks into raw uploads: under the unit 'silo' it may only ask for merger.mean(uploads)",
         )
         calls.append(tuple(oracle.made))
     personal = method.personal(method.broadcast(shared), own)
     check_known(personal)
-    refuse(unit == "example" and is_raw(personal), "a personal model is raw: it must be released")
+    refuse(unit.noise_in_doors and is_raw(personal), "a personal model is raw: it must be released")
     if personal.shape not in ((1, silos, size), (1, 1, size)):
         raise Refused(f"personal must give [runs, silos, {size}], got {list(personal.shape)}")
-    if unit == "example":
+    if unit.noise_in_doors:
         sealed = tuple(isinstance(leaf, Sealed) for leaf in leaves(own))
         return Counts(tuple(calls), (), (), sealed=sealed)
     return Counts(tuple(calls), (), (), tuple(merged), is_raw(personal), mixed)
@@ -227,20 +232,20 @@ def _where(present: Tensor, new: Tensor, old: Tensor) -> Tensor:
     return torch.where(present.reshape(*present.shape, *[1] * (new.dim() - 2)), new, old)
 
 
-def _check_home(uploads: Tree, own: Tree, silos: int, unit: str) -> None:
+def _check_home(uploads: Tree, own: Tree, silos: int, unit: Unit) -> None:
     """Check what a silo sends and keeps."""
     with torch._C.DisableTorchFunction():
         for what, tree in (("upload", uploads), ("own state", own)):
             for leaf in leaves(tree):
                 if leaf.dim() < 2 or leaf.shape[1] != silos:
                     raise Refused(f"a silo's {what} must be [runs, silos, ...], got {list(leaf.shape)}")
-    if unit == "silo":
+    if not unit.noise_in_doors:
         sent = leaves(uploads)
         refuse(
             len(sent) > 1 or not all(leaf.is_floating_point() for leaf in sent),
             "under the unit 'silo' a silo sends one real vector, which is clipped as a whole",
         )
-    if unit == "example":
+    if unit.noise_in_doors:
         refuse(
             tree_is_raw(uploads), "an upload is raw: under the unit 'example' only released values may leave"
         )
@@ -250,7 +255,9 @@ def _check_home(uploads: Tree, own: Tree, silos: int, unit: str) -> None:
         )
 
 
-def _check_apart(method: Method, sent: Tree, own: Tree, asked: tuple[int, int, int, str, float, str]) -> None:
+def _check_apart(
+    method: Method, sent: Tree, own: Tree, asked: tuple[int, int, int, Unit, float, str]
+) -> None:
     """Refuse a `local` that is not pure, or in which one silo's state changes what another does."""
 
     def nudge(leaf: Tensor) -> Tensor:

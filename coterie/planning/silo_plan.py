@@ -7,7 +7,7 @@ budget needs. The one with the largest budget has all of the clip that is given.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -20,10 +20,11 @@ from ..privacy.calibration import Target, calibrate
 from ..privacy.merges import MergeEvents
 from ..privacy.published.formulas import heads_sensitivity
 from ..protocol.doors import Work
-from ..protocol.method import Method
-from ..protocol.roster import SUMS_AT_HOME, Merge, Roster
+from ..protocol.merging import SUMS_AT_HOME, MergeRule
+from ..protocol.units import SILO
 from .dry_run import Counts, dry_run
 from .plan import Plan, SiloPlan
+from .request import Request
 from .schedule import Participation
 
 
@@ -63,41 +64,28 @@ def terms_of(epsilon: Tensor, delta: Tensor, clip: Tensor, noise: Tensor | None)
     return found
 
 
-def make_silo_plan(
-    method: Method,
-    roster: Roster,
-    work: Sequence[Work],
-    layers: tuple[int, ...],
-    rounds: int,
-    terms: Sequence[Terms],
-    how: Participation | None,
-    present: Tensor | None,
-    where: str = "server",
-    on_progress: Callable[[int, int], None] | None = None,
-    names: tuple[str, ...] = (),
-    sensitivity: str = "certified",
-    quantile: float | None = None,
-    planned: Tensor | None = None,
-    steps: Tensor | None = None,
-) -> Plan:
+def plan_silos(request: Request) -> Plan:
     """Count what a method asks for, and find the noise of its merges, unless it is given.
 
-    A given noise is a multiplier of the clip; under the `sensitivity` "paper" of what Wu, Chen, Wang 2020
-    take for the sensitivity of an upload (see `published.heads_sensitivity`).
-
-    Budgets hold against the best informed against whom there is any protection: all other silos
-    together where the server adds the noise, the server where silos do. Noise is found for who was `planned`
-    to come, silos are charged for the merges to which they do; `steps` is how many steps each takes.
+    Budgets hold against the best-informed adversary that is kept out at all: all other silos together where
+    the server adds the noise, the server where silos add it. Noise is found for the silos that were
+    scheduled; a silo is charged for the merges to which it comes.
     """
+    if request.spending in ("uniform", "closed-form"):
+        raise Problem(f"budgets: '{request.spending}' is for the unit 'example'")
+    method, roster, rounds, merging = request.method, request.roster, request.rounds, request.merging
+    where, quantile, work = merging.noise_by, merging.quantile, request.work
+    present, planned, steps = request.schedule
+    terms = terms_of(roster.epsilon, request.delta, request.clip, merging.noise)
     try:
-        counts = dry_run(method, roster, layers, rounds, "silo", present, names).runs()
+        counts = dry_run(method, roster, request.layers, rounds, SILO, present, request.names).runs()
     except Refused as problem:
         raise Refused(
             f"'{method.name}' does not protect whole silos: {problem} (`coterie methods` tells which do)"
         ) from None
     if where == "silos" and counts[0].mixed:
         raise Refused(SUMS_AT_HOME)
-    rate, sampler = draw_of(how, len(roster))
+    rate, sampler = draw_of(request.participation, len(roster))
 
     def merges(came: Tensor | None) -> list[list[MergeEvents]]:
         found = []
@@ -112,14 +100,16 @@ def make_silo_plan(
         return found
 
     asked, meant = merges(present), merges(present if planned is None else planned)
-    unit = 1.0 if sensitivity == "certified" else heads_sensitivity(1.0, asked[0][0].cohort, len(roster))
+    unit = (
+        1.0 if merging.sensitivity == "certified" else heads_sensitivity(1.0, asked[0][0].cohort, len(roster))
+    )
     for row, one in zip(asked, terms, strict=True):
         _check_chance(row[0], one)
     targets = [_targets(own, one) for own, one in zip(meant, terms, strict=True)]
     sought = (
         t for row, one in zip(targets, terms, strict=True) for t in row if t.steps and one.noise is None
     )
-    found = calibrate(sought, on_progress)
+    found = calibrate(sought, request.on_progress)
     noise = [
         [0.0 if not t.steps else found[t].noise if one.noise is None else one.noise * unit for t in row]
         for row, one in zip(targets, terms, strict=True)
@@ -141,7 +131,7 @@ def make_silo_plan(
         )
         for run, row in enumerate(asked)
     )  # fmt: skip
-    merge = Merge(
+    merge = MergeRule(
         torch.tensor(least, dtype=torch.float64),
         torch.tensor([t.first_clip for t in terms], dtype=torch.float64),
         asked[0][0].cohort,
@@ -149,7 +139,7 @@ def make_silo_plan(
         quantile,
         torch.tensor(share, dtype=torch.float64) if differ else None,
     )
-    return Plan(counts[0], silos, present, merge, steps)
+    return Plan(SILO, counts[0], silos, present, merge, steps)
 
 
 def _check_chance(merges: MergeEvents, terms: Terms) -> None:

@@ -1,20 +1,18 @@
-"""The certified epsilon: bounds from privacy-loss distributions, with Renyi privacy beside them.
+"""The certified epsilon: bounds from privacy-loss distributions, and from Renyi privacy as a fallback.
 
-Adjacency is zero-out: one unit is replaced by a null one that adds nothing; sizes are
-public. For Poisson-sampled sums this is accounted as add-or-remove, the larger of both
-directions. Replace-one, one unit by any other, can be asked for.
+Adjacency is zero-out: one unit is replaced by a null unit that contributes nothing, and sizes are
+public. For Poisson-sampled sums this is accounted as add-or-remove, the larger of both directions.
+Replace-one (one unit replaced by any other) is available on request.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import logging
 import math
-import threading
-import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from . import gaussian
 from .events import Event, check_adjacency, check_delta, joined
@@ -26,16 +24,16 @@ TIGHT_POINTS = 40_000
 MOST_POINTS = 200_000
 LONGEST = 2_000_000
 LEAST_NOISE = 1e-6
-MACHINE_TOLERANCE = 1e-6  # by how much of an epsilon two machines may differ
-ELSEWHERE = 0.9  # the share of what is set aside for rounding by which statements of others are judged
-LEANS = (0.5, 0.6, 0.7, 0.8)  # selections that are tried for a lower bound
+MACHINE_TOLERANCE = 1e-6  # the relative difference that two machines may have in an epsilon
+ELSEWHERE = 0.9  # the share of the rounding allowance that is applied to statements from other machines
+LEANS = (0.5, 0.6, 0.7, 0.8)  # selections to try for a lower bound
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """What is known of an epsilon at a delta; `by` says where the upper bound comes from.
+    """Bounds on an epsilon at a delta; `by` says where the upper bound comes from.
 
-    `by` is "exact" (a closed form), "pld" (privacy-loss distribution), "rdp" (Renyi privacy, where
+    `by` is "exact" (a closed form), "pld" (privacy-loss distribution), "rdp" (Renyi privacy, if
     no better bound could be computed) or "nothing" (no finite bound).
     """
 
@@ -46,9 +44,9 @@ class Bounds:
 
 
 def epsilon(noise: float, rate: float, steps: int, delta: float, adjacency: str = ADJACENCY) -> float:
-    """Bound from above the epsilon of `steps` Poisson-sampled Gaussian sums.
+    """Return an upper bound on the epsilon of `steps` Poisson-sampled Gaussian sums.
 
-    `noise` is the multiplier: the noise's deviation on the sum, over the clip.
+    `noise` is the multiplier: the standard deviation of the noise on the sum, divided by the clip.
 
     >>> 5.18 < epsilon(5.0, 0.3, 603, 1e-3) < 5.20
     True
@@ -57,13 +55,13 @@ def epsilon(noise: float, rate: float, steps: int, delta: float, adjacency: str 
 
 
 def epsilon_of(events: tuple[Event, ...], delta: float, adjacency: str = ADJACENCY) -> float:
-    """Bound from above the epsilon of any composition of events fixed beforehand."""
+    """Return an upper bound on the epsilon of any composition of events that is fixed in advance."""
     return upper_of(events, delta, adjacency)[0]
 
 
 @functools.lru_cache(maxsize=4096)
 def upper_of(events: tuple[Event, ...], delta: float, adjacency: str = ADJACENCY) -> tuple[float, str]:
-    """Give the bound from above, and where it comes from (as in `Bounds`)."""
+    """Return the upper bound, and where it comes from (`Bounds.by`)."""
     return _upper(events, delta, adjacency, POINTS)
 
 
@@ -71,7 +69,9 @@ def upper_of(events: tuple[Event, ...], delta: float, adjacency: str = ADJACENCY
 def bounds(
     events: tuple[Event, ...], delta: float, adjacency: str = ADJACENCY, tight: bool = False
 ) -> Bounds:
-    """Bound the epsilon of a composition of events; `tight` takes longer, and gives a lower bound above 0.
+    """Return bounds on the epsilon of a composition of events.
+
+    With `tight`, the upper bound is sharper and there is a lower bound above 0; this takes longer.
 
     Formal guarantee: lower <= epsilon of the worst data sets <= upper.
     """
@@ -85,9 +85,9 @@ def bounds(
 
 @functools.lru_cache(maxsize=4096)
 def least_of(events: tuple[Event, ...], delta: float, adjacency: str = ADJACENCY) -> float:
-    """Give the least bound from above that another machine or version may have found and stated.
+    """Return the smallest upper bound that another machine or version could have stated.
 
-    Less is set aside for rounding (see `rounding`): a tenth of that is far more than they can differ by.
+    It allows a tenth less for rounding (see `rounding`), far more than machines can differ by.
     """
     return _upper(events, delta, adjacency, POINTS, ELSEWHERE)[0] * (1 - MACHINE_TOLERANCE)
 
@@ -120,7 +120,7 @@ def _upper(
 def quick_lower(
     events: Sequence[Event], delta: float, adjacency: str = ADJACENCY, aside: float = 1.0
 ) -> float:
-    """Bound epsilon from below as quickly as from above: some per cent lower than `bounds` finds."""
+    """Return a lower bound on epsilon, as fast as the upper one but a few percent below that of `bounds`."""
     check_delta(delta)
     check_adjacency(adjacency)
     return _lower(events, delta, adjacency, POINTS, aside)
@@ -160,21 +160,24 @@ def _is_plain(event: Event) -> bool:
 
 
 def _reach(adjacency: str) -> float:
-    """Give the sensitivity in multiples of the clip."""
+    """Return the sensitivity as a multiple of the clip."""
     return 2.0 if adjacency == "replace-one" else 1.0
 
 
 def rounding(whole: Sequence[Event], step: float) -> float:
-    """Bound what rounding may add to a delta: Fourier coefficients are raised to the power `count`."""
+    """Return a bound on what rounding may add to a delta.
+
+    It grows with `count`, since Fourier coefficients are raised to that power.
+    """
     fourier = sum(1e-14 * event.count for event in whole)
     curves = sum(1e-15 / step * e.count for e in whole if e.mechanism == "selection" or e.sampler == "fixed")
     return 1e-12 + fourier + curves
 
 
 def interval(whole: Sequence[Event], delta: float, adjacency: str, points: int = POINTS) -> float:
-    """Choose a discretisation: fine against the epsilon to be found, few enough points to be quick.
+    """Choose the grid's step: fine compared with the expected epsilon, with few enough points to be fast.
 
-    Any choice is sound, since the discretisation is pessimistic.
+    Every choice is sound, because the discretisation is pessimistic.
     """
     square, widest, count = 0.0, 0.0, 0
     for event in whole:
@@ -189,48 +192,27 @@ def interval(whole: Sequence[Event], delta: float, adjacency: str, points: int =
 
 
 def renyi_epsilon(events: Iterable[Event], delta: float, adjacency: str = ADJACENCY) -> float:
-    """Bound epsilon from above by Renyi privacy: looser, but stable for any number of steps.
+    """Return an upper bound on epsilon by Renyi privacy: looser, but stable for any number of steps.
 
-    Infinite where no such bound is known: Poisson samples under replace-one.
+    It is infinite if no such bound is known, as for Poisson samples under replace-one.
     """
     from dp_accounting.rdp import rdp_privacy_accountant as rdp
 
-    known = [(o, v) for o, v in zip(ORDERS, renyi_curve(events, adjacency), strict=True) if math.isfinite(v)]
-    if not known:
+    curve = renyi_curve(events, adjacency)
+    finite = [pair for pair in zip(ORDERS, curve, strict=True) if math.isfinite(pair[1])]
+    if not finite:
         return math.inf
-    orders, curve = zip(*known, strict=True)
-    with _quiet():
-        return max(0.0, float(rdp.compute_epsilon(orders, curve, delta)[0]))
+    orders, divergences = zip(*((order, max(value, 0.0)) for order, value in finite), strict=True)
+    return max(0.0, float(rdp.compute_epsilon(orders, divergences, delta)[0]))
 
 
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence what the library says of orders that it leaves out: they count as infinite.
-
-    One thread at a time: what is silenced is the whole process.
-    """
-    logger = logging.getLogger("absl")
-    with _ALONE:
-        level = logger.level
-        logger.setLevel(logging.ERROR)
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                yield
-        finally:
-            logger.setLevel(level)
-
-
-_ALONE = threading.RLock()
-
-
-# Whole numbers: fractions are slow, do not always converge, and matter for very large epsilons only.
+# Whole numbers: fractional orders are slow, do not always converge, and matter only for very large epsilons.
 ORDERS: tuple[int, ...] = (*range(2, 33), *range(36, 65, 4), *range(80, 257, 16), 384, 512, 768, 1024)
 
 
 @functools.lru_cache(maxsize=1024)
 def _renyi_of(event: Event, adjacency: str) -> tuple[float, ...]:
-    """Give the Renyi divergence of one release at each order."""
+    """Return the Renyi divergence of one release at each order."""
     from dp_accounting import dp_event
     from dp_accounting import privacy_accountant as accountant
     from dp_accounting.rdp import rdp_privacy_accountant as rdp
@@ -241,7 +223,7 @@ def _renyi_of(event: Event, adjacency: str) -> tuple[float, ...]:
         return (math.inf,) * len(ORDERS)
     if math.isinf(event.noise):
         return (0.0,) * len(ORDERS)
-    if event.mechanism == "selection":  # e^2 / 8 zCDP, e the range of the losses (Cesar and Rogers 2021)
+    if event.mechanism == "selection":  # e^2 / 8 zCDP for losses of range e (Cesar and Rogers 2021)
         reach = 2 / event.noise if replaced else 1 / event.noise
         return tuple(order * reach**2 / 8 for order in ORDERS)
     noise = event.noise / _reach(adjacency)
@@ -257,13 +239,13 @@ def _renyi_of(event: Event, adjacency: str) -> tuple[float, ...]:
         plain = dp_event.LaplaceDpEvent if event.mechanism == "laplace" else dp_event.GaussianDpEvent
         made = plain(noise) if event.rate == 1 else dp_event.PoissonSampledDpEvent(event.rate, plain(noise))
         counted = rdp.RdpAccountant(ORDERS)
-    with _quiet():
+    with np.errstate(all="ignore"):  # of some orders the divergence is infinite
         counted.compose(made)
     return tuple(float(value) for value in counted._rdp)
 
 
 def renyi_curve(events: Iterable[Event], adjacency: str = ADJACENCY) -> list[float]:
-    """Give the Renyi divergence of a composition at each of `ORDERS`; it adds up over events."""
+    """Return the Renyi divergence of a composition at each of `ORDERS`; it adds up over events."""
     curve = [0.0] * len(ORDERS)
     for event in joined(events):
         one = _renyi_of(Event(event.mechanism, event.noise, event.rate, 1, event.sampler), adjacency)
@@ -272,7 +254,7 @@ def renyi_curve(events: Iterable[Event], adjacency: str = ADJACENCY) -> list[flo
 
 
 def shown(bound: float | None, digits: int = 3) -> str:
-    """Show an upper bound: rounded up, never down; "none" where there is none.
+    """Format an upper bound, always rounded up; "none" if it is infinite or None.
 
     >>> shown(3.9911, 2)
     '4.00'
@@ -283,7 +265,7 @@ def shown(bound: float | None, digits: int = 3) -> str:
 
 
 def shown_spent(bound: float) -> str:
-    """Show what was spent; a dash where nothing was released: what stays at home is not protected by it.
+    """Format what was spent; a dash if nothing was released, because 0 would look like a guarantee.
 
     >>> shown_spent(0.0)
     '-'

@@ -1,4 +1,4 @@
-"""Against whom: what each adversary sees of a silo, and the epsilon that holds against it."""
+"""The adversaries: who sees what of a silo, and the epsilon that holds against each of them."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import math
 ADVERSARIES = {
     "server": "the server",
     "silos": "all other silos together",
-    "shared": "whoever holds the shared model",
-    "personal": "whoever holds this silo's personal model",
+    "shared": "anyone who holds the shared model",
+    "personal": "anyone who holds this silo's personal model",
 }
 
 
 def seen_by(sends: bool) -> tuple[str, ...]:
-    """Name the adversaries who see something of a silo whose doors add the noise (unit 'example').
+    """Return the adversaries who see something of a silo whose doors add the noise (unit 'example').
 
-    Who takes part and how often is known to the server, so there is no amplification by
-    participation. A silo that sends nothing shows itself in its personal model only.
+    The server knows which silo takes part when, so participation does not amplify privacy. If a silo
+    sends nothing, only its personal model reveals anything about it.
     """
     return tuple(ADVERSARIES) if sends else ("personal",)
 
 
 def table(epsilon: float, seen: tuple[str, ...]) -> dict[str, float | None]:
-    """Give epsilon against each adversary; None where nothing protects, 0 where nothing is seen."""
+    """Return epsilon against each adversary: None without protection, 0 if it sees nothing."""
     protected = None if math.isinf(epsilon) else epsilon
     return {name: protected if name in seen else 0.0 for name in ADVERSARIES}

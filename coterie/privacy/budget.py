@@ -1,4 +1,4 @@
-"""Budgets of silos, and other numbers that may differ between silos."""
+"""Privacy budgets, and other settings that may differ between silos."""
 
 from __future__ import annotations
 
@@ -14,30 +14,32 @@ from .preferences import check_preference, draw_budgets
 UNITS = ("example", "silo")
 
 SENSITIVITIES = ("certified", "paper")
-NOT_GIVEN = float.fromhex("0x1.fffffffffffffp+1023")  # of an epsilon that follows from a given noise
-# Within these, float32 holds the norms that are compared with a clip.
+NOT_GIVEN = float.fromhex("0x1.fffffffffffffp+1023")  # the epsilon of a run whose noise is given instead
+# Within this range, float32 can represent the norms that are compared with a clip.
 LEAST_CLIP, MOST_CLIP = 1e-6, 1e6
-# One number for all; a mapping with a number for each silo's name (and perhaps "default"),
-# or {"each": [...]}, dealt to the silos in turn; for epsilon also the name of a preference.
+# One number for all silos; a mapping from silo names (and perhaps "default") to numbers;
+# or {"each": [...]}, assigned to the silos in turn. An epsilon may also be the name of a preference.
 PerSilo = float | str | Mapping[str, float | Sequence[float]]
-# ... or a list: one run for each.
+# The same, or a list of them: one run for each.
 Swept = PerSilo | Sequence[PerSilo]
 
 
 @dataclass(frozen=True)
 class Privacy:
-    """What each silo may spend, and the clip of one example's gradient.
+    """How much privacy each silo may spend, and how it is protected.
 
-    Epsilon and clip may be one number, one for each silo (`{"north": 1, "default": 4}` or
-    `{"each": [1, 2, 4]}`, dealt in turn), or a list: one run for each. An infinite epsilon
-    means no privacy: no clip, no noise. An epsilon that is a name ("mixgauss1") is drawn for
-    each silo from these preferences, by `budget_seed`: the same for every seed of training.
+    `epsilon` and `clip` take one number for all silos, one per silo (`{"north": 1, "default": 4}` or
+    `{"each": [1, 2, 4]}`, assigned in turn), or a list for one run per value. An infinite epsilon
+    means no privacy: no clipping and no noise. An epsilon may also name a distribution of preferences,
+    such as "mixgauss1". Each silo's epsilon is then drawn from it with `budget_seed`, and does not depend
+    on the seed of the training.
 
-    Under the unit "silo" a whole silo is protected: `clip` is that of its upload, and noise is added to
-    the merge by the server, or to each upload by its silo (`noise_by`). There `noise` may be given in
-    place of epsilon: a multiplier of the clip, or (`sensitivity` "paper", with noise of the silos) of what
-    the paper of private heads takes for the sensitivity of an upload. Certified is what it comes to. With
-    a `quantile` the clip begins at `clip` and follows that quantile of the uploads' lengths.
+    Under the unit "example", `clip` bounds the gradient of one example. Under the unit "silo" a whole silo
+    is protected and `clip` bounds its upload. Noise is then added to the merge by the server, or to each
+    upload by its silo (`noise_by`). There, `noise` may replace epsilon, and the resulting epsilon is
+    certified. It is a multiple of the clip or, with `sensitivity` "paper" and `noise_by` "silos", of the
+    upload's sensitivity as the paper on private heads states it. With a `quantile`, the clip starts at
+    `clip` and follows that quantile of the uploads' lengths.
     """
 
     epsilon: Swept = NOT_GIVEN
@@ -79,14 +81,14 @@ class Privacy:
         if self.noise_by not in PLACES:
             raise Problem(f"privacy.noise_by: expected one of {', '.join(PLACES)}, got '{self.noise_by}'")
         if self.unit == "example" and self.noise_by != "server":
-            raise Problem("privacy.noise_by: under the unit 'example' noise is added in the silos' doors")
+            raise Problem("privacy.noise_by: allowed only with unit = 'silo'")
 
     def _check_noise(self) -> None:
         if (self.noise is None) == (self.epsilon == NOT_GIVEN):
-            raise Problem("privacy: expected either epsilon or noise")
+            raise Problem("privacy: expected either epsilon or noise, not both or neither")
         if self.noise is not None:
             if self.unit != "silo":
-                raise Problem("privacy.noise: only for unit = 'silo': elsewhere it follows from epsilon")
+                raise Problem("privacy.noise: allowed only with unit = 'silo'; otherwise give epsilon")
             for value in values_of(self.noise):
                 if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e6:
                     raise Problem(f"privacy.noise: expected a number > 0 (and < 1e6), got {value!r}")
@@ -97,7 +99,7 @@ class Privacy:
             and 0 < self.quantile < 1
         ):
             raise Problem(
-                "privacy.quantile: expected a number in (0, 1), with unit = 'silo' and noise of the server,"
+                "privacy.quantile: expected a number in (0, 1), with unit = 'silo' and noise_by = 'server',"
                 f" got {self.quantile!r}"
             )
         if self.sensitivity not in SENSITIVITIES:
@@ -105,7 +107,7 @@ class Privacy:
                 f"privacy.sensitivity: expected one of {', '.join(SENSITIVITIES)}, got '{self.sensitivity}'"
             )
         if self.sensitivity == "paper" and (self.noise is None or self.noise_by != "silos"):
-            raise Problem("privacy.sensitivity: 'paper' goes with noise given and noise_by = 'silos'")
+            raise Problem("privacy.sensitivity: 'paper' requires privacy.noise and noise_by = 'silos'")
 
 
 def number_problems(key: str, values: Swept, drawn: bool = False) -> list[str]:
@@ -133,7 +135,7 @@ def _numbers(value: PerSilo) -> list[object]:
 
 
 def values_of(value: Swept) -> list[PerSilo]:
-    """Give the values of a setting, one for each run it asks for."""
+    """Return the values of a setting: one per run."""
     if isinstance(value, Sequence) and not isinstance(value, str):
         if not value:
             raise Problem("a list of values must not be empty")
@@ -142,7 +144,7 @@ def values_of(value: Swept) -> list[PerSilo]:
 
 
 def per_silo(key: str, value: PerSilo, names: Sequence[str], seed: int = 0) -> list[float]:
-    """Give each silo its number; `seed` is for a value that is the name of a preference.
+    """Return the number of each silo; `seed` is used if the value names a preference.
 
     >>> per_silo("epsilon", {"each": [1, 2]}, ["a", "b", "c"])
     [1.0, 2.0, 1.0]
@@ -156,7 +158,7 @@ def per_silo(key: str, value: PerSilo, names: Sequence[str], seed: int = 0) -> l
     if "each" in value:
         dealt = value["each"]
         if not isinstance(dealt, Sequence) or not dealt or len(value) > 1:
-            raise Problem(f"{key}: 'each' takes a list of numbers and stands alone")
+            raise Problem(f"{key}: 'each' takes a list of numbers and must be the only key")
         return [float(dealt[k % len(dealt)]) for k in range(len(names))]
     default = value.get("default")
     for name in value:
@@ -164,7 +166,7 @@ def per_silo(key: str, value: PerSilo, names: Sequence[str], seed: int = 0) -> l
             raise Problem(f"{key}: there is no silo '{name}'; {nearest(name, names)}")
     missing = [name for name in names if name not in value]
     if missing and default is None:
-        raise Problem(f"{key}: no number for silo '{missing[0]}'; give one, or a 'default'")
+        raise Problem(f"{key}: no number for silo '{missing[0]}'; add one, or add a 'default'")
     chosen = [value.get(name, default) for name in names]
     if not all(isinstance(number, int | float) for number in chosen):
         raise Problem(f"{key}: a silo's value must be a number")
@@ -172,7 +174,7 @@ def per_silo(key: str, value: PerSilo, names: Sequence[str], seed: int = 0) -> l
 
 
 def check_budgets(epsilon: Sequence[float], delta: Sequence[float], clip: Sequence[float]) -> None:
-    """Refuse numbers that cannot be a budget or a clip."""
+    """Raise `Problem` if a number cannot be a budget or a clip."""
     for value in epsilon:
         if math.isnan(value) or value <= 0:
             raise Problem(f"privacy.epsilon: expected a number > 0, got {value:g}")
@@ -190,17 +192,17 @@ def check_budgets(epsilon: Sequence[float], delta: Sequence[float], clip: Sequen
 def loose_deltas(
     delta: Sequence[float], sizes: Sequence[int], names: Sequence[str], unit: str = "example"
 ) -> list[str]:
-    """Warn of deltas that would allow one of so many examples, or silos, to be given away whole."""
+    """Return a warning if a delta is so large that one whole example, or silo, could be published."""
     loose = [(name, d, n) for name, d, n in zip(names, delta, sizes, strict=True) if d >= 1 / n]
     if not loose:
         return []
     name, d, n = max(loose, key=lambda item: item[1] * item[2])
     if unit == "silo":
         return [
-            f"privacy.delta: {d:g} is not below 1/n for {n} silos: it would allow to publish one silo whole;"
-            " take a smaller delta"
+            f"privacy.delta: {d:g} is not below 1/n for {n} silos, so it permits publishing one silo's data;"
+            " choose a smaller delta"
         ]
     return [
-        f"privacy.delta: {d:g} is not below 1/n for {len(loose)} silo(s), as '{name}' with {n} examples:"
-        " it would allow to publish one example whole; take a smaller delta"
+        f"privacy.delta: {d:g} is not below 1/n for {len(loose)} silo(s), such as '{name}' with {n} examples,"
+        " so it permits publishing one example; choose a smaller delta"
     ]

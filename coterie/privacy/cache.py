@@ -1,7 +1,7 @@
-"""Numbers that took long to find, kept on disk: `COTERIE_CACHE`, else `~/.cache/coterie`.
+"""An on-disk cache for numbers that are slow to compute, in `COTERIE_CACHE` or `~/.cache/coterie`.
 
-A file that cannot be read, was damaged or is of other versions is as good as none. Checks
-(`verify`, `ledger verify`) never read it.
+A file that is unreadable, damaged or written by another version counts as missing. The commands
+`statement verify` and `ledger verify` never read the cache.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 
 class Cache:
-    """A file of numbers by their questions."""
+    """A file that maps questions (text) to answers (JSON)."""
 
     def __init__(self, name: str, stamp: str) -> None:
         folder = os.environ.get("COTERIE_CACHE") or Path.home() / ".cache" / "coterie"
@@ -32,16 +32,16 @@ class Cache:
             pass
 
     def get(self, question: str) -> Any:
-        """Give what is kept, or None."""
+        """Return the stored answer, or None."""
         return self.entries.get(question)
 
     def put(self, question: str, answer: Any) -> None:
-        """Keep an answer."""
+        """Store an answer; `save` writes it to disk."""
         self.entries[question] = answer
         self.changed = True
 
     def save(self) -> None:
-        """Write the file in one move; without a writable folder there is simply none."""
+        """Write the file atomically; do nothing if the folder is not writable."""
         if not self.changed:
             return
         try:
@@ -55,5 +55,5 @@ class Cache:
 
 
 def _checksum(entries: dict[str, Any]) -> str:
-    """Sum up the entries, so that a damaged file is not used."""
+    """Return a hash of the entries, so that a damaged file is noticed."""
     return hashlib.blake2b(json.dumps(entries, sort_keys=True).encode(), digest_size=16).hexdigest()

@@ -1,4 +1,4 @@
-"""The noise that ends at the budget: never above it, at most one per cent below."""
+"""Calibration: the noise that spends a budget, never more than it and at most one percent less."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SLACK = 0.01
 
 @dataclass(frozen=True, order=True)
 class Target:
-    """A budget, the sampled Gaussian steps it must pay for, and what else is released `beside` them."""
+    """A budget, the sampled Gaussian steps it must cover, and what else is released `beside` them."""
 
     epsilon: float
     delta: float
@@ -32,28 +32,28 @@ class Target:
 
 @dataclass(frozen=True)
 class Calibrated:
-    """A noise multiplier and the epsilon certified for it."""
+    """A noise multiplier, and the epsilon certified for it."""
 
     noise: float
     epsilon: float
 
 
 def check_epsilon(value: float) -> None:
-    """Refuse a budget that is none."""
+    """Raise `Problem` unless the value can be a budget."""
     if math.isnan(value) or value <= 0:
         raise Problem(f"epsilon must be a number > 0, got {value:g}")
     if MOST_EPSILON < value < math.inf:
         raise Problem(
-            f"epsilon must be at most {MOST_EPSILON:g}, got {value:g}: that protects nothing; give inf for"
+            f"epsilon must be at most {MOST_EPSILON:g}, got {value:g}, which protects nothing; use inf for"
             " no privacy"
         )
 
 
 def noise_for(target: Target, guess: float | None = None) -> Calibrated:
-    """Find the least noise, to one per cent of epsilon, that ends within the budget.
+    """Return the smallest noise that stays within the budget, to one percent of epsilon.
 
-    Formal guarantee: the epsilon returned is the accountant's own for the noise returned,
-    it is at most `target.epsilon` and more than 0.99 of it.
+    Formal guarantee: the returned epsilon is the accountant's own for the returned noise.
+    It is at most `target.epsilon` and more than 0.99 of it.
     """
     check_epsilon(target.epsilon)
     check_delta(target.delta)
@@ -63,8 +63,8 @@ def noise_for(target: Target, guess: float | None = None) -> Calibrated:
     used = -math.expm1(target.steps * math.log1p(-target.rate)) if target.rate < 1 else 1.0
     if used <= target.delta:
         raise Problem(
-            f"delta {target.delta:g} is not below {used:.3g}, the chance that an example is used at all: it"
-            " would allow to publish every batch without noise; take a smaller delta"
+            f"delta {target.delta:g} is not below {used:.3g}, the probability that an example is used at all,"
+            " so it permits publishing every batch without noise; choose a smaller delta"
         )
     low, high = math.log(LEAST_NOISE), math.log(MOST_NOISE)
     at = math.log(guess or estimate_noise(target.epsilon, target.delta, target.rate, target.steps))
@@ -88,7 +88,7 @@ def noise_for(target: Target, guess: float | None = None) -> Calibrated:
             at = (low + high) / 2
     raise Problem(
         f"epsilon {target.epsilon:g} at delta {target.delta:g} cannot be reached with noise up to"
-        f" {MOST_NOISE:g} (rate {target.rate:g}, {target.steps} steps): raise epsilon or delta, or train less"
+        f" {MOST_NOISE:g} (rate {target.rate:g}, {target.steps} steps); raise epsilon or delta, or train less"
     )
 
 
@@ -99,7 +99,7 @@ def _certify(noise: float, target: Target) -> float:
 
 
 def next_guess(known: list[tuple[float, float]], aim: float, low: float, high: float) -> float:
-    """Choose the next log-noise: by secant where that stays in the bracket, else by halves."""
+    """Choose the next log-noise: by the secant method inside the bracket, else by bisection."""
     slope = -1.0
     if len(known) > 1 and known[-1][0] != known[-2][0]:
         (a, fa), (b, fb) = known[-2:]
@@ -114,35 +114,35 @@ def next_guess(known: list[tuple[float, float]], aim: float, low: float, high: f
 def calibrate(
     targets: Iterable[Target], on_progress: Callable[[int, int], None] | None = None
 ) -> dict[Target, Calibrated]:
-    """Calibrate many budgets; equal ones share one search, near ones start from each other.
+    """Calibrate many budgets: equal ones share a search, and each search starts near the last result.
 
-    Results are kept on disk (see `kept`).
+    Results are cached on disk (see `cache`).
     """
     wanted = sorted(set(targets))
     cache = Cache("calibration", f"{ADJACENCY}/poisson/pld/4")
     found: dict[Target, Calibrated] = {}
     ratio = 1.0
     for done, target in enumerate(wanted):
-        kept = _kept(cache.get(repr(target)), target)
-        if kept is None:
+        calibrated = _cached(cache.get(repr(target)), target)
+        if calibrated is None:
             estimate = math.nan
             if target.epsilon > 0 and not math.isinf(target.epsilon):
                 estimate = estimate_noise(target.epsilon, target.delta, target.rate, target.steps)
-            kept = noise_for(target, None if math.isnan(estimate) else estimate * ratio)
+            calibrated = noise_for(target, None if math.isnan(estimate) else estimate * ratio)
             if estimate > 0:
-                ratio = min(max(kept.noise / estimate, 0.2), 5.0)
-            if kept.noise > 0:
-                cache.put(repr(target), [kept.noise, kept.epsilon])
-                _remember(target, kept)
-        found[target] = kept
+                ratio = min(max(calibrated.noise / estimate, 0.2), 5.0)
+            if calibrated.noise > 0:
+                cache.put(repr(target), [calibrated.noise, calibrated.epsilon])
+                _remember(target, calibrated)
+        found[target] = calibrated
         if on_progress is not None:
             on_progress(done + 1, len(wanted))
     cache.save()
     return found
 
 
-def _kept(content: Any, target: Target) -> Calibrated | None:
-    """Give a kept result if it is one for this target."""
+def _cached(content: Any, target: Target) -> Calibrated | None:
+    """Return the cached result if it is valid for this target, else None."""
     try:
         noise, found = map(float, content)
     except (TypeError, ValueError):
@@ -153,9 +153,9 @@ def _kept(content: Any, target: Target) -> Calibrated | None:
 
 
 def certified(events: tuple[Event, ...], delta: float) -> float:
-    """Give the certified epsilon of events; what this process certified itself is not certified again.
+    """Return the certified epsilon of events, reusing what this process has certified before.
 
-    What was kept on disk is not believed here.
+    Results from the on-disk cache are not trusted here.
     """
     known = _CERTIFIED.get((grouped(events), delta))
     return epsilon_of(events, delta) if known is None else known

@@ -1,4 +1,4 @@
-"""Privacy events: what a door released, as the accountant sees it."""
+"""Privacy events: what doors release, in the accountant's terms."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ ADJACENCIES = ("zero-out", "replace-one")
 class Event:
     """`count` releases of one mechanism, each on a sample of the units.
 
-    `noise` is the scale of the noise over the sensitivity when one unit is zeroed out: the
-    deviation (gaussian), Laplace's scale, or the scale of the Gumbel noise on the scores
-    (selection by the exponential mechanism with parameter e has noise 2 / e). `rate` is the
-    chance of each unit to be in a sample; `sampler` says whether units are drawn
-    independently ("poisson") or a fixed number of them without replacement ("fixed").
+    `noise` is the scale of the noise divided by the sensitivity, when one unit is zeroed out. The scale
+    is the standard deviation (gaussian), the scale of the Laplace distribution, or that of the Gumbel noise
+    on the scores (the exponential mechanism with parameter e has noise 2 / e). `rate` is the probability
+    that a unit is in a sample. `sampler` says whether units are drawn independently ("poisson") or a fixed
+    number of them is drawn without replacement ("fixed").
     """
 
     mechanism: str
@@ -49,23 +49,23 @@ class Event:
         if isinstance(self.count, bool) or int(self.count) != self.count or self.count < 1:
             raise Problem(f"steps must be a whole number >= 1, got {self.count}")
         if self.rate < 1 and self.mechanism != "gaussian":
-            raise Problem(f"a sampled '{self.mechanism}' has no certified bound here: release it at rate 1")
+            raise Problem(f"mechanism '{self.mechanism}' has no certified bound for rate < 1; use rate 1")
 
 
 def check_delta(delta: float) -> None:
-    """Refuse a delta that is none."""
+    """Raise `Problem` unless delta is in (0, 1)."""
     if not 0 < delta < 1:
         raise Problem(f"delta must be a number in (0, 1), got {delta}")
 
 
 def check_adjacency(adjacency: str) -> None:
-    """Refuse an adjacency that is not accounted for."""
+    """Raise `Problem` if the accountant does not know the adjacency."""
     if adjacency not in ADJACENCIES:
         raise Problem(f"adjacency: unknown adjacency '{adjacency}'; {nearest(adjacency, ADJACENCIES)}")
 
 
 def grouped(events: Iterable[Event]) -> tuple[Event, ...]:
-    """Add up the counts of equal events.
+    """Merge equal events by adding their counts.
 
     >>> [event.count for event in grouped([Event("gaussian", 2.0), Event("gaussian", 2.0, count=3)])]
     [4]
@@ -81,7 +81,7 @@ def grouped(events: Iterable[Event]) -> tuple[Event, ...]:
 
 
 def joined(events: Iterable[Event]) -> tuple[Event, ...]:
-    """Join equal events to one; Gaussians on all units compose to one Gaussian exactly.
+    """Merge equal events, and all unsampled Gaussians into one: they compose exactly.
 
     >>> joined([Event("gaussian", 2.0), Event("gaussian", 2.0, count=3)])
     (Event(mechanism='gaussian', noise=1.0, rate=1.0, count=1, sampler='poisson'),)

@@ -1,7 +1,7 @@
 """Gaussian differential privacy: closed forms.
 
-`delta_of` and `epsilon_of` are exact for the Gaussian mechanism. The central limit is an estimate
-that starts searches: it reports too little, so it is never certified.
+`delta_of` and `epsilon_of` are exact for the Gaussian mechanism. The estimates by the central limit
+theorem only start searches: they can be too small, so they are never certified.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from scipy.special import log_ndtr, ndtr
 
 
 def delta_of(mu: float, epsilon: float) -> float:
-    """Give the delta of a mu-Gaussian mechanism at epsilon (Dong, Roth, Su 2022, corollary 2.13)."""
+    """Return the delta of a mu-Gaussian mechanism at epsilon (Dong, Roth, Su 2022, corollary 2.13)."""
     tail = epsilon + log_ndtr(-epsilon / mu - mu / 2)
     return float(ndtr(-epsilon / mu + mu / 2) - math.exp(min(tail, 0.0)))
 
 
 def epsilon_of(mu: float, delta: float) -> float:
-    """Give the epsilon of a mu-Gaussian mechanism at delta."""
+    """Return the epsilon of a mu-Gaussian mechanism at delta."""
     if delta_of(mu, 0.0) <= delta:
         return 0.0
     high = 1.0
@@ -29,7 +29,7 @@ def epsilon_of(mu: float, delta: float) -> float:
 
 
 def estimated_mu(noise: float, rate: float, steps: int) -> float:
-    """Give the mu that Poisson-sampled Gaussian steps tend to: p sqrt(T (e^(1/z^2) - 1))."""
+    """Return the mu that Poisson-sampled Gaussian steps tend to: p sqrt(T (e^(1/z^2) - 1))."""
     unsampled = math.sqrt(steps) / noise
     exponent = 1 / noise**2
     if rate >= 1 or exponent > 500:
@@ -38,7 +38,7 @@ def estimated_mu(noise: float, rate: float, steps: int) -> float:
 
 
 def estimate_noise(epsilon: float, delta: float, rate: float, steps: int) -> float:
-    """Give the multiplier at which the central limit reports epsilon."""
+    """Return the noise multiplier at which the central limit gives epsilon."""
 
     def excess(log_noise: float) -> float:
         mu = estimated_mu(math.exp(log_noise), rate, steps)

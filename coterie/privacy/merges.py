@@ -1,15 +1,16 @@
-"""The unit 'silo': what a merge of clipped uploads releases of one whole silo, against whom.
+"""The unit 'silo': what merging clipped uploads reveals about one whole silo, and to whom.
 
-Noise is added by the server to the sum of the uploads, or by every silo to its own upload.
-- By the server: it sees the uploads itself, so nothing protects against it. Others see noisy sums. Silos
-  drawn independently (poisson) are hidden among those that may have come, also from all other silos, who
-  know only about themselves. Of a draw of fixed size all other silos know who is left, so against them
-  there is no amplification; against an outsider there is.
-- By the silos: the server, and all other silos, who know and subtract their own noise, are left with the
-  silo's own; and noise that is there shows that its silo is, so there is no amplification. Against an
-  outsider the noises of a cohort of known size add up.
-A personal model that never was noised protects nothing against who holds it. It stays at home; what others
-hold, the billboard of released merges and their own data, is covered (joint privacy).
+Either the server adds noise to the sum of the uploads, or every silo adds noise to its own upload.
+- Noise by the server: the server sees the raw uploads, so nothing protects against it. Everyone else sees
+  noisy sums. If silos are drawn independently (poisson), a silo is hidden among all that may have taken
+  part, even from all other silos together: each of them knows only about itself. If a fixed number of silos
+  is drawn, the other silos can work out who is left. So there is no amplification against them, but there
+  is against an outsider.
+- Noise by the silos: the other silos know their own noise and subtract it, and the server sees each upload
+  alone. So the silo's own noise is all that protects it. The presence of that noise shows that the silo took
+  part, so there is no amplification. Against an outsider, the noise of a cohort of known size adds up.
+A personal model without noise protects nothing against anyone who holds it, so it stays at home. What the
+others hold is covered: the released merges (the "billboard") and their own data (joint privacy).
 """
 
 from __future__ import annotations
@@ -28,14 +29,15 @@ PLACES = ("server", "silos")
 
 @dataclass(frozen=True)
 class MergeEvents:
-    """What is merged of one silo in one run: `merges` merges, to which it `came` so often.
+    """The merges of one run as they concern one silo: it took part in `came` of `merges` merges.
 
-    `noise` is a multiplier of the clip: of the noise on the sum (`noise_by` server) or on an upload (silos).
-    With a `quantile` the clip begins at `clip` and follows the uploads; the noise pays for that too.
-    `mixed`: other sums than the mean are released, with the noise of the silo that is most in them. If
-    `metered`, silos may leave and who was meant to come is in ledgers: whoever holds the shared model is
-    taken to know as much as all other silos. `unequal`: other silos have other clips, so that who takes a
-    silo's place in a draw of fixed size may move the sum further, and such a draw hides nothing.
+    `noise` is a multiple of the clip, on the sum (`noise_by` "server") or on each upload ("silos").
+    With a `quantile`, the clip starts at `clip` and follows the uploads; the noise pays for that too.
+    `mixed`: sums other than the mean are released, with noise for the silo that contributes most to them.
+    `metered`: silos may leave, and ledgers record who was due to take part. Anyone who holds the shared
+    model is therefore assumed to know as much as all other silos. `unequal`: other silos have other clips.
+    A silo that replaces this one in a draw of fixed size may then move the sum further, so such a draw
+    hides nothing.
     """
 
     noise: float
@@ -56,23 +58,23 @@ class MergeEvents:
         if self.noise_by not in PLACES:
             raise Problem(f"noise_by: expected one of {', '.join(PLACES)}, got '{self.noise_by}'")
         if not 0 <= self.came <= self.merges:
-            raise Problem(f"merges: a silo cannot come {self.came} times to {self.merges} merges")
+            raise Problem(f"merges: a silo cannot take part in {self.came} of {self.merges} merges")
 
     @property
     def cohort(self) -> float:
-        """The fixed denominator of a mean: how many silos are drawn, or expected."""
+        """The fixed denominator of the mean: the number of silos drawn, or its expectation."""
         return self.silos * self.rate
 
     @property
     def hidden(self) -> bool:
-        """Whether epsilon rests on nobody but the server knowing when the silo came.
+        """Whether epsilon relies on nobody but the server knowing when the silo took part.
 
-        Then it is charged for every merge to which it may have come.
+        If so, the silo is charged for every merge in which it might have taken part.
         """
         return self.noise_by == "server" and self.sampler == "poisson" and self.rate < 1
 
     def releases(self) -> Releases:
-        """Give what each adversary sees of the silo; None: all of it."""
+        """Return what each adversary sees of the silo; None means its raw uploads."""
         seen: Releases = dict.fromkeys(ADVERSARIES, ())
         if self.merges and self.noise_by == "server":
             drawn = (Event("gaussian", self.noise, self.rate, self.merges, self.sampler),)
@@ -90,18 +92,18 @@ class MergeEvents:
         return seen
 
     def _known(self, noise: float) -> tuple[Event, ...]:
-        """Give what those see who know when the silo came."""
+        """Return what adversaries see who know when the silo took part."""
         return (Event("gaussian", noise, 1.0, self.came),) if self.came else ()
 
     def strongest(self) -> tuple[Event, ...]:
-        """Give what the best informed see of those against whom there is protection: silos, or the server."""
+        """Return what the best-informed adversary sees among those the silo is protected against."""
         seen = self.releases()
         return seen["server"] or seen["silos"] or ()
 
     def against(self, delta: float) -> dict[str, float | None]:
-        """Give epsilon against each adversary; None where nothing protects, 0 where nothing is seen.
+        """Return epsilon against each adversary: None without protection, 0 if it sees nothing.
 
-        Who holds the shared model knows no more than all other silos together.
+        A holder of the shared model never knows more than all other silos together.
         """
         seen = self.releases()
         found = {name: None if events is None else _epsilon(events, delta) for name, events in seen.items()}

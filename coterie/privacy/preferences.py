@@ -1,9 +1,9 @@
-"""Budgets of silos that differ: drawn from a distribution of preferences, or read from a file.
+"""Budgets that differ between silos: drawn from a distribution of preferences, or read from a file.
 
 The distributions are those of Liu, Lou, Xiong, Liu, Meng 2022 (Projected Federated Averaging
-with Heterogeneous Differential Privacy), table 1. N(a, b) there means deviation b, as in the
-authors' public code: were b a variance, one in six budgets of N(0.1, 0.01) would be negative.
-The table gives no numbers for Pareto; the code has scale 0.5 and shape 1.
+with Heterogeneous Differential Privacy), table 1. N(a, b) there means standard deviation b, as in
+the authors' public code: if b were a variance, one in six budgets of N(0.1, 0.01) would be negative.
+The table gives no parameters for Pareto; the code uses scale 0.5 and shape 1.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ import numpy as np
 from .._seeds import seed_for
 from ..errors import Problem, nearest, reason
 
-# Above this a budget protects nothing and calibration refuses it.
+# A larger budget protects nothing, and calibration refuses it.
 MOST_EPSILON = 1000.0
-# What a file gives for a silo, and what each may be.
+# What a file may state for a silo, and the values it may have.
 KEYS = {
     "epsilon": f"a number > 0 and at most {MOST_EPSILON:g}, or inf (no privacy)",
     "delta": "a number between 0 and 1",
 }
-# Where a silo stands in a file, its name, and what is given of epsilon and delta.
+# A silo's place in the file, its name, and its epsilon and delta as far as they are given.
 Row = tuple[str, str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a mixture: its weight, and how one epsilon is drawn from it."""
+    """A component of a mixture: its weight, and how to draw one epsilon from it."""
 
     weight: float
     draw: Callable[[np.random.Generator], float]
@@ -67,7 +67,7 @@ PREFERENCES: dict[str, tuple[Part, ...]] = {
 
 
 def check_preference(name: str) -> None:
-    """Refuse a name that no distribution of budgets has; capitals do not matter."""
+    """Raise `Problem` if no distribution of budgets has this name; case does not matter."""
     if name.lower() not in PREFERENCES:
         raise Problem(f"unknown budget preference '{name}'; {nearest(name.lower(), PREFERENCES)}")
 
@@ -75,13 +75,14 @@ def check_preference(name: str) -> None:
 def draw_budgets(name: str, silos: int, seed: int, *, with_public: bool = False) -> tuple[float, ...]:
     """Draw an epsilon for each silo, independently, from the preferences called `name`.
 
-    An epsilon outside (0, 1000] is drawn again from the same part of the mixture: of gauss
-    one in 741 is negative, of pareto one in 2000 is larger, of the others hardly ever one. Each
-    silo has a stream of its own, so more silos do not change the budgets of the first ones;
-    and with one seed mixgauss1 to 4 have the same silos in their last part, around 10.
+    An epsilon outside (0, 1000] is drawn again from the same component. This happens to one draw in
+    741 of gauss (negative), one in 2000 of pareto (too large), and hardly ever to the others. Each
+    silo has its own random stream, so adding silos does not change the budgets of the first ones.
+    With the same seed, mixgauss1 to mixgauss4 place the same silos in their last component, around 10.
 
-    A mixture may leave that part, the paper's public silos, empty (0.9^20 = 12 % of the draws
-    for 20 silos). `with_public` draws all again until it is not, as the authors' code does.
+    The silos of that component are the paper's public silos. A draw may contain none: for 20 silos
+    this happens with probability 0.9^20 = 12 %. With `with_public`, all budgets are drawn again until
+    there is one, as in the authors' code.
 
     >>> [round(epsilon, 2) for epsilon in draw_budgets("mixgauss1", 4, seed=6)]
     [9.97, 0.1, 0.11, 0.11]
@@ -100,7 +101,7 @@ def draw_budgets(name: str, silos: int, seed: int, *, with_public: bool = False)
 
 
 def _draw(parts: tuple[Part, ...], generator: np.random.Generator) -> tuple[int, float]:
-    """Give the part that was chosen, and an epsilon drawn from it."""
+    """Return the index of the chosen component, and an epsilon drawn from it."""
     chosen = int(generator.choice(len(parts), p=[part.weight for part in parts]))
     while True:
         epsilon = parts[chosen].draw(generator)
@@ -109,13 +110,13 @@ def _draw(parts: tuple[Part, ...], generator: np.random.Generator) -> tuple[int,
 
 
 def read_budgets(path: str | Path, key: str = "epsilon") -> dict[str, float]:
-    """Read each silo's epsilon, or with `key="delta"` its delta, from a file.
+    """Read each silo's epsilon, or its delta with `key="delta"`, from a file.
 
-    A `.csv` file has a row for each silo, and columns `silo`, `epsilon` and perhaps `delta`.
-    A `.json` or `.toml` file maps names of silos to an epsilon, or to a table of `epsilon`
-    and perhaps `delta`. A silo called `default` stands for all that are not named. The whole
-    file is checked whatever `key` is, and all that is wrong is reported together. Without
-    any delta in the file the deltas are empty.
+    A `.csv` file has one row per silo, with the columns `silo`, `epsilon` and optionally `delta`.
+    A `.json` or `.toml` file maps silo names to an epsilon, or to a table with `epsilon` and
+    optionally `delta`. A silo called `default` stands for all silos that are not named. The whole
+    file is checked whatever the `key`, and all problems are reported together. If the file has no
+    deltas, the result for `key="delta"` is empty.
     """
     if key not in KEYS:
         raise Problem(f"key must be one of epsilon, delta, got '{key}'; {nearest(key, KEYS)}")
@@ -142,16 +143,18 @@ def read_budgets(path: str | Path, key: str = "epsilon") -> dict[str, float]:
 
 
 def _read_csv(text: str, problems: list[str]) -> list[Row]:
-    """Give the rows of a table; blank lines count for nothing."""
+    """Return the rows of a table, ignoring blank lines."""
     reader = csv.reader(io.StringIO(text), strict=True, skipinitialspace=True)
     stripped = ((reader.line_num, [cell.strip() for cell in cells]) for cells in reader)
     lines = [(number, cells) for number, cells in stripped if any(cells)]
     header = lines[0][1] if lines else []
     known = ("silo", *KEYS)
     problems += [f"unknown column '{c}'; {nearest(c, known)}" for c in header if c not in known]
-    problems += [f"column '{c}' is there twice; keep one" for c in known if header.count(c) > 1]
+    problems += [f"column '{c}' appears twice; keep one" for c in known if header.count(c) > 1]
     missing = [c for c in ("silo", "epsilon") if c not in header]
-    problems += [f"no column '{c}'; the first line names the columns silo, epsilon, delta" for c in missing]
+    problems += [
+        f"no column '{c}'; the first line must name the columns silo, epsilon, delta" for c in missing
+    ]
     if missing:
         return []
     rows: list[Row] = []
@@ -162,7 +165,7 @@ def _read_csv(text: str, problems: list[str]) -> list[Row]:
         row = dict(zip(header, cells, strict=True))
         rows.append((f"line {number}", row["silo"], {k: _as_number(row[k]) for k in KEYS if k in row}))
     if len(lines) == 1:
-        problems.append("it names no silo; give a line for each")
+        problems.append("it names no silo; add one line per silo")
     return rows
 
 
@@ -174,25 +177,25 @@ def _as_number(cell: str) -> float | str:
 
 
 def _read_json(text: str, problems: list[str]) -> list[Row]:
-    """Give the entries of a JSON object, noting what is there twice."""
+    """Return the entries of a JSON object, reporting names that appear twice."""
 
     def noted(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         often = Counter(name for name, _ in pairs)
-        problems.extend(f"'{name}' is there twice; keep one" for name in often if often[name] > 1)
+        problems.extend(f"'{name}' appears twice; keep one" for name in often if often[name] > 1)
         return dict(pairs)
 
     return _entries(json.loads(text, object_pairs_hook=noted), problems)
 
 
 def _read_toml(text: str, problems: list[str]) -> list[Row]:
-    """Give the entries of a TOML file; TOML itself refuses what is there twice."""
+    """Return the entries of a TOML file; TOML itself rejects names that appear twice."""
     return _entries(tomllib.loads(text), problems)
 
 
 def _entries(content: Any, problems: list[str]) -> list[Row]:
-    """Give the entries of a mapping from silos to an epsilon, or to a table of epsilon and delta."""
+    """Return the entries of a mapping from silos to an epsilon, or to a table of epsilon and delta."""
     if not isinstance(content, dict) or not content:
-        problems.append("it names no silo; give each silo's name its epsilon")
+        problems.append("it names no silo; map each silo's name to its epsilon")
         return []
     rows: list[Row] = []
     for silo, given in content.items():
@@ -200,20 +203,20 @@ def _entries(content: Any, problems: list[str]) -> list[Row]:
         table = given if isinstance(given, dict) else {"epsilon": given}
         problems += [f"{place}: unknown key '{k}'; {nearest(k, KEYS)}" for k in table if k not in KEYS]
         if "epsilon" not in table:
-            problems.append(f"{place}: no epsilon; give it one")
+            problems.append(f"{place}: no epsilon; add one")
         rows.append((place, silo, {k: table[k] for k in KEYS if k in table}))
     return rows
 
 
 def _check_rows(rows: list[Row], problems: list[str]) -> dict[str, dict[str, float]]:
-    """Give the budget of each silo, noting names and numbers that cannot be."""
+    """Return the budget of each silo, reporting invalid names and numbers."""
     found: dict[str, dict[str, float]] = {}
     places: dict[str, str] = {}
     for place, silo, given in rows:
         if not silo:
-            problems.append(f"{place}: the silo has no name; give it one")
+            problems.append(f"{place}: the silo has no name; add one")
         elif silo in places:
-            problems.append(f"{place}: silo '{silo}' is there twice (first on {places[silo]}); keep one")
+            problems.append(f"{place}: silo '{silo}' appears twice (first on {places[silo]}); keep one")
         places.setdefault(silo, place)
         wrong = {key: value for key, value in given.items() if not _possible(key, value)}
         problems += [f"{place}: expected {key} to be {KEYS[key]}, got {v!r}" for key, v in wrong.items()]
@@ -223,7 +226,7 @@ def _check_rows(rows: list[Row], problems: list[str]) -> dict[str, dict[str, flo
 
 
 def _possible(key: str, value: Any) -> bool:
-    """Tell whether a value can be an epsilon or a delta."""
+    """Return whether a value can be an epsilon or a delta."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     if key == "delta":

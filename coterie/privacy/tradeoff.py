@@ -1,11 +1,11 @@
-"""Trade-off curves: how often an attack must miss a unit that is there, given its false alarms.
+"""Trade-off curves: how often an attack must miss a unit that was used, given its false alarms.
 
-An attacker sees everything that was released and says whether one unit was in the data. The
-type I error is a false alarm ("it was used", though it was not), the type II error a miss ("it
-was not used", though it was). Privacy forbids that both are small: the curve gives the least
-type II error that any attack can have at each type I error (Wasserman and Zhou 2010; Dong,
-Roth, Su 2022, section 2.1). Guessing blindly is the line 1 - type I; the closer a curve is
-to that line, the less can be learned.
+An attacker sees everything that was released and guesses whether one unit was in the data. A
+type I error is a false alarm (a unit is called used but was not); a type II error is a miss (a unit
+is called unused but was used). Privacy prevents both errors from being small: the curve gives the
+smallest type II error that any attack can have at each type I error (Wasserman and Zhou 2010; Dong,
+Roth, Su 2022, section 2.1). Random guessing is the line 1 - type I. The closer a curve is to that
+line, the less an attacker can learn.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from .pld.mechanisms import distribution
 
 Array = NDArray[np.float64]
 CERTIFIED = "certified"
-PAIRS = 2_001  # supporting lines of a certified curve
-MOST_EPSILON = 700.0  # steeper lines than e^700 leave the range of numbers
-TAILS = (1e-9, 1e-6, 1e-3, 0.1, 0.5)  # how far lines reach: to the first of these deltas that is met
-FINE_STEP = 0.005  # of the privacy loss: no coarser where it can be helped
+PAIRS = 2_001  # the number of supporting lines of a certified curve
+MOST_EPSILON = 700.0  # lines steeper than e^700 overflow
+TAILS = (1e-9, 1e-6, 1e-3, 0.1, 0.5)  # the lines go down to the first of these deltas that is reachable
+FINE_STEP = 0.005  # the step of the privacy loss should not be coarser than this
 
 
 @dataclass(frozen=True, eq=False)
 class TradeOff:
     """Points of a trade-off curve.
 
-    `label` says of what, `by` how it was found: "certified" curves lie on or below the true one.
-    `type_one` grows from 0 to 1; `type_two` is the least type II error at each of them.
+    `label` names what the curve describes. `by` says how it was found: a "certified" curve lies on or
+    below the true one. `type_one` increases from 0 to 1; `type_two` is the smallest type II error at each.
     """
 
     label: str
@@ -53,7 +53,7 @@ class TradeOff:
             object.__setattr__(self, key, values)
         ends = self.type_one[0] == 0 and self.type_one[-1] == 1
         if not ends or np.any(np.diff(self.type_one) <= 0):
-            raise Problem("type_one must grow from 0 to 1")
+            raise Problem("type_one must increase from 0 to 1")
         if len(self.type_one) != len(self.type_two):
             raise Problem(
                 f"type_two must have as many numbers as type_one, {len(self.type_one)},"
@@ -62,11 +62,11 @@ class TradeOff:
 
 
 def gaussian_curve(mu: float, label: str = "", type_one: ArrayLike | None = None) -> TradeOff:
-    """Give G_mu: the type II error Phi(Phi^-1(1 - alpha) - mu) at type I error alpha.
+    """Return G_mu: the type II error Phi(Phi^-1(1 - alpha) - mu) at type I error alpha.
 
-    The curve of telling N(0, 1) from N(mu, 1) (Dong, Roth, Su 2022, section 2.2). mu = 0 is
-    perfect privacy, infinity none. For a composition of sampled steps mu comes from a limit
-    theorem, and the curve is an estimate, not a bound.
+    This is the curve for distinguishing N(0, 1) from N(mu, 1) (Dong, Roth, Su 2022, section 2.2).
+    mu = 0 is perfect privacy, infinity is none. For a composition of sampled steps, mu comes from a
+    limit theorem, so the curve is an estimate and not a bound.
 
     >>> round(misses(gaussian_curve(1.0), 0.05), 4)
     0.7405
@@ -84,11 +84,11 @@ def certified_curve(
     type_one: ArrayLike | None = None,
     adjacency: str = ADJACENCY,
 ) -> TradeOff:
-    """Give a curve below that of any attack on a composition of events fixed beforehand.
+    """Return a curve that no attack on a composition of events, fixed in advance, can go below.
 
-    Formal guarantee: an attack on two neighbouring data sets, whichever of them the attacker
-    takes for the null hypothesis, has at each type I error a type II error of at least this.
-    Where no bound is finite (next to no noise), the curve is 0.
+    Formal guarantee: for two neighbouring data sets, with either of them as the null hypothesis, an
+    attack's type II error at each type I error is at least the curve's. If no bound is finite (because
+    there is almost no noise), the curve is 0.
     """
     check_adjacency(adjacency)
     alpha = _grid(type_one)
@@ -101,11 +101,11 @@ def certified_curve(
 
 
 def supported(epsilons: ArrayLike, deltas: ArrayLike, type_one: ArrayLike) -> Array:
-    """Give the least type II errors that (epsilon, delta)-privacy at all given pairs allows.
+    """Return the smallest type II errors allowed by (epsilon, delta)-privacy at all given pairs.
 
-    sup over pairs of max(0, 1 - delta - e^epsilon alpha, e^-epsilon (1 - delta - alpha)): Wasserman
-    and Zhou 2010, theorem 2.4; Dong, Roth, Su 2022, section 2.3. With all pairs of a
-    mechanism this is its curve; with some of them it lies below.
+    This is the supremum over pairs of max(0, 1 - delta - e^epsilon alpha, e^-epsilon (1 - delta - alpha)):
+    Wasserman and Zhou 2010, theorem 2.4; Dong, Roth, Su 2022, section 2.3. All pairs of a mechanism
+    together give its curve; some of them give a curve below it.
 
     >>> supported([math.log(3)], [0.0], [0.0, 0.25, 1.0]).round(6).tolist()
     [1.0, 0.25, 0.0]
@@ -121,7 +121,7 @@ def supported(epsilons: ArrayLike, deltas: ArrayLike, type_one: ArrayLike) -> Ar
 
 
 def misses(curve: TradeOff, false_alarms: float) -> float:
-    """Give the share of misses at a share of false alarms: at the next point of the curve, never above.
+    """Return the share of misses at a share of false alarms: the curve's next point, never more.
 
     >>> round(misses(gaussian_curve(0.0), 0.05), 3)
     0.95
@@ -132,14 +132,14 @@ def misses(curve: TradeOff, false_alarms: float) -> float:
 
 
 def _grid(type_one: ArrayLike | None) -> Array:
-    """Give the type I errors asked for, else steps of 0.2 per cent with finer ones near 0."""
+    """Return the given type I errors, or steps of 0.2 percent with finer ones near 0."""
     if type_one is not None:
         return np.asarray(type_one, dtype=np.float64)
     return np.concatenate([[0.0], np.geomspace(1e-6, 1e-3, 60), np.linspace(0.002, 1, 500)])
 
 
 def _pairs(whole: Sequence[Event], adjacency: str) -> tuple[Array, Array]:
-    """Give (epsilon, delta) pairs that hold: by privacy-loss distribution, else by Renyi privacy."""
+    """Return valid (epsilon, delta) pairs, by privacy-loss distribution or else by Renyi privacy."""
     try:
         step = _step(whole, adjacency)
         made = distribution(whole, step, adjacency, upper=True)
@@ -153,6 +153,6 @@ def _pairs(whole: Sequence[Event], adjacency: str) -> tuple[Array, Array]:
 
 
 def _step(whole: Sequence[Event], adjacency: str) -> float:
-    """Choose a discretisation as the accountant does, finer where little noise makes it coarse."""
+    """Choose the grid's step as the accountant does, but finer if little noise would make it coarse."""
     coarse = interval(whole, TAILS[1], adjacency)
     return min(coarse, max(FINE_STEP, interval(whole, TAILS[1], adjacency, TIGHT_POINTS)))

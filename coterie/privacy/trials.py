@@ -1,4 +1,4 @@
-"""How many trials a sweep makes: a random number, whose distribution keeps the best one private."""
+"""The number of trials in a sweep: random, from a distribution that keeps the best trial private."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Trials:
     """A random number of trials: its distribution, its mean and, for some, its shape.
 
     "negative-binomial" is conditioned on at least one trial (Papernot and Steinke 2022,
-    definition 1): their eta is `shape`, any number above -1, and their gamma is found from the
-    mean. Shape 0 is the logarithmic distribution, 1 the geometric one, which has a name of its
-    own and takes no shape. A smaller shape costs less and draws far from its mean more often.
-    "poisson" stays near its mean and costs most; it may give no trial at all. With `most`, nothing
-    is run and nothing chosen when more than that are drawn, which costs some of delta.
+    definition 1). Their eta is `shape`, any number above -1, and their gamma follows from the
+    mean. Shape 0 is the logarithmic distribution. Shape 1 is the geometric one, which has its own
+    name and takes no shape. A smaller shape costs less, but its draws are more often far from the mean.
+    "poisson" stays near its mean, costs most, and may draw no trial at all. If more than `most` trials
+    are drawn, nothing is run and nothing is chosen; this costs part of delta.
 
     >>> Trials("geometric", mean=10.0).gamma
     0.1
@@ -48,28 +48,28 @@ class Trials:
             raise Problem(f"mean must be a finite number of trials >= 1, got {self.mean}")
         if self.distribution != "negative-binomial":
             if self.shape is not None:
-                raise Problem(f"shape: a {self.distribution} number of trials has none, got {self.shape}")
+                raise Problem(f"shape: a {self.distribution} distribution has no shape, got {self.shape}")
         elif self.shape is None or not -1 < self.shape < math.inf:
             raise Problem(f"shape must be a finite number > -1, got {self.shape}")
         elif _log_mean(-math.log(LEAST_GAMMA), self.shape) < math.log(self.mean):
             raise Problem(
-                f"shape {self.shape:g} is too near -1 for a mean of {self.mean:g} trials: take a larger shape"
+                f"shape {self.shape:g} is too close to -1 for a mean of {self.mean:g} trials; raise the shape"
             )
 
     @property
     def gamma(self) -> float:
-        """The chance in (0, 1] that shortens the number of trials, so that its mean is `mean`."""
+        """The parameter gamma in (0, 1] of Papernot and Steinke 2022, at which the mean is `mean`."""
         return 1 / self.mean if self.distribution == "geometric" else math.exp(-decay_of(self))
 
 
 def draw_trials(trials: Trials, generator: np.random.Generator) -> int:
     """Draw a number of trials.
 
-    A Poisson number may be 0: then no trial is run and nothing is chosen. That is an outcome to
-    be published as it is; to draw again is another distribution, whose cost is not known here.
+    A Poisson number may be 0: then no trial is run and nothing is chosen. This is a valid outcome and
+    must be published as it is. Drawing again would be another distribution, whose cost is not known.
 
-    The negative binomial is a Poisson sum of logarithmic numbers, here with at least one of them
-    (Quenouille 1949); a shape below 0 is drawn by rejection from the logarithmic distribution.
+    A negative binomial number is a Poisson number of logarithmic ones, added up (Quenouille 1949), here
+    with at least one of them. A shape below 0 is drawn by rejection from the logarithmic distribution.
     """
     if trials.distribution == "poisson":
         return int(generator.poisson(trials.mean))
@@ -86,7 +86,7 @@ def draw_trials(trials: Trials, generator: np.random.Generator) -> int:
 
 
 def _logarithmic(decay: float, generator: np.random.Generator) -> int:
-    """Draw from the logarithmic distribution: geometric, its chance gamma^u for a uniform u (Kemp 1981)."""
+    """Draw from the logarithmic distribution: a geometric one with chance gamma^u, u uniform (Kemp 1981)."""
     chance = math.exp(-decay * generator.random())
     if chance >= 1:
         return 1
@@ -94,10 +94,10 @@ def _logarithmic(decay: float, generator: np.random.Generator) -> int:
 
 
 def chance_above(trials: Trials, count: int) -> float:
-    """Give the chance that more than `count` trials are drawn.
+    """Return the probability that more than `count` trials are drawn, rounded up and so never quite 0.
 
-    Whoever stops at `count` trials pays for it: an (epsilon, delta) of the chosen model becomes
-    (epsilon, delta + (1 + e^epsilon) * chance). Rounded up, so never quite 0.
+    Refusing more than `count` trials has a price: the chosen model's (epsilon, delta) becomes
+    (epsilon, delta + (1 + e^epsilon) * probability).
 
     >>> round(chance_above(Trials("geometric", 10.0), 20), 6)  # 0.9^20
     0.121577
@@ -107,7 +107,7 @@ def chance_above(trials: Trials, count: int) -> float:
 
 
 def _log_chances(trials: Trials, count: int) -> np.ndarray:
-    """Give the log-chances of the numbers up to `count`, from 0 on for Poisson, from 1 on for the others."""
+    """Return the log-probabilities of the numbers up to `count`, from 0 for Poisson and from 1 otherwise."""
     if trials.distribution == "poisson":
         later = math.log(trials.mean) - np.log(np.arange(1.0, count + 1))
         return -trials.mean + np.concatenate([[0.0], np.cumsum(later)])
@@ -122,27 +122,27 @@ def _log_chances(trials: Trials, count: int) -> np.ndarray:
 
 
 def _log_growth(x: float) -> float:
-    """Give log((e^x - 1) / x), which is 0 at 0."""
+    """Return log((e^x - 1) / x), which is 0 at 0."""
     if x == 0:
         return 0.0
     return max(x, 0.0) + math.log(-math.expm1(-abs(x)) / abs(x))
 
 
 def _log_mean(decay: float, shape: float) -> float:
-    """Give the log of the mean, shape * (1 / gamma - 1) / (1 - gamma^shape), where gamma = e^-decay."""
+    """Return the log of the mean, shape * (1 / gamma - 1) / (1 - gamma^shape), where gamma = e^-decay."""
     return _log_growth(decay) - _log_growth(-shape * decay)
 
 
 def shape_of(trials: Trials) -> float:
-    """Give the shape of a distribution; that of the geometric one is 1."""
+    """Return the shape of a distribution; that of the geometric one is 1."""
     return 1.0 if trials.shape is None else trials.shape
 
 
 @functools.lru_cache(maxsize=1024)
 def decay_of(trials: Trials) -> float:
-    """Give log(1 / gamma), at which the mean is as asked for."""
+    """Return log(1 / gamma) for the mean that was asked for."""
     if trials.distribution == "poisson":
-        raise Problem("gamma: a poisson number of trials has none")
+        raise Problem("gamma: a poisson distribution has no gamma")
     if trials.mean == 1:
         return 0.0
     if trials.distribution == "geometric":
@@ -153,6 +153,6 @@ def decay_of(trials: Trials) -> float:
 
 
 def check_count(count: int, least: int = 0) -> None:
-    """Refuse a number of trials that is none."""
+    """Raise `Problem` unless `count` is a whole number of at least `least`."""
     if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < least:
         raise Problem(f"the number of trials must be a whole number >= {least}, got {count}")

@@ -1,12 +1,12 @@
-"""The cost of tuning: trying settings on private data and keeping the best is a release, too.
+"""The cost of tuning: trying settings on private data and keeping the best one is a release, too.
 
-Run one private training a random number of times, each time with a setting drawn from a public
-list, and give away the best model only. Papernot and Steinke 2022 (Hyperparameter Tuning with
-Renyi Differential Privacy) bound what that costs against whoever sees the chosen model; Koskela,
-Redberg and Wang 2024 (Privacy Profiles for Private Selection) bound it by the privacy profile
-of one trial. Both hold, the smaller is taken. Neither holds against whoever knows the number of
-trials, or saw the others: the server, and all silos that it broadcasts to. Against them all
-trials add up; nor is there in general a better bound than that for a fixed number of trials.
+Train a random number of times, each time with a setting drawn from a public list, and publish only
+the best model. Papernot and Steinke 2022 (Hyperparameter Tuning with Renyi Differential Privacy)
+bound the cost against anyone who sees the chosen model. Koskela, Redberg and Wang 2024 (Privacy
+Profiles for Private Selection) bound it by the privacy profile of one trial. Both bounds hold, so the
+smaller one is used. Neither holds against anyone who knows the number of trials or saw the other
+trials: the server, and all silos that it broadcasts to. Against them, all trials add up. In general
+there is no better bound than that for a fixed number of trials either.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from .events import Event, check_adjacency, check_delta, joined
 from .pld.mechanisms import distribution
 from .trials import Trials, chance_above, check_count, decay_of, shape_of
 
-PROFILE_POINTS = 1_000  # of the excess, which needs less than the epsilon it is added to
+PROFILE_POINTS = 1_000  # for the excess, which needs less precision than the epsilon it is added to
 COVERED = (
-    "the epsilon of the chosen model holds against whoever sees that model and its setting only: not the"
-    " other trials, not their scores, not how many there were",
-    "the epsilon against the server tells how many trials there were, so keep it from those who get the"
-    " chosen model",
-    "the server, and every silo that it broadcasts to, saw all trials: against them all trials add up",
-    "the score by which the best trial was chosen must be public or noised and part of the trial",
-    "the number of trials must be drawn before the first one, without looking at data, and not be changed",
-    "each trial must draw its setting at random from one public list, whatever the other trials gave, and"
-    " is charged as the costliest setting",
+    "the epsilon of the chosen model holds against anyone who sees only that model and its setting, not the"
+    " other trials, their scores or their number",
+    "the epsilon against the server reveals the number of trials, so do not show it to anyone who receives"
+    " the chosen model",
+    "the server, and every silo that it broadcasts to, saw all trials, so against them all trials add up",
+    "the score that chose the best trial must be public, or noised and part of the trial",
+    "the number of trials must be drawn before the first trial, without looking at data, and never changed",
+    "each trial must draw its setting at random from one public list, whatever the results of other trials;"
+    " each is charged as the costliest setting",
 )
 
 
 @dataclass(frozen=True)
 class TuningSpent:
-    """What tuning cost a silo: epsilons at one delta.
+    """What tuning costs a silo: epsilons at one delta.
 
-    `one` is the cost of a single trial, never that of tuning; `chosen` is against whoever sees
-    the chosen model only, `server` against whoever saw all trials that ran. `notes` say, for the
-    statement, what the numbers rest on.
+    `one` is the cost of a single trial, never that of tuning. `chosen` holds against anyone who sees
+    only the chosen model, `server` against anyone who saw all trials. `notes` are the assumptions
+    behind the numbers, for the statement.
     """
 
     one: float
@@ -59,11 +59,11 @@ class TuningSpent:
 def chosen_epsilon(
     events: tuple[Event, ...], trials: Trials, delta: float, adjacency: str = ADJACENCY
 ) -> float:
-    """Bound from above the epsilon against whoever sees the chosen model only.
+    """Return an upper bound on the epsilon against anyone who sees only the chosen model.
 
-    `events` are those of one trial, its score included, fixed beforehand and the same for every
-    setting that may be drawn. Infinite where no bound is known. Where more than `trials.most` are
-    refused, half of delta pays for that: (1 + e^epsilon) times its chance must be within it.
+    `events` are those of one trial including its score. They are fixed in advance and are the same for
+    every setting that may be drawn. The bound is infinite if none is known. If more than `trials.most`
+    trials are refused, half of delta pays for that: it must cover (1 + e^epsilon) times the probability.
 
     >>> one = (Event("gaussian", 5.0, 0.3, 603),)
     >>> round(chosen_epsilon(one, Trials("geometric", 10.0), 1e-3), 1)
@@ -86,13 +86,13 @@ def chosen_epsilon(
 def selected_curve(
     curve: Sequence[float], trials: Trials, delta_at: Callable[[float], float] | None = None
 ) -> list[float]:
-    """Give the Renyi divergences of the best of some trials, from those of one trial, at `ORDERS`.
+    """Return the Renyi divergences of the best of some trials, from those of one trial, at `ORDERS`.
 
-    Papernot and Steinke 2022, theorem 2 (negative binomial; the second order may also be 1, where
-    its term is log(1 / gamma) whatever the divergence) and theorem 6 (Poisson). That there is no
-    trial at all is an outcome, too: its chance e^-mean is added to the divergence's sum, which
-    matters for small means only. `delta_at` gives a delta of one trial at an epsilon, by default
-    from `curve` itself.
+    Papernot and Steinke 2022, theorem 2 (negative binomial) and theorem 6 (Poisson). In theorem 2 the
+    second order may also be 1, where its term is log(1 / gamma) whatever the divergence. Drawing no
+    trial at all is an outcome, too. Its probability e^-mean is added to the divergence's sum, which
+    matters only for small means. `delta_at` returns a delta of one trial at an epsilon; the default
+    derives it from `curve`.
     """
     orders, one = np.asarray(ORDERS, dtype=float), _known(curve)
     size = math.log(trials.mean) / (orders - 1)
@@ -107,18 +107,18 @@ def selected_curve(
 
 
 def profile_excess(trials: Trials, delta_at: Callable[[float], float]) -> float:
-    """Give the excess with which the chosen model is (epsilon(delta / mean) + excess, delta)-private.
+    """Return the excess with which the chosen model is (epsilon(delta / mean) + excess, delta)-private.
 
-    `delta_at` gives the delta of one trial at an epsilon, epsilon(.) is its inverse. After
-    Koskela, Redberg and Wang 2024, with the best constant. Let f be the generating function of
-    the number of trials. An outcome that one trial beats with chance a is chosen with f'(1 - a)
-    times its chance in one trial. On a neighbouring data set it is beaten with some chance b, and
-    b <= r a + delta_at(log r) for every r >= 1. Since f' <= f'(1) = mean, all that is needed is
+    `delta_at` returns the delta of one trial at an epsilon; epsilon(.) is its inverse. The proof follows
+    Koskela, Redberg and Wang 2024, with the best constant. Let f be the generating function of the number
+    of trials. Consider an outcome that one trial beats with probability a. It is chosen with f'(1 - a)
+    times its probability in one trial. On a neighbouring data set it is beaten with some probability b,
+    and b <= r a + delta_at(log r) for every r >= 1. Since f' <= f'(1) = mean, it is enough that
     e^excess >= f'(1 - a) / f'(1 - b).
 
-    Negative binomial: the ratio is ((gamma + (1 - gamma) b) / (gamma + (1 - gamma) a))^(1 + shape),
-    which is at most r^(1 + shape) as soon as (1 - gamma) delta_at(log r) <= gamma (r - 1). Poisson:
-    it is e^(mean (b - a)), and b - a <= delta_at(0).
+    For the negative binomial, the ratio is ((gamma + (1 - gamma) b) / (gamma + (1 - gamma) a))^(1 + shape).
+    It is at most r^(1 + shape) as soon as (1 - gamma) delta_at(log r) <= gamma (r - 1). For Poisson, it is
+    e^(mean (b - a)), and b - a <= delta_at(0).
     """
     if trials.distribution == "poisson":
         return trials.mean * delta_at(0.0)
@@ -134,7 +134,7 @@ def profile_excess(trials: Trials, delta_at: Callable[[float], float]) -> float:
 def _profile(
     events: Iterable[Event], curve: Sequence[float], delta: float, adjacency: str
 ) -> Callable[[float], float]:
-    """Give a function from epsilon to a delta of one trial, by privacy-loss distribution and by Renyi."""
+    """Return the function from epsilon to a delta of one trial, by privacy-loss distribution and by Renyi."""
     whole = joined(event for event in events if math.isfinite(event.noise))
     made, spare = None, 0.0
     if whole and all(event.noise >= LEAST_NOISE for event in whole):
@@ -156,7 +156,7 @@ def _profile(
 
 
 def _known(curve: Sequence[float]) -> np.ndarray:
-    """Give divergences as numbers >= 0; one that could not be computed counts as infinite."""
+    """Return divergences as numbers >= 0; a divergence that could not be computed counts as infinite."""
     return np.nan_to_num(np.maximum(curve, 0.0), nan=math.inf, posinf=math.inf)
 
 
@@ -175,11 +175,11 @@ def _converted(curve: Sequence[float], delta: float) -> float:
 def server_epsilon(
     events: Iterable[Event], most_trials: int, delta: float, adjacency: str = ADJACENCY
 ) -> float:
-    """Bound from above the epsilon against the server, who saw every trial: all of them compose.
+    """Return an upper bound on the epsilon against the server, which saw every trial: all trials compose.
 
-    `most_trials` is the number that ran, or any larger one. That it was drawn at random costs
-    nothing and saves nothing: it was drawn beforehand and does not depend on data, so it may be
-    known, and given it this is a composition fixed beforehand.
+    `most_trials` is the number of trials that ran, or any larger number. Its randomness neither costs nor
+    saves anything: it was drawn in advance and does not depend on data, so it may be known. Given the
+    number, this is a composition fixed in advance.
     """
     check_delta(delta)
     check_count(most_trials)
@@ -192,13 +192,14 @@ def server_epsilon(
 def spent_by_tuning(
     events: Iterable[Event], trials: Trials, ran: int, delta: float, adjacency: str = ADJACENCY
 ) -> TuningSpent:
-    """Give what tuning cost: `ran` trials drawn from `trials`, each of them `events`."""
+    """Return what tuning cost: `ran` trials, drawn from `trials`, each of which released `events`."""
     one = tuple(events)
     check_count(ran)
     if ran == 0 and trials.distribution != "poisson":
         raise Problem(f"a {trials.distribution} number of trials is at least 1, got 0")
     nothing = (
-        f"with chance {math.exp(-trials.mean):.2g} there is no trial and nothing is chosen: do not draw again"
+        f"with probability {math.exp(-trials.mean):.2g} no trial is drawn and nothing is chosen; drawing"
+        " again would break the guarantee"
     )
     return TuningSpent(
         one=epsilon_of(one, delta, adjacency),
@@ -212,12 +213,12 @@ def spent_by_tuning(
 def noise_for_tuning(
     epsilon: float, delta: float, rate: float, steps: int, trials: Trials, beside: tuple[Event, ...] = ()
 ) -> Calibrated:
-    """Find the noise of each trial, `steps` Poisson-sampled sums, with which the chosen model is in budget.
+    """Return the noise of each trial (`steps` Poisson-sampled sums) that keeps the chosen model in budget.
 
-    `beside` is what else a trial releases, as its score.
+    `beside` is what else a trial releases, such as its score.
 
-    Formal guarantee: the epsilon returned is `chosen_epsilon` of the noise returned, and at most
-    `epsilon`. It is more than 0.99 of it, save for a tiny epsilon where the bound falls to 0 at once.
+    Formal guarantee: the returned epsilon is `chosen_epsilon` of the returned noise, and at most
+    `epsilon`. It is more than 0.99 of it, except for a tiny epsilon, where the bound may drop to 0 at once.
     """
     single = noise_for(Target(epsilon, delta, rate, steps))
     if math.isinf(epsilon):
@@ -243,23 +244,23 @@ def noise_for_tuning(
         chance, room = chance_above(trials, trials.most), delta / 2 / (1 + math.exp(epsilon))
         if chance > room:
             raise Problem(
-                f"tuning.most: more than {trials.most} trials have a chance of {chance:.2g}, delta pays for"
-                f" {room:.2g} only: raise tuning.most, or lower tuning.mean"
+                f"tuning.most: more than {trials.most} trials are drawn with probability {chance:.2g}, but"
+                f" delta covers only {room:.2g}; raise tuning.most or lower tuning.mean"
             )
     if kept is None:
         raise Problem(
             f"epsilon {epsilon:g} at delta {delta:g} cannot be reached for {trials.mean:g} trials on average"
-            f" with noise up to {MOST_NOISE:g} (rate {rate:g}, {steps} steps): raise epsilon or delta, or try"
-            " less"
+            f" with noise up to {MOST_NOISE:g} (rate {rate:g}, {steps} steps); raise epsilon or delta, or"
+            " plan fewer trials"
         )
     return kept
 
 
 def noise_for_server(epsilon: float, delta: float, rate: float, steps: int, most_trials: int) -> Calibrated:
-    """Find the noise of each trial with which `most_trials` of them are in budget against the server.
+    """Return the noise of each trial that keeps `most_trials` trials in budget against the server.
 
-    Fix `most_trials` before the number of trials is drawn: noise that follows the draw tells it,
-    and then `chosen_epsilon` does not hold (see `chance_above` for what stopping there costs).
+    Fix `most_trials` before the number of trials is drawn. Noise that depends on the draw would reveal
+    it, and `chosen_epsilon` would not hold (see `chance_above` for the price of refusing more trials).
     """
     check_count(most_trials, least=1)
     Event("gaussian", 1.0, rate, steps)

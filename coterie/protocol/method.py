@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 from torch import Tensor
 
 from ..errors import Problem
+from .merging import Merger
 from .roster import Roster
 from .settings import check_setting, settings_of
 from .tree import Tree
@@ -132,8 +133,8 @@ class Method(ABC):
         """Do a silo's work; give its upload `[runs, silos, ...]` and its new own state."""
 
     @abstractmethod
-    def merge(self, shared: Tree, uploads: Tree, roster: Roster) -> Tree:
-        """Give the server's new state."""
+    def merge(self, shared: Tree, uploads: Tree, merger: Merger) -> Tree:
+        """Return the server's new state."""
 
     @abstractmethod
     def personal(self, sent: Tree, own: Tree) -> Tensor:

@@ -12,10 +12,6 @@ from torch import Tensor
 
 from .settings import PerRun
 
-FISHER_IS_RAW = "what 'fisher' gives is raw: under the unit 'example' it has no sound release"
-DUAL_AT_HOME = "dual coordinates are noised in the silos: under the unit 'silo' they have no sound release"
-
-
 CERTIFIES_NOTHING = (
     "the noise of the paper on dual coordinates certifies nothing: only for silos without a budget"
     " (budgets = 'none', or epsilon inf)"

@@ -14,8 +14,9 @@ from torch import Tensor
 from ..errors import Problem
 from ..experiment.experiment import Experiment
 from ..experiment.files import json_text, write, write_json, write_text
-from ..experiment.result import Result, RunRecord, SiloRecord, file_names, save_vector
+from ..experiment.result import Result, RunRecord, SiloRecord, file_names, label_of
 from ..experiment.run import Study, Trained
+from ..experiment.saved_models import save_model
 from ..planning.plan import Plan
 from ..privacy.statement.build import text_of
 from .statement_page import page
@@ -164,7 +165,9 @@ class Folder:
             write_text(place, text)
             write_text(place.with_suffix(".html"), shown)
             place = self.path / "models" / label / f"{name}.safetensors"
-            write(place, lambda at, vector=vector: save_vector(experiment.task, vector, at))  # type: ignore[misc]
+            method = label_of(content["method"], content["settings"])
+            about = (experiment.task, vector, experiment.federation.preparation, content["silo"], method)
+            write(place, lambda at, about=about: save_model(at, *about))  # type: ignore[misc]
 
     def save_relations(self, label: str, names: tuple[str, ...], omega: Tensor) -> None:
         """Write how silos are related, as data and as a picture."""

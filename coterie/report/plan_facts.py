@@ -6,9 +6,9 @@ from typing import Any
 
 from ..experiment.experiment import Experiment
 from ..experiment.run import StudyPlan
+from ..planning.accounting import accounting_of
 from ..planning.plan import Plan, SiloPlan
-from ..protocol.doors import Door
-from .privacy_lines import adversaries_of, published_facts
+from .privacy_lines import published_facts
 
 
 def plan_facts(planned: StudyPlan) -> dict[str, Any]:
@@ -24,14 +24,14 @@ def _experiment_facts(experiment: Experiment, plan: Plan, took: float) -> dict[s
     for run, (seed, number) in enumerate(experiment.keys):
         variant, same = experiment.variants[number], (number, plan.silos[run])
         known[same] = silos = known.get(same) or {
-            silo.name: _silo_facts(silo, variant.shown, plan.counts.calls[0]) for silo in plan.silos[run]
+            silo.name: _silo_facts(plan, silo, variant.shown) for silo in plan.silos[run]
         }
         variants.append({"settings": variant.shown, "seed": seed, "silos": silos})
     return {"method": experiment.method.name, "seconds": took, "variants": variants}
 
 
-def _silo_facts(silo: SiloPlan, settings: dict[str, Any], doors: tuple[Door, ...]) -> dict[str, Any]:
-    published, warnings = published_facts(silo, settings, doors)
+def _silo_facts(plan: Plan, silo: SiloPlan, settings: dict[str, Any]) -> dict[str, Any]:
+    published, warnings = published_facts(plan, silo, settings)
     return {
         "examples": silo.work.size,
         "rate": silo.rate,
@@ -40,7 +40,7 @@ def _silo_facts(silo: SiloPlan, settings: dict[str, Any], doors: tuple[Door, ...
         "budget": silo.limit,
         "epsilon": silo.epsilon,
         "delta": silo.delta,
-        "adversaries": adversaries_of(silo),
+        "adversaries": accounting_of(plan).adversaries(silo),
         "published": published,
         "warnings": warnings,
         "bytes_up": silo.bytes_up,

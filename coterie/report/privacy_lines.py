@@ -1,4 +1,4 @@
-"""What a plan says of privacy: against whom epsilon holds, and what papers would report beside it."""
+"""What a plan says about privacy: the adversaries epsilon holds against, and what papers would report."""
 
 from __future__ import annotations
 
@@ -7,41 +7,29 @@ from typing import Any
 
 from ..experiment.experiment import Experiment
 from ..experiment.result import label_of
+from ..planning.accounting import Accounting, accounting_of
 from ..planning.plan import Plan, SiloPlan
-from ..privacy.accountant import quick_lower
-from ..privacy.adversaries import ADVERSARIES, seen_by, table
-from ..privacy.events import Event
-from ..privacy.published.dual import published_dual
-from ..privacy.published.formulas import published_for, warning
-from ..privacy.published.merges import merge_warnings, published_for_merges
-from ..protocol.doors import Door
+from ..privacy.adversaries import ADVERSARIES
 
 
-def adversaries_of(silo: SiloPlan) -> dict[str, float | None]:
-    """Give epsilon against each adversary."""
-    if silo.merges is not None:
-        return silo.merges.against(silo.delta)
-    return table(silo.epsilon, seen_by(silo.bytes_up > 0))
-
-
-def _whom(silos: Sequence[SiloPlan]) -> str:
-    """Say against whom epsilon holds, of the silo that is most seen."""
+def _whom(accounting: Accounting, silos: Sequence[SiloPlan]) -> str:
+    """Return the adversaries epsilon holds against, for the silo that reveals most."""
     most = max(silos, key=lambda silo: (silo.steps, silo.bytes_up))
-    against = adversaries_of(most)
+    against = accounting.adversaries(most)
     holds = [ADVERSARIES[name] for name, value in against.items() if value]
     bare = [ADVERSARIES[name] for name, value in against.items() if value is None]
     blind = [ADVERSARIES[name] for name, value in against.items() if value == 0]
     parts = [f"epsilon holds against {', '.join(holds)}"] if holds else []
     parts += [f"nothing protects against {', '.join(bare)}"] if bare else []
-    parts += [f"nothing is seen of a silo by {', '.join(blind)}"] if blind else []
+    parts += [f"a silo reveals nothing to {', '.join(blind)}"] if blind else []
     return "; ".join(parts)
 
 
 def against_whom(made: Sequence[Experiment], plans: Sequence[Plan]) -> list[str]:
-    """Say against whom epsilon holds, a line for all methods (or settings of one) that are alike in it."""
+    """Return the adversaries epsilon holds against; methods, or settings, with equal ones share a line."""
     found: dict[str, dict[str, None]] = {}
     for experiment, plan in zip(made, plans, strict=True):
-        said = [_whom(silos) for silos in plan.silos]
+        said = [_whom(accounting_of(plan), silos) for silos in plan.silos]
         how = {} if experiment.budgets == "own" else {"budgets": experiment.budgets}
         alike = label_of(experiment.method.title, how)
         for whom, (_, number) in zip(said, experiment.keys, strict=True):
@@ -51,37 +39,47 @@ def against_whom(made: Sequence[Experiment], plans: Sequence[Plan]) -> list[str]
 
 
 def published_facts(
-    silo: SiloPlan, settings: dict[str, Any], doors: tuple[Door, ...]
+    plan: Plan, silo: SiloPlan, settings: dict[str, Any]
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """Give what papers report for a silo's steps, and warnings where that is less than is true."""
+    """Return what papers report for a silo's steps, and a sentence for each below the proven lower bound."""
     if not silo.steps or not silo.noise:
         return [], []
-    if silo.merges is not None:
-        found, warnings = (
-            published_for_merges(silo.merges, silo.delta),
-            merge_warnings(silo.merges, silo.delta),
-        )
-    else:
-        event = Event("gaussian", silo.noise, silo.rate, silo.steps)
-        used = [(door.name, silo.rounds, 1 if silo.whole else silo.work.steps) for door in doors]
-        found = published_for(silo.noise, silo.rate, silo.steps, silo.delta, quick=True)
-        found += published_dual(settings, used, (event,), silo.delta)
-        lower = quick_lower((event,), silo.delta)
-        warnings = [line for line in (warning(one, lower) for one in found) if line]
-    told = [{"paper": one.paper, "formula": one.formula, "epsilon": one.epsilon} for one in found]
+    formulas, warnings = accounting_of(plan).published(silo, settings, plan.counts.calls[0])
+    told = [{"paper": each.paper, "formula": each.formula, "epsilon": each.epsilon} for each in formulas]
     return told, warnings
 
 
-def reported(experiment: Experiment, plan: Plan) -> list[str]:
-    """Say what papers would report, of the silo with the most steps of the first run."""
+def reported(experiment: Experiment, plan: Plan, formulas: bool = False) -> list[str]:
+    """Return what papers would report for the silo with the most steps in the first run.
+
+    With `formulas`, each formula has a line of its own.
+    """
     silo, (found, _) = _of_the_first_run(experiment, plan)
-    told = ", ".join(f"{one['epsilon']:.3g} ({one['paper']})" for one in found)
-    whose = f"{experiment.method.title}: papers would report of '{silo.name}'"
-    return [f"{whose} {told}; --json tells the formulas."] if told else []
+    whose = f"{experiment.method.title}: for '{silo.name}', papers would report epsilon"
+    if not found:
+        return []
+    if formulas:
+        return [f"{whose}:", *(f"  {one['epsilon']:.3g}  {one['formula']} ({one['paper']})" for one in found)]
+    numbers = ", ".join(f"{one['epsilon']:.3g} ({one['paper']})" for one in found)
+    return [f"{whose} {numbers}; --published shows the formulas."]
 
 
-def too_little(experiment: Experiment, plan: Plan) -> list[str]:
-    """Warn where that is less than is true."""
+def uses_paper_accounting(experiment: Experiment, plan: Plan) -> bool:
+    """Return whether the user chose a paper's accounting.
+
+    That is a paper's sensitivity, the budgets of a closed form, or a method with a paper's unproven noise.
+    """
+    unproven = any(not door.proven for doors in plan.counts.calls for door in doors)
+    return unproven or experiment.privacy.sensitivity == "paper" or experiment.budgets == "closed-form"
+
+
+def too_little(experiment: Experiment, plan: Plan, asked: bool = False) -> list[str]:
+    """Warn of published epsilons below the proven lower bound, for the silo that `reported` is about.
+
+    Warn only if the user `asked` for published formulas or chose a paper's accounting.
+    """
+    if not (asked or uses_paper_accounting(experiment, plan)):
+        return []
     silo, (_, warnings) = _of_the_first_run(experiment, plan)
     return [f"warning: {experiment.method.title}, '{silo.name}': {line}" for line in warnings]
 
@@ -91,4 +89,4 @@ def _of_the_first_run(
 ) -> tuple[SiloPlan, tuple[list[dict[str, Any]], list[str]]]:
     silo = max(plan.silos[0], key=lambda one: one.steps)
     settings = experiment.variants[experiment.keys[0][1]].shown
-    return silo, published_facts(silo, settings, plan.counts.calls[0])
+    return silo, published_facts(plan, silo, settings)

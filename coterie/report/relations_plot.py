@@ -1,4 +1,4 @@
-"""How silos are related: Omega as a picture, ordered by similarity, and as plain data."""
+"""Show how silos are related: Omega as a picture, ordered by similarity, and as plain data."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ MOST_NAMES = 60
 
 
 def correlations(omega: np.ndarray) -> np.ndarray:
-    """Give Omega_ij / sqrt(Omega_ii Omega_jj): 1 on the diagonal."""
+    """Return Omega_ij / sqrt(Omega_ii Omega_jj), which is 1 on the diagonal."""
     scale = np.sqrt(np.maximum(np.diag(omega), 1e-300))
-    found: np.ndarray = np.clip(omega / np.outer(scale, scale), -1, 1)
-    return found
+    clipped: np.ndarray = np.clip(omega / np.outer(scale, scale), -1, 1)
+    return clipped
 
 
 def by_similarity(similar: np.ndarray) -> list[int]:
-    """Order silos so that similar ones stand together, by average linkage of 1 - correlation."""
+    """Return an order that puts similar silos next to each other, by average linkage of 1 - correlation."""
     from scipy.cluster.hierarchy import leaves_list, linkage, optimal_leaf_ordering
     from scipy.spatial.distance import squareform
 
@@ -31,7 +31,7 @@ def by_similarity(similar: np.ndarray) -> list[int]:
 
 
 def relations_facts(omega: Tensor, names: Sequence[str]) -> dict[str, Any]:
-    """Give Omega, correlations and the picture's order as plain data, all in the order of `silos`."""
+    """Return Omega and the correlations, both in the order of `silos`, and the picture's order."""
     wide = omega.double().numpy()
     similar = correlations(wide)
     order = [names[k] for k in by_similarity(similar)]
@@ -39,7 +39,7 @@ def relations_facts(omega: Tensor, names: Sequence[str]) -> dict[str, Any]:
 
 
 def draw_relations(omega: Tensor, names: Sequence[str], label: str, path: Path) -> None:
-    """Draw the correlations as a heat map, similar silos together."""
+    """Draw the correlations as a heat map, with similar silos next to each other, and save it as a PNG."""
     from matplotlib.figure import Figure
 
     similar = correlations(omega.double().numpy())
@@ -52,6 +52,6 @@ def draw_relations(omega: Tensor, names: Sequence[str], label: str, path: Path) 
         size = max(4.0, min(9.0, 240 / len(names)))
         axes.set_xticks(range(len(names)), shown, rotation=90, fontsize=size)
         axes.set_yticks(range(len(names)), shown, fontsize=size)
-    figure.colorbar(image, label="correlation of models by Omega", shrink=0.8)
+    figure.colorbar(image, label="correlation of models according to Omega", shrink=0.8)
     axes.set_title(f"relations: {label}", fontsize=9, loc="left", wrap=True)
     figure.savefig(path, dpi=130, format="png")

@@ -6,6 +6,7 @@ from html import escape
 from typing import Any
 
 from ..privacy.accountant import shown
+from ..privacy.adversaries import ADVERSARIES
 from ..protocol.doors import SOLVE_DUAL, SOLVE_DUAL_WHOLE
 
 STYLE = """
@@ -14,7 +15,8 @@ color: #1a1a1a }
 h1 { font-size: 1.4rem; margin: 0 } h2 { font-size: 1.05rem; margin: 1.4rem 0 .3rem }
 .number { font-size: 2rem; font-weight: 600; margin: .8rem 0 0 } .small { color: #555; font-size: .9rem }
 table { border-collapse: collapse; width: 100% } td, th { text-align: left; padding: .2rem .6rem .2rem 0;
-border-bottom: 1px solid #ddd; vertical-align: top } .warning { color: #a11; font-weight: 600 }
+border-bottom: 1px solid #ddd; vertical-align: top }
+.important { font-weight: 600; border-left: 4px solid #1a1a1a; padding-left: .7rem }
 code { font-size: .85em; word-break: break-all }
 .sign { margin-top: 2rem; border-top: 1px solid #888; width: 60% }
 @media print { body { margin: 0 } }
@@ -22,47 +24,41 @@ code { font-size: .85em; word-break: break-all }
 
 
 def page(content: dict[str, Any]) -> str:
-    """Give the page of a statement."""
+    """Return the page of a statement as HTML."""
     said = content["guarantee"]
-    title = f"Privacy statement of {content['silo']}"
+    title = f"Privacy statement for {content['silo']}"
     parts = [
         f"<h1>{escape(title)}</h1>",
-        f"<p class='small'>method {escape(_method(content))}; {content['declared_size']} training examples"
+        f"<p class='small'>Method: {escape(_method(content))}. {content['declared_size']} training examples."
         "</p>",
         *_simulated(content),
         *_headline(said),
         *_unprotected(content),
-        "<h2>Against whom</h2>",
+        "<h2>Epsilon against each adversary</h2>",
         _table(
             [(entry["who"], _epsilon(entry["epsilon"])) for entry in content["adversaries"].values()],
-            ("who", "epsilon at most"),
+            ("adversary", "epsilon at most"),
         ),
-        "<h2>What was done</h2>",
+        "<h2>How the data was used</h2>",
         _table(
-            [_door(door, content["merges"]) for door in content["doors"]] or [("no door was opened", "")],
-            ("door", "how"),
+            [_door(door, content["merges"]) for door in content["doors"]] or [("none", "no door was opened")],
+            ("door", "use"),
         ),
         "<h2>What was released</h2>",
         _table(
-            [_event(event) for event in content["events"]] or [("nothing", "")], ("mechanism", "how often")
+            [_event(event) for event in content["events"]] or [("none", "nothing was released")],
+            ("mechanism", "releases"),
         ),
-        "<h2>What papers would report</h2>",
-        _table(
-            [(f"{p['formula']} ({p['paper']})", _epsilon(p["epsilon"])) for p in content["published"]],
-            ("formula", "epsilon"),
-        )
-        if content["published"]
-        else "<p class='small'>No published formula applies.</p>",
-        *(f"<p class='warning'>{escape(line)}</p>" for line in content["warnings"]),
-        "<h2>Not covered</h2>",
+        "<h2>What this statement does not cover</h2>",
         "<ul>" + "".join(f"<li>{escape(line)}</li>" for line in content["not_covered"]) + "</ul>",
         f"<p>Tuning: {_tuning(content['tuning'])}<br>Randomness: {escape(content['randomness'])}.</p>",
         *_ledger(content["ledger"]),
+        *_published(content),
         "<h2>Software</h2>",
         f"<p class='small'>{escape(', '.join(f'{k} {v}' for k, v in content['software'].items()))}<br>"
-        f"checksum <code>{escape(content['checksum'])}</code>; check the JSON file with"
-        " <code>coterie statement verify FILE</code></p>",
-        *([] if content["ledger"] is None else ["<p class='sign small'>date, name, signature</p>"]),
+        f"Checksum: <code>{escape(content['checksum'])}</code><br>To check the JSON file next to this page,"
+        " run <code>coterie statement verify FILE</code>.</p>",
+        *([] if content["ledger"] is None else ["<p class='sign small'>Date, name, signature</p>"]),
     ]
     body = "\n".join(parts)
     return (
@@ -72,40 +68,39 @@ def page(content: dict[str, Any]) -> str:
 
 
 def _simulated(content: dict[str, Any]) -> list[str]:
-    """Say above the number that a simulation protects nobody."""
+    """Return the notice that a simulation protects nobody; it stands above the number."""
     if content["ledger"] is not None:
         return []
     return [
-        "<p class='warning'>A simulation: whoever knows its seed knows the noise. What follows would hold for"
-        " noise that nobody knows; it is not for release, nor to be signed.</p>"
+        "<p class='important'>This is a simulation: anyone who knows its seed knows the noise. The guarantee"
+        " below would hold only for noise that nobody knows. Do not release these results, and do not sign"
+        " this page.</p>"
     ]
 
 
 def _headline(said: dict[str, Any]) -> list[str]:
     if said["epsilon"] is None:
-        return ["<p class='number'>no privacy</p>", "<p>No noise that protects was added.</p>"]
-    # of a noise that was given the budget is what it came to
-    budget = f"of a budget of {said['budget']:g}. " if said["budget"] != said["epsilon"] else ""
+        return ["<p class='number'>no privacy</p>", "<p>No noise was added that would protect the data.</p>"]
+    unit = escape(said["unit"])
+    # If the noise was given, the budget is just the epsilon that follows from it.
+    budget = f"The budget is {said['budget']:g}. " if said["budget"] != said["epsilon"] else ""
+    lower = f"The true epsilon is at least {_floor(said['lower'])}. " if said["lower"] else ""
+    known = said["replace_one"] is not None
+    other = f"epsilon is at most {shown(said['replace_one'])}" if known else "no bound is known"
     return [
         f"<p class='number'>epsilon ≤ {shown(said['epsilon'])} at delta {said['delta']:g}</p>",
-        f"<p>{budget}No less than {_floor(said['lower'])} is true."
-        f" The unit is one {escape(said['unit'])}; adjacency is {escape(said['adjacency'])}"
-        f" ({'an' if said['unit'] == 'example' else 'a'} {escape(said['unit'])} replaced by a null one). For"
-        " one replaced by any other the bound is"
-        f" {_known(said['replace_one'])}. It holds for {escape(said['holds_for'])}.</p>",
+        f"<p>{budget}{lower}The protected unit is one {unit}: epsilon bounds how much the releases change if"
+        f" one {unit} is replaced by a null {unit} ({escape(said['adjacency'])} adjacency). If one {unit} is"
+        f" replaced by any other, {other}. The guarantee covers {escape(said['holds_for'])}.</p>",
     ]
 
 
 def _unprotected(content: dict[str, Any]) -> list[str]:
-    """Say beside the number against whom it does not hold."""
+    """Return the notice that names the adversaries against whom the number does not hold."""
     bare = [entry["who"] for entry in content["adversaries"].values() if entry["epsilon"] is None]
     if content["guarantee"]["epsilon"] is None or not bare:
         return []
-    return [f"<p class='warning'>Nothing protects against {escape('; nor against '.join(bare))}.</p>"]
-
-
-def _known(value: float | None) -> str:
-    return "not known" if value is None else shown(value)
+    return [f"<p class='important'>Nothing protects against {escape(' or against '.join(bare))}.</p>"]
 
 
 def _floor(value: float) -> str:
@@ -114,8 +109,8 @@ def _floor(value: float) -> str:
 
 def _epsilon(value: float | None) -> str:
     if value is None:
-        return "none: nothing protects"
-    return "0: sees nothing" if value == 0 else shown(value)
+        return "none (no protection)"
+    return "0 (sees nothing)" if value == 0 else shown(value)
 
 
 def _door(door: dict[str, Any], merges: dict[str, Any] | None) -> tuple[str, str]:
@@ -125,49 +120,55 @@ def _door(door: dict[str, Any], merges: dict[str, Any] | None) -> tuple[str, str
     if door["door"] == "merge" and merges is not None:
         return "merge", _merge(door, merges)
     if door["door"] == "select":
-        return "select", f"{door['calls']} private choices by noisy numbers of errors of all examples"
+        return "select", f"{door['calls']} private choices by the noisy number of errors on all examples"
     if door["door"] == SOLVE_DUAL_WHOLE.name and door["clip"] is not None:
         return door["door"], (
             f"{door['calls']} uploads, each clipped to {door['clip']:g} as a whole; one example may change"
-            " all of it, so noise is a multiple of twice the clip"
+            " the whole upload, so the noise is a multiple of twice the clip"
         )
     what = "part in an upload" if door["door"] == SOLVE_DUAL.name else "gradient"
     clip = "not clipped" if door["clip"] is None else f"each example's {what} clipped to {door['clip']:g}"
-    return (
-        door["door"],
-        f"{door['calls']} calls of {door['steps']} noisy steps; {door['sampler']} samples at rate"
-        f" {door['rate']:.4g} (expected batch {door['expected_batch']:g}); {clip}",
-    )
+    sample = f"on all {door['expected_batch']:g} examples"
+    if door["sampler"] != "all examples":
+        expected = f"expected batch {door['expected_batch']:g}"
+        sample = f"{_sampler(door)} samples at rate {door['rate']:.4g} ({expected})"
+    return door["door"], f"{door['calls']} calls with {door['steps']} noisy steps each; {sample}; {clip}"
+
+
+def _sampler(door: dict[str, Any]) -> str:
+    sampler: str = door["sampler"]
+    return {"poisson": "Poisson", "fixed": "fixed-size"}.get(sampler, sampler)
 
 
 def _merge(door: dict[str, Any], merges: dict[str, Any]) -> str:
-    """Say how uploads are merged."""
+    """Return how the uploads were merged."""
     clip = "not clipped" if door["clip"] is None else f"clipped to {door['clip']:g}"
     if merges["quantile"] is not None:
         clip += f" at first, then to a noisy {merges['quantile']:g}-quantile of their lengths"
-    who = "the server adds noise to the sum" if merges["noise_by"] == "server" else "each silo adds noise"
-    fixed = f"{door['expected_batch']:g} or all {merges['silos']}"
-    rest = f"divided by a fixed number ({fixed}), however many come"
+    noise = "the server adds noise to the sum" if merges["noise_by"] == "server" else "each silo adds noise"
+    fixed = f"{door['expected_batch']:g}, or all {merges['silos']}"
+    rest = f"the sum is divided by a fixed number ({fixed}), however many silos take part"
     if merges["mixed"]:
-        rest = "mixed by a public matrix"
+        rest = "the sums are mixed by a public matrix"
     drawn = "all silos, every time"
     if door["rate"] < 1:
-        drawn = f"{door['sampler']} draws at rate {door['rate']:.4g}"
+        drawn = f"{_sampler(door)} draws at rate {door['rate']:.4g}"
     return (
-        f"{door['calls']} uploads at most, {clip}, each added to those of the round's silos ({drawn}); {who};"
-        f" sums are {rest}"
+        f"at most {door['calls']} uploads, {clip}; each is added to those of the round's other silos"
+        f" ({drawn}); {noise}; {rest}"
     )
 
 
 def _tuning(tuning: str | dict[str, Any]) -> str:
     if isinstance(tuning, str):
         return f"{escape(tuning)}."
-    shape = "" if tuning["shape"] is None else f" of shape {tuning['shape']:g}"
+    shape = "" if tuning["shape"] is None else f"shape {tuning['shape']:g} and "
     lines = "".join(f"<li>{escape(line)}</li>" for line in tuning["notes"])
     return (
-        f"the best of {tuning['ran']} trials, their number drawn from a {escape(tuning['distribution'])}"
-        f" distribution{shape} with mean {tuning['mean']:g}, chosen by scores that are"
-        f" {escape(tuning['score'])}: epsilon at most {shown(tuning['epsilon'])} for the chosen model."
+        f"this model is the best of {tuning['ran']} trials, chosen by scores that are"
+        f" {escape(tuning['score'])}. The number of trials was drawn from a {escape(tuning['distribution'])}"
+        f" distribution with {shape}mean {tuning['mean']:g}. For anyone who sees only this model, epsilon is"
+        f" at most {shown(tuning['epsilon'])}."
         f"<ul>{lines}</ul>"
     )
 
@@ -175,24 +176,50 @@ def _tuning(tuning: str | dict[str, Any]) -> str:
 def _ledger(ledger: dict[str, Any] | None) -> list[str]:
     if ledger is None:
         return []
+    head = ("adversary", "epsilon at most")
     parts = [
         "<h2>Ledger</h2>",
-        f"<p class='small'>{escape(ledger['file'])}, row {ledger['run']}, head <code>{escape(ledger['head'])}"
-        "</code>. Spent of this data set by all runs so far:</p>",
-        _table(_totals(ledger["total"]), ("against", "epsilon at most")),
+        f"<p class='small'>File {escape(ledger['file'])}, row {ledger['run']}, head"
+        f" <code>{escape(ledger['head'])}</code>. All runs on this data set so far have spent:</p>",
+        _table(_totals(ledger["total"]), head),
     ]
     if ledger.get("as_example") is not None:
-        parts.append("<p class='small'>The same for each of its examples, other runs included:</p>")
-        parts.append(_table(_totals(ledger["as_example"]), ("against", "epsilon at most")))
+        parts.append(
+            "<p class='small'>For each single example, including runs that protect only examples:</p>"
+        )
+        parts.append(_table(_totals(ledger["as_example"]), head))
     return parts
 
 
 def _totals(totals: dict[str, Any]) -> list[tuple[str, str]]:
-    """Give the rows of a ledger's totals; where nothing protects there is none."""
+    """Return the rows of a ledger's totals."""
     return [
-        (name, "none" if total["epsilon"] is None else shown(total["epsilon"]))
+        (
+            ADVERSARIES.get(name, name),
+            "none (no protection)" if total["epsilon"] is None else shown(total["epsilon"]),
+        )
         for name, total in totals.items()
     ]
+
+
+def _published(content: dict[str, Any]) -> list[str]:
+    """Return the section about published formulas; it says which of them are below the lower bound."""
+    if not content["published"]:
+        return []
+    rows = [
+        (f"{number['formula']} ({number['paper']})", _reported(number["epsilon"]))
+        for number in content["published"]
+    ]
+    return [
+        "<h2>What published formulas would report</h2>",
+        "<p class='small'>For comparison only: these numbers are not certified.</p>",
+        _table(rows, ("formula", "epsilon")),
+        *(f"<p class='small'>{escape(line[:1].upper() + line[1:])}.</p>" for line in content["warnings"]),
+    ]
+
+
+def _reported(epsilon: float | None) -> str:
+    return "infinite" if epsilon is None else shown(epsilon)
 
 
 def _table(rows: list[tuple[str, str]], head: tuple[str, str]) -> str:
@@ -202,9 +229,9 @@ def _table(rows: list[tuple[str, str]], head: tuple[str, str]) -> str:
 
 
 def _event(event: dict[str, Any]) -> tuple[str, str]:
-    what = {"gaussian": "multiplier", "laplace": "scale", "selection": "scale"}[event["mechanism"]]
-    often = f"{event['count']:,} times at rate {event['rate']:.4g}"
-    return event["mechanism"], f"{often}, noise {what} {event['noise']:.4g}"
+    scale = {"gaussian": "multiplier", "laplace": "scale", "selection": "scale"}[event["mechanism"]]
+    often = f"{event['count']:,} at rate {event['rate']:.4g}"
+    return event["mechanism"], f"{often}, with noise {scale} {event['noise']:.4g}"
 
 
 def _method(content: dict[str, Any]) -> str:

@@ -1,9 +1,9 @@
-"""The picture of trade-off curves: how well an attacker could tell whether somebody's data was used.
+"""Draw trade-off curves: how well an attacker could tell whether somebody's data was used.
 
-After figure 3 of Wu, Chen, Wang 2020 (A Theoretical Perspective on Differentially Private
-Federated Multi-Task Learning), which shows the central limit only; here the certified curve
-stands beside it. Below it the corner of rare false alarms is drawn, which figure 3 hides: there
-an attacker can be sure of a few members, and there the limit reports too little.
+The picture follows figure 3 of Wu, Chen, Wang 2020 (A Theoretical Perspective on Differentially Private
+Federated Multi-Task Learning), which shows only the central limit; here the certified curve is next to it.
+A second row shows the corner of rare false alarms, which figure 3 hides: there an attacker can be sure of a
+few members, and there the central limit reports too little.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ COLOURS = ("#2a6f97", "#e07a5f", "#5a9367", "#6d597a", "#c08a2b", "#b56576", "#7
 FALSE_ALARMS = 0.05  # where the legend reads the curves
 RARE = (1e-5, 0.1)
 NOTE = (
-    "Solid: certified, no attack does better. Dashed: an estimate, not certified; where it is nearer to blind"
-    " guessing than the solid line, it promises more than is proven. The nearer a line is to blind guessing,"
-    " the less an attacker learns."
+    "The closer a line is to blind guessing, the less an attacker learns. Solid lines are certified: no"
+    " attack does better. Dashed lines are estimates: where one is closer to blind guessing than the solid"
+    " line, it promises more than is proven."
 )
 
 
 def noise_panel(noises: Iterable[float], rate: float, steps: int) -> tuple[TradeOff, ...]:
-    """Give the certified curve and the central limit's for each noise multiplier.
+    """Return the certified curve and that of the central limit for each noise multiplier.
 
-    For `steps` Poisson-sampled Gaussian sums, each unit in a sample with chance `rate`. Figure 3 has
-    noise .11, .65, 2.42 and 9.69 (CelebA: rate 20/9343, 400 steps; FEMNIST: 3/174, 1,000 steps) and takes
-    these for true multipliers; see `published.heads_sensitivity` why those of the paper's algorithm are less.
+    The curves are those of `steps` Poisson-sampled Gaussian sums, with each unit in a sample with
+    probability `rate`. Figure 3 has noise .11, .65, 2.42 and 9.69 (CelebA: rate 20/9343, 400 steps; FEMNIST:
+    3/174, 1,000 steps) and takes these to be true multipliers. `heads_sensitivity` in
+    `privacy.published.formulas` explains why those of the paper's algorithm are smaller.
     """
     curves = []
     for noise in noises:
@@ -47,15 +48,15 @@ def noise_panel(noises: Iterable[float], rate: float, steps: int) -> tuple[Trade
 
 
 def draw_tradeoff(panels: Mapping[str, Sequence[TradeOff]], path: Path, unit: str = "one member") -> None:
-    """Draw panels of trade-off curves, each under its title, to a PNG.
+    """Draw panels of trade-off curves, each with its title, and save them as a PNG.
 
-    `unit` is whom privacy protects, in words. Curves with the same label share a colour; certified
-    ones are solid, others dashed.
+    `unit` says in words who or what is protected. Curves with the same label share a colour. Certified curves
+    are solid, others dashed.
     """
     from matplotlib.figure import Figure
 
     if not panels or not all(panels.values()):
-        raise Problem("panels must be one or more titles with one or more curves each")
+        raise Problem("panels must map one or more titles to one or more curves each")
     lines = 0.2 * max(len(curves) for curves in panels.values()) + 0.6
     size = (5.4 * len(panels), 9.4 + lines)
     figure = Figure(figsize=size, layout="constrained")
@@ -67,14 +68,14 @@ def draw_tradeoff(panels: Mapping[str, Sequence[TradeOff]], path: Path, unit: st
         _rare(rare)
         _legend(whole, legend)
     width = 48 * len(panels)
-    asked = f"Can an attacker tell from what was released whether the data of {unit} was used?"
-    figure.suptitle(textwrap.fill(asked, width), fontsize=12, fontweight="bold")
+    question = f"Can an attacker tell from what was released whether the data of {unit} was used?"
+    figure.suptitle(textwrap.fill(question, width), fontsize=12, fontweight="bold")
     figure.supxlabel(textwrap.fill(NOTE, 2 * width), fontsize=8, color="#444444", x=0.02, ha="left")
     figure.savefig(path, dpi=130, format="png")
 
 
 def _lines(whole: Any, rare: Any, curves: Sequence[TradeOff]) -> None:
-    """Draw misses in one, the share caught in the other; the legend reads misses."""
+    """Draw the share missed in `whole` and the share caught in `rare`; the legend shows the share missed."""
     colours: dict[str, str] = {}
     guess = {"ls": ":", "color": "black", "lw": 1.4}
     whole.plot([0, 1], [1, 0], label=f"{_percent(1 - FALSE_ALARMS)}   blind guessing", **guess)
@@ -96,15 +97,15 @@ def _lines(whole: Any, rare: Any, curves: Sequence[TradeOff]) -> None:
 def _whole(axes: Any, title: str) -> None:
     axes.set(xlim=(-0.005, 1), ylim=(-0.005, 1))
     axes.set_title(title, fontsize=11)
-    axes.set_xlabel('false alarms: "was used", though it was not (type I error)')
-    axes.set_ylabel('misses: "was not used", though it was (type II error)')
+    axes.set_xlabel('false alarms: "was used", but it was not (type I error)')
+    axes.set_ylabel('misses: "was not used", but it was (type II error)')
     axes.axvline(FALSE_ALARMS, color="#999999", lw=0.8, zorder=0)
     _tidy(axes)
 
 
 def _rare(axes: Any) -> None:
     axes.set(xscale="log", yscale="log", xlim=RARE, ylim=(RARE[0], 1.1))
-    axes.set_title("The same for attackers who want to be sure (logarithmic)", fontsize=10)
+    axes.set_title("The same for attackers who want to be sure (log scale)", fontsize=10)
     axes.set_xlabel("false alarms (type I error)")
     axes.set_ylabel('caught: "was used",\nand it was')
     _tidy(axes)
@@ -133,5 +134,5 @@ def _legend(whole: Any, axes: Any) -> None:
 
 
 def _percent(share: float) -> str:
-    """Give a share rounded down, so that no more is promised than holds."""
+    """Return a share as text, rounded down so that it does not promise too much."""
     return f"{math.floor(1000 * share + 1e-9) / 10:.1f} %"

@@ -47,11 +47,16 @@ def check_module(module: nn.Module, shape: tuple[int, ...], outputs: int) -> Non
     _check_behaviour(module, shape, outputs)
 
 
+def made_up_examples(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Draw three examples that every module must take: numbers from 0 to 1."""
+    return torch.rand(3, *shape, generator=generator)
+
+
 def _check_behaviour(module: nn.Module, shape: tuple[int, ...], outputs: int) -> None:
     """Try the module on made-up examples, small and large: right output, no mixing, works one at a time."""
     generator = torch.Generator().manual_seed(0)
     buffers = {k: b.clone() for k, b in module.named_buffers()}
-    small = torch.rand(3, *shape, generator=generator)
+    small = made_up_examples(shape, generator)
     for x in (small, 30 * torch.randn(3, *shape, generator=generator), 1000 * small - 300):
         try:
             with torch.no_grad():

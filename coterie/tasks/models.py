@@ -9,7 +9,6 @@ import copy
 import importlib
 import inspect
 import math
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -85,10 +84,14 @@ MODELS: dict[str, Callable[..., nn.Module]] = {"linear": linear, "mlp": mlp, "cn
 
 
 GIVEN = ("input_shape", "outputs")  # what a factory of models is told of the data
+NOT_ON_PATH = (
+    "; its folder must be on Python's search path (sys.path), to which the command line adds the"
+    " configuration's folder and the current one"
+)
 
 
 def find_factory(name: str) -> Callable[..., nn.Module]:
-    """Find a built-in model, or import `package.module:function`."""
+    """Return a built-in model, or import `package.module:function` from Python's search path."""
     if ":" not in name:
         if name not in MODELS:
             raise Problem(
@@ -97,15 +100,15 @@ def find_factory(name: str) -> Callable[..., nn.Module]:
             )
         return MODELS[name]
     module_name, _, function = name.partition(":")
-    if "" not in sys.path:
-        sys.path.insert(0, "")
     try:
-        found = getattr(importlib.import_module(module_name), function)
+        factory = getattr(importlib.import_module(module_name), function)
     except (ImportError, AttributeError) as error:
-        raise Problem(f"model.name: cannot import '{name}': {error}") from error
-    if not callable(found):
+        absent = isinstance(error, ModuleNotFoundError) and error.name == module_name.partition(".")[0]
+        hint = NOT_ON_PATH if absent else ""
+        raise Problem(f"model.name: cannot import '{name}': {error}{hint}") from error
+    if not callable(factory):
         raise Problem(f"model.name: '{name}' is not a function")
-    return found  # type: ignore[no-any-return]
+    return factory  # type: ignore[no-any-return]
 
 
 def setting_problems(name: str, factory: Callable[..., nn.Module], options: Iterable[str]) -> list[str]:

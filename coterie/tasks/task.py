@@ -64,7 +64,7 @@ class Task:
     def seeded_module(self, seed: int = FROZEN_SEED) -> nn.Module:
         """Make a module with torch's random numbers drawn from a seed, leaving the global state alone."""
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)  # the CPU alone: no other generator is restored
             module = self.build()
         if not isinstance(module, nn.Module):
             raise Problem(f"model.name: the factory must give a torch.nn.Module, got {module!r}")

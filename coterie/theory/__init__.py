@@ -1,1 +1,1 @@
-"""What the papers prove, as functions that can be checked."""
+"""What the papers prove, as functions that tests can check."""

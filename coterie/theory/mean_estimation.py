@@ -1,18 +1,16 @@
 """Mean estimation: why pulling silos together helps, and what choosing the pull costs.
 
-The model of Liu, Hu, Wu, Smith 2022 (On Privacy and Personalization in Cross-Silo Federated
-Learning), section 6. Silo k has a hidden centre w_k ~ N(theta, tau^2), theta unknown, and n
-examples ~ N(w_k, sigma^2). It publishes the mean of its examples with noise N(0, sigma_DP^2)
-on their *sum*. MR-MTL predicts with (own + lam * mean of all) / (1 + lam): lam = 0 is Local,
-lam = infinity is FedAvg.
+This is the model of Liu, Hu, Wu, Smith 2022 (On Privacy and Personalization in Cross-Silo Federated
+Learning), section 6. Silo k has a hidden centre w_k ~ N(theta, tau^2), with theta unknown, and n examples
+~ N(w_k, sigma^2). It publishes the mean of its examples with noise N(0, sigma_DP^2) on their *sum*. MR-MTL
+predicts (own mean + lam * mean of all) / (1 + lam): lam = 0 is Local, lam = infinity is FedAvg.
 
-Assumed throughout: all silos have the same n, sigma and sigma_DP, sizes are public, no
-example is clipped (the clip only sets the scale of the noise), and the noise is independent
-of the data. Errors are expected squared errors of one silo's prediction of its w_k, over
-centres, examples and noise. (The paper writes its errors as expectations *given* the
-published means; what it prints are their averages. Given own - mean of the others = d, the
-error is best_error + (alpha - alpha*)^2 d^2, alpha = (K + lam) / (K + K lam) being the weight
-of the silo's own mean.)
+Assumptions: all silos have the same n, sigma and sigma_DP; sizes are public; no example is clipped (the clip
+only sets the scale of the noise); the noise is independent of the data. An error is the expected squared
+error of one silo's prediction of its w_k, over centres, examples and noise. (The paper writes its errors as
+expectations *given* the published means, but prints their averages. Given that a silo's own mean differs by
+d from the mean of the others, the error is best_error + (alpha - alpha*)^2 d^2, where alpha = (K + lam) /
+(K + K lam) is the weight of the silo's own mean.)
 """
 
 from __future__ import annotations
@@ -33,10 +31,11 @@ Trials = TypeVar("Trials")
 
 @dataclass(frozen=True, kw_only=True)
 class MeanEstimation:
-    """K `silos` of n `examples` each; sigma, tau and sigma_DP.
+    """K `silos` with n `examples` each, and three standard deviations.
 
-    `deviation` is that of examples around their silo's centre, `silo_spread` that of the centres,
-    `noise` that of the privacy noise on the sum of a silo's examples (multiplier x clip).
+    `deviation` (sigma) is that of examples around their silo's centre, `silo_spread` (tau) that of the
+    centres, and `noise` (sigma_DP) that of the privacy noise on the sum of a silo's examples (multiplier x
+    clip).
     """
 
     silos: int
@@ -57,15 +56,15 @@ class MeanEstimation:
 
 
 def local_variance(model: MeanEstimation) -> float:
-    """Give sigma_loc^2 = sigma^2 / n + sigma_DP^2 / n^2, the variance of a published mean (equation 5)."""
+    """Return sigma_loc^2 = sigma^2 / n + sigma_DP^2 / n^2, the variance of a published mean (equation 5)."""
     return model.deviation**2 / model.examples + (model.noise / model.examples) ** 2
 
 
 def best_lam(model: MeanEstimation) -> float:
-    """Give lam* = sigma_loc^2 / tau^2, the lam of least error (theorem 6.3).
+    """Return lam* = sigma_loc^2 / tau^2, the lam with the smallest error (theorem 6.3).
 
-    Infinite if silos do not differ (tau = 0): then FedAvg is best. With one silo alone all
-    lam are as good.
+    It is infinite if silos do not differ (tau = 0): FedAvg is best then. With a single silo, every lam is
+    equally good.
     """
     return (
         local_variance(model) / model.silo_spread / model.silo_spread if model.silo_spread > 0 else math.inf
@@ -73,62 +72,68 @@ def best_lam(model: MeanEstimation) -> float:
 
 
 def error(model: MeanEstimation, lam: ArrayLike) -> Array:
-    """Give the error of MR-MTL at each lam, which may be infinite (lemma 6.7).
+    """Return the error of MR-MTL at each lam, which may be infinite (lemma 6.7).
 
-    (1 - 1/K) (sigma_loc^2 + lam^2 tau^2) / (1 + lam)^2 + sigma_loc^2 / K. It falls until
-    lam*, then rises.
+    It is (1 - 1/K) (sigma_loc^2 + lam^2 tau^2) / (1 + lam)^2 + sigma_loc^2 / K: falling up to lam*, then
+    rising.
     """
-    own = _own_share(lam)
+    personal = _own_share(lam)
     variance = local_variance(model)
-    apart = own**2 * variance + (1 - own) ** 2 * model.silo_spread**2
+    apart = personal**2 * variance + (1 - personal) ** 2 * model.silo_spread**2
     return np.asarray((1 - 1 / model.silos) * apart + variance / model.silos)
 
 
 def local_error(model: MeanEstimation) -> float:
-    """Give the error of Local, lam = 0: sigma_loc^2."""
+    """Return the error of Local (lam = 0): sigma_loc^2."""
     return local_variance(model)
 
 
 def fedavg_error(model: MeanEstimation) -> float:
-    """Give the error of FedAvg, lam = infinity: (1 - 1/K) tau^2 + sigma_loc^2 / K."""
+    """Return the error of FedAvg (lam = infinity): (1 - 1/K) tau^2 + sigma_loc^2 / K."""
     return (1 - 1 / model.silos) * model.silo_spread**2 + local_variance(model) / model.silos
 
 
 def best_error(model: MeanEstimation) -> float:
-    """Give the error at lam* (corollary 6.4).
+    """Return the error at lam* (corollary 6.4).
 
-    sigma_loc^2 (sigma_loc^2 + K tau^2) / (K (sigma_loc^2 + tau^2)). No weighting of the
-    published means that is unbiased whatever theta has less error.
+    It is sigma_loc^2 (sigma_loc^2 + K tau^2) / (K (sigma_loc^2 + tau^2)). No weighting of the published
+    means that is unbiased for every theta has less error.
     """
-    own = float(_own_share(best_lam(model)))
-    return local_variance(model) * (own + (1 - own) / model.silos)
+    personal = float(_own_share(best_lam(model)))
+    return local_variance(model) * (personal + (1 - personal) / model.silos)
 
 
 def gap_to_local(model: MeanEstimation) -> float:
-    """Give what Local loses to lam* (proposition 6.5): (1 - 1/K) sigma_loc^4 / (sigma_loc^2 + tau^2)."""
+    """Return what Local loses against lam* (proposition 6.5).
+
+    It is (1 - 1/K) sigma_loc^4 / (sigma_loc^2 + tau^2).
+    """
     pulled = 1 - float(_own_share(best_lam(model)))
     return (1 - 1 / model.silos) * local_variance(model) * pulled
 
 
 def gap_to_fedavg(model: MeanEstimation) -> float:
-    """Give what FedAvg loses to lam* (proposition 6.6): (1 - 1/K) tau^4 / (sigma_loc^2 + tau^2)."""
+    """Return what FedAvg loses against lam* (proposition 6.6).
+
+    It is (1 - 1/K) tau^4 / (sigma_loc^2 + tau^2).
+    """
     return (1 - 1 / model.silos) * model.silo_spread**2 * float(_own_share(best_lam(model)))
 
 
 def privacy_gap(model: MeanEstimation, lam: ArrayLike) -> Array:
-    """Give what privacy costs at each lam: the error with the noise, less the error without (theorem 6.8).
+    """Return what privacy costs at each lam: the error with noise minus the error without (theorem 6.8).
 
-    ((1 - 1/K) / (1 + lam)^2 + 1/K) sigma_DP^2 / n^2, for the *same* lam with and without
-    noise: from sigma_DP^2 / n^2 at lam = 0 down to a K-th of it. It does not depend on tau
-    or sigma. The theorem holds as printed. It is not the cost when lam* is chosen anew with
-    the noise: that one lies between the gap at the private lam* and the gap at the other.
+    It is ((1 - 1/K) / (1 + lam)^2 + 1/K) sigma_DP^2 / n^2, for the *same* lam with and without noise. It
+    falls from sigma_DP^2 / n^2 at lam = 0 to one K-th of that, and does not depend on tau or sigma. The
+    theorem holds as printed. It is not the cost if lam* is chosen again with the noise: that cost lies
+    between the gap at the private lam* and the gap at the other.
     """
     share = (1 - 1 / model.silos) * _own_share(lam) ** 2 + 1 / model.silos
     return np.asarray(share * (model.noise / model.examples) ** 2)
 
 
 def _own_share(lam: ArrayLike) -> Array:
-    """Give 1 / (1 + lam)."""
+    """Return 1 / (1 + lam)."""
     lams = np.asarray(lam, dtype=np.float64)
     if not (lams >= 0).all():
         wrong = lams[~(lams >= 0)].flat[0]
@@ -136,9 +141,9 @@ def _own_share(lam: ArrayLike) -> Array:
     return np.asarray(1 / (1 + lams))
 
 
-# The three panels of figure 7, which differ by tau, with ten trials on average and a clip of 1.
-# These numbers are not in the paper's text; they are from the authors' public code, whose drawing
-# simulates and really clips: that raises errors by up to 6 % with privacy, 17 % without (tau .2).
+# The three panels of figure 7, which differ in tau, with ten trials on average and a clip of 1. These numbers
+# are not in the paper's text but in the authors' public code. Their figure is simulated with real clipping,
+# which raises errors by up to 6 % with privacy and 17 % without (tau .2).
 FIGURE_MODELS = {
     name: MeanEstimation(silos=20, examples=200, deviation=0.4, silo_spread=silo_spread)
     for name, silo_spread in (("low", 0.03), ("moderate", 0.08), ("high", 0.2))
@@ -149,7 +154,7 @@ FIGURE_LAMS = (0.0, *np.logspace(-3, 2, 100).tolist())
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """Errors over lam, and the model (with its noise) that they come from."""
+    """Errors as a function of lam, and the model (with its noise) that they come from."""
 
     label: str
     model: MeanEstimation
@@ -159,10 +164,10 @@ class Curve:
 
 @dataclass(frozen=True, eq=False)
 class TuningFigure:
-    """The curves of figure 7; `gains` says for each way of tuning whether it pays.
+    """The curves of figure 7, and for each way of tuning its gain.
 
-    A gain is the better untuned end (Local or FedAvg, private) less the lowest point of the
-    tuned curve: below zero it is better not to tune.
+    A gain is the error of the better untuned end (Local or FedAvg, private) minus the lowest point of the
+    tuned curve. If it is negative, it is better not to tune.
     """
 
     without_privacy: Curve
@@ -180,18 +185,17 @@ def tuning_figure(
     clip: float = 1.0,
     lams: ArrayLike = FIGURE_LAMS,
 ) -> TuningFigure:
-    """Give the data of figure 7: error over lam when choosing lam must be paid from the same budget.
+    """Return the data of figure 7: the error by lam if choosing lam is paid from the same budget.
 
-    Each curve is the error of `model` at each lam, with another noise: none; that of epsilon
-    if lam is simply known; and, for each entry of `trials`, that of epsilon if lam is chosen
-    among a random number of private trials. `noise_for(epsilon, how)` is the accounting: it
-    gives the noise multiplier of one trial when `trials[label]` says how their number is
-    drawn (Poisson, truncated negative binomial, ...), and without tuning for None; both should
-    come from one kind of bound, else their slack is compared. The noise that `model` itself
-    has is not used.
+    Each curve is the error of `model` at each lam, with different noise: none; the noise for epsilon if lam
+    is simply known; and, for each entry of `trials`, the noise for epsilon if lam is chosen among a random
+    number of private trials. `noise_for(epsilon, how)` does the accounting. It returns the noise multiplier
+    of one trial if their number is drawn as `how` says (Poisson, truncated negative binomial, ...), and the
+    one without tuning if `how` is None. Both should come from the same kind of bound; otherwise the slack of
+    two bounds is compared. The noise of `model` itself is not used.
 
-    The lowest point of a tuned curve flatters tuning: the trials are taken to hit lam*, the
-    choice among them to be right, and (for a Poisson number) at least one to be made.
+    The lowest point of a tuned curve flatters tuning. It assumes that the trials hit lam*, that the best of
+    them is chosen and, for a Poisson number, that there is at least one.
     """
 
     def curve(label: str, multiplier: float) -> Curve:
@@ -202,5 +206,5 @@ def tuning_figure(
     private = curve("private", noise_for(epsilon, None))
     tuned = tuple(curve(label, noise_for(epsilon, how)) for label, how in trials.items())
     end = min(local_error(private.model), fedavg_error(private.model))
-    gains = {one.label: end - best_error(one.model) for one in tuned}
+    gains = {line.label: end - best_error(line.model) for line in tuned}
     return TuningFigure(curve("without privacy", 0.0), private, tuned, gains)

@@ -1,1 +1,1 @@
-"""Training without clips by compiled kernels."""
+"""Compiled kernels for training without clipping."""

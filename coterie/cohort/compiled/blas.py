@@ -1,36 +1,46 @@
-"""Where products of matrices are: in the library that torch brings, or else in scipy's.
+"""Find a matrix product for the kernels: in the library that torch ships, or else in scipy's.
 
-Torch's own is a tenth quicker than scipy's with what two convolutions need, but not every build shows it.
+Torch's is about a tenth faster for a model of two convolutions, but not every build of torch exports it.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
-from pathlib import Path
 
-import torch
+from threadpoolctl import ThreadpoolController
+
+from ..._threads import torch_symbol
+
+
+def one_core_sgemm() -> int | None:
+    """Return the address of an `sgemm` that keeps to one core, or None if there is none.
+
+    Torch's keeps to one core under `one_thread`. Scipy's knows only a number for the whole process, which is
+    not ours to change: it is taken if that number is 1 already (see `tune_process`).
+    """
+    address = of_torch()
+    if address is None and of_scipy():
+        libraries = ThreadpoolController().select(user_api="blas").lib_controllers
+        address = of_scipy() if all(library.get_num_threads() == 1 for library in libraries) else None
+    return address
 
 
 @functools.cache
 def of_torch() -> int | None:
-    """Give the address of torch's `sgemm`, if it can be found."""
-    for library in (Path(torch.__file__).parent / "lib").glob("*torch_cpu.*"):
-        try:
-            return ctypes.cast(ctypes.CDLL(str(library)).sgemm_, ctypes.c_void_p).value
-        except (OSError, AttributeError):
-            continue
-    return None
+    """Return the address of torch's `sgemm`, if it can be found."""
+    function = torch_symbol("sgemm_")
+    return None if function is None else ctypes.cast(function, ctypes.c_void_p).value
 
 
 @functools.cache
 def of_scipy() -> int:
-    """Give the address of scipy's `sgemm`, which it offers to compiled code."""
+    """Return the address of scipy's `sgemm`, which scipy exports for compiled code."""
     from scipy.linalg import cython_blas
 
-    python = ctypes.pythonapi
-    python.PyCapsule_GetName.restype, python.PyCapsule_GetPointer.restype = ctypes.c_char_p, ctypes.c_void_p
-    python.PyCapsule_GetName.argtypes = [ctypes.py_object]
-    python.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+    name_of = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)(("PyCapsule_GetName", ctypes.pythonapi))
+    address_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+        ("PyCapsule_GetPointer", ctypes.pythonapi)
+    )
     capsule = cython_blas.__pyx_capi__["sgemm"]
-    return int(python.PyCapsule_GetPointer(capsule, python.PyCapsule_GetName(capsule)))
+    return int(address_of(capsule, name_of(capsule)))

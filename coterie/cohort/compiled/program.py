@@ -1,4 +1,4 @@
-"""Plain sequences as stages for the compiled kernels: what each one does, and where in memory."""
+"""Plain sequences as stages for the compiled kernels: what each stage does, and where in memory."""
 
 from __future__ import annotations
 
@@ -17,25 +17,27 @@ from ..gradients.layers import is_tiled, pair_of
 from ..gradients.sequential import is_sequence, layers_of
 from .kernels import MEAN, PEAK, PRODUCT, TURN
 
-# The input of a stage is `high` x `broad` x `channels`, of which a frame of `frame_y`, `frame_x` is zeros;
-# its output `height` x `width` x `outputs`. Patches and tiles are `tall` x `wide`, `down` and `right` apart;
-# a line of a patch of `patch` numbers is copied in `runs` of `run`. `weight` and `bias` are places in a
-# vector (-1: none), `order` is one in the orders, the others are places in the memory for values.
+# The input of a stage is `high` x `broad` x `channels`, including a frame of zeros, `frame_y` and `frame_x`
+# wide. Its output is `height` x `width` x `outputs`. Patches and tiles are `tall` x `wide` and lie `down` and
+# `right` apart. A patch has `patch` numbers; each of its lines is copied in `runs` of `run` numbers. `weight`
+# and `bias` are offsets in a model's vector (-1: none), `order` is an offset in the orders, and the others
+# are offsets in the memory for values.
 FIELDS = (
     "kind rectified high broad channels frame_y frame_x height width outputs tall wide down right dilation_y"
     " dilation_x patch run runs weight bias order value error patches work"
 )
 STAGE = np.dtype([(name, np.int64) for name in FIELDS.split()])
 MOVING = (nn.Flatten, nn.Unflatten, nn.Identity, ChannelsFirst)
-LINE = 16  # numbers that lie together in the processor's memory
+LINE = 16  # numbers in one cache line
 
 
 @dataclass(frozen=True, eq=False)
 class Stages:
-    """A sequence of so many `features` and `parameters`: its stages, then a row that only holds the outputs.
+    """A sequence for the kernels: a table with a row per stage and a last row that only holds the outputs.
 
-    `orders` begins with the order in which the numbers of an example are taken. Convolutions have their
-    channels last, so `turned` gives the parameters whose axes are moved: places in the vector, and shape.
+    An example has `features` numbers, a model `parameters`.
+    `orders` begins with the order in which the numbers of an example are read. Convolutions have their
+    channels last, so `turned` lists the parameters whose axes are moved: first and last offset, and shape.
     """
 
     table: np.ndarray
@@ -45,23 +47,23 @@ class Stages:
     parameters: int
 
     def packed(self, vectors: Tensor) -> Tensor:
-        """Copy vectors `[pairs, P]`, with the channels of convolutions last."""
-        made = vectors.clone(memory_format=torch.contiguous_format)
+        """Return a copy of vectors `[pairs, P]` with the channels of convolutions last."""
+        packed = vectors.clone(memory_format=torch.contiguous_format)
         for first, last, shape in self.turned:
             moved = vectors[:, first:last].unflatten(1, shape).movedim(2, -1)
-            made[:, first:last].unflatten(1, moved.shape[1:]).copy_(moved)
-        return made
+            packed[:, first:last].unflatten(1, moved.shape[1:]).copy_(moved)
+        return packed
 
     def unpacked(self, vectors: Tensor) -> Tensor:
-        """Undo that."""
-        made = vectors.clone()
+        """Undo `packed`."""
+        unpacked = vectors.clone()
         for first, last, shape in self.turned:
-            there = made[:, first:last].unflatten(1, shape).movedim(2, -1)
-            there.copy_(vectors[:, first:last].unflatten(1, there.shape[1:]))
-        return made
+            moved = unpacked[:, first:last].unflatten(1, shape).movedim(2, -1)
+            moved.copy_(vectors[:, first:last].unflatten(1, moved.shape[1:]))
+        return unpacked
 
     def laid_out(self, block: int) -> tuple[np.ndarray, int]:
-        """Give the stages with places for so many examples at once, and how many numbers they take."""
+        """Return the table with memory offsets for `block` examples, and how many numbers that takes."""
         table, end = self.table.copy(), 0
 
         def take(size: int) -> int:
@@ -80,12 +82,12 @@ class Stages:
 
     @functools.cached_property
     def bytes_of_an_example(self) -> int:
-        """Bytes that the values of one example take."""
+        """The bytes that the values of one example take."""
         return 4 * self.laid_out(1)[1]
 
 
 def stages_of(task: Task) -> Stages | None:
-    """Give the stages of a task, if the kernels know its loss and all its layers."""
+    """Return the stages of a task, or None if the kernels do not know its loss or one of its layers."""
     if task.loss != "cross-entropy" or not is_sequence(task):
         return None
     layers = list(layers_of("", task.module))
@@ -103,9 +105,10 @@ def stages_of(task: Task) -> Stages | None:
 
 
 class _Builder:
-    """Adds stages one by one.
+    """Build a table stage by stage.
 
-    `places` has the shape of what a layer gives for one example; it says where in memory each number is.
+    `places` has the shape of the last layer's output for one example; it says where in memory each of its
+    numbers is.
     """
 
     def __init__(self, shape: tuple[int, ...]) -> None:
@@ -116,7 +119,7 @@ class _Builder:
         self.orders: list[int] = []
 
     def add(self, layer: nn.Module, weight: int, bias: int) -> bool:
-        """Add a layer, if it is known."""
+        """Add a layer; return False if it is not known."""
         module: Any = layer
         if type(module) in MOVING:
             self.places = module(self.places)
@@ -135,7 +138,7 @@ class _Builder:
         return True
 
     def finished(self, turned: tuple[tuple[int, int, torch.Size], ...], size: int) -> Stages | None:
-        """Give the stages, with a row for the outputs."""
+        """Return the stages, with a row for the outputs."""
         if self.places.dim() != 2 or not self.rows:
             return None
         outputs = (1, 1, self.places.shape[1])
@@ -148,7 +151,7 @@ class _Builder:
         return Stages(table, np.array(self.orders, dtype=np.int64), turned, self.features, size)
 
     def _image(self, module: Any, weight: int, bias: int) -> None:
-        """Add a convolution, or means or peaks of tiles."""
+        """Add a convolution, or average or maximum pooling."""
         _, channels, high, broad = self.places.shape
         self._arrange((high, broad, channels), self.places.permute(0, 2, 3, 1))
         with torch.no_grad():
@@ -172,13 +175,13 @@ class _Builder:
         )
 
     def _product(
-        self, made: tuple[int, ...], patch: int, weight: int, bias: int, frame: tuple[int, int] = (0, 0)
+        self, output: tuple[int, ...], patch: int, weight: int, bias: int, frame: tuple[int, int] = (0, 0)
     ) -> None:
-        self._stage(PRODUCT, made, frame)
+        self._stage(PRODUCT, output, frame)
         self.rows[-1] |= {"patch": patch, "weight": weight, "bias": bias}
 
     def _arrange(self, size: tuple[int, ...], wanted: Tensor) -> None:
-        """Have what comes lie in memory as the next stage wants it."""
+        """Reorder the numbers in memory, if needed, as the next stage expects them."""
         order = wanted.flatten().tolist()
         if not self.rows:
             self.orders = order
@@ -188,15 +191,15 @@ class _Builder:
             self.orders += order
         self.size = size
 
-    def _stage(self, kind: int, made: tuple[int, ...], frame: tuple[int, int] = (0, 0)) -> None:
-        height, width, outputs = made
+    def _stage(self, kind: int, output: tuple[int, ...], frame: tuple[int, int] = (0, 0)) -> None:
+        height, width, outputs = output
         row = _input(self.size, frame) | {"kind": kind, "height": height, "width": width, "outputs": outputs}
         self.rows.append(row)
-        self.size = made
+        self.size = output
 
 
 def _takes_peaks(module: nn.Module) -> bool:
-    """Whether a layer takes peaks of tiles that lie side by side."""
+    """Return whether a layer takes maxima over tiles that lie side by side."""
     return (
         type(module) is nn.MaxPool2d
         and pair_of(module.kernel_size) == pair_of(module.stride)

@@ -1,4 +1,4 @@
-"""SGD of a whole cohort by the compiled kernels: every pair by itself, pairs shared out among the cores."""
+"""SGD of a whole cohort by the compiled kernels: each pair on its own, pairs divided among the cores."""
 
 from __future__ import annotations
 
@@ -8,33 +8,35 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from ..._threads import at_once, one_thread
 from ..examples import Examples
 from ..sampling import Batches
-from .blas import of_scipy, of_torch
+from .blas import of_scipy, one_core_sgemm
 from .kernels import BatchArrays, ExampleArrays, StepArrays, advance
 from .program import Stages
 
 if TYPE_CHECKING:
     from ..step import StepRule
 
-# Bytes of what a block of examples makes; more, and they no longer stay near the processor.
+# Bytes of the values of a block of examples; with more, they no longer stay in the processor's cache.
 NEAR = 2**22
 
 
 def can_step(stages: Stages, examples: Examples, vectors: Tensor, rule: StepRule) -> bool:
-    """Whether the kernels can take this: they check nothing, and would read and write anywhere."""
-    classes, whole = int(stages.table["channels"][-1]), (len(vectors), stages.parameters)
-    given, width = ([vectors], 1) if rule.pull is None else ([vectors, rule.pull[0]], rule.pull[1].shape[1])
+    """Return whether the kernels accept these inputs.
+
+    The kernels themselves check nothing: wrong inputs would make them read and write anywhere.
+    """
+    classes, shape = int(stages.table["channels"][-1]), (len(vectors), stages.parameters)
+    tensors, width = ([vectors], 1) if rule.pull is None else ([vectors, rule.pull[0]], rule.pull[1].shape[1])
     return (
         examples.x.dtype in (torch.uint8, torch.float32)
         and examples.y.dtype == torch.int64
         and examples.x.shape[2:].numel() == stages.features
         and examples.x.shape[:2] == examples.y.shape
-        and all(one.dtype == torch.float32 and one.shape == whole for one in given)
+        and all(tensor.dtype == torch.float32 and tensor.shape == shape for tensor in tensors)
         and width in (1, stages.parameters)
         and bool(((examples.y >= 0) & (examples.y < classes)).all())
     )
@@ -50,30 +52,32 @@ def walk_compiled(
     batches: Iterable[Batches],
     memory: int,
 ) -> Tensor:
-    """Take the steps of all pairs, as `plain.walk` does, with about `memory` bytes for what is in between."""
+    """Take the steps of all pairs, as `sgd.walk` does, with about `memory` bytes for intermediate values."""
     packed = stages.packed(vectors)
-    given, course = _given(examples), _course(stages, rule)
-    block = max(1, min(NEAR, memory) // stages.bytes_of_an_example)  # whoever works: the same sums
+    arrays, step_arrays = _example_arrays(examples), _step_arrays(stages, rule)
+    # the block does not depend on the number of cores, so the sums do not either
+    block = max(1, min(NEAR, memory) // stages.bytes_of_an_example)
     table, size = stages.laid_out(block)
     cores = max(1, min(torch.get_num_threads(), len(silo), memory // (4 * size)))
     spare = [(np.zeros(size, np.float32), np.zeros(packed.shape[1], np.float32)) for _ in range(cores)]
-    library = of_torch() or of_scipy()
+    library = one_core_sgemm() or of_scipy()
 
     def take(drawn: Batches, pairs: np.ndarray) -> None:
-        own, what = spare.pop(), BatchArrays(silo, drawn.example, drawn.start, drawn.length)
-        advance(library, table, stages.orders, given, what, course, packed.numpy(), pairs, *own, block)
-        spare.append(own)
+        buffers, batch = spare.pop(), BatchArrays(silo, drawn.example, drawn.start, drawn.length)
+        models = packed.numpy()
+        advance(library, table, stages.orders, arrays, batch, step_arrays, models, pairs, *buffers, block)
+        spare.append(buffers)
 
-    with threadpool_limits(1, "blas"), one_thread(), at_once(cores) as each:
+    with one_thread(), at_once(cores) as map_parts:
         for step, drawn in enumerate(batches):
             pairs = np.flatnonzero(steps > step)
             parts = shares(pairs[np.argsort(-drawn.length[pairs], kind="stable")], cores)
-            for _ in each(functools.partial(take, drawn), parts):
+            for _ in map_parts(functools.partial(take, drawn), parts):
                 pass
     return stages.unpacked(packed)
 
 
-def _given(examples: Examples) -> ExampleArrays:
+def _example_arrays(examples: Examples) -> ExampleArrays:
     x, none = examples.x.detach().flatten(2).contiguous().numpy(), np.zeros((0, 0, 0))
     pixels, numbers = (x, none) if x.dtype == np.uint8 else (none, x)
     classes, scale = examples.y.contiguous().numpy(), np.float32(examples.scale)
@@ -82,7 +86,7 @@ def _given(examples: Examples) -> ExampleArrays:
     )
 
 
-def _course(stages: Stages, rule: StepRule) -> StepArrays:
+def _step_arrays(stages: Stages, rule: StepRule) -> StepArrays:
     rate = (rule.lr / rule.expected).float().flatten()
     share, target = torch.zeros(len(rate), 1), torch.zeros(0, 0)
     if rule.pull is not None:
@@ -92,7 +96,7 @@ def _course(stages: Stages, rule: StepRule) -> StepArrays:
 
 
 def sum_compiled(stages: Stages, vectors: Tensor, x: Tensor, y: Tensor, memory: int = NEAR) -> Tensor:
-    """Sum the gradients of examples `[pairs, examples, ...]`: what a step of 1 takes away."""
+    """Return the summed gradients of examples `[pairs, examples, ...]`: what a step of size 1 subtracts."""
     from ..step import StepRule
 
     pairs, count = y.shape
@@ -107,7 +111,7 @@ def sum_compiled(stages: Stages, vectors: Tensor, x: Tensor, y: Tensor, memory: 
 
 
 def shares(pairs: np.ndarray, cores: int) -> list[np.ndarray]:
-    """Cut pairs into parts that get smaller, so that all cores end at about the same time."""
+    """Cut pairs into parts of decreasing size, so that all cores finish at about the same time."""
     if cores == 1:
         return [pairs]
     parts, first = [], 0

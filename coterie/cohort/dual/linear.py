@@ -1,8 +1,7 @@
-"""Linear models as matrices: what a dual method needs of a task and its examples."""
+"""Linear models as matrices: what a dual method needs from a task and its examples."""
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass
 
@@ -13,26 +12,27 @@ from torch import Tensor
 from ...data.federation import Federation
 from ...errors import Problem
 from ...tasks.task import Task
+from ..derived import derived
 from ..examples import Examples
 
 CONVEX = ("squared", "hinge", "squared-hinge", "one-against-rest")
 SLACK = 1e-4
 NEEDED = (
-    "model: dual coordinates need a linear model (model.name = 'linear') with one of the losses "
+    "model: dual coordinates need a linear model (model.name = 'linear') with one of these losses: "
     + ", ".join(CONVEX)
 )
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A linear model: `outputs` scores of `features` numbers each, the last of which is 1 if `bias`."""
+    """A linear model: `outputs` scores, each from `features` numbers; with `bias` the last number is 1."""
 
     outputs: int
     features: int
     bias: bool
 
     def matrix(self, vectors: Tensor) -> Tensor:
-        """Give vectors `[..., P]` as matrices `[..., outputs, features]`."""
+        """Return vectors `[..., P]` as matrices `[..., outputs, features]`."""
         plain = self.features - self.bias
         weights: Tensor = vectors[..., : self.outputs * plain].unflatten(-1, (self.outputs, plain))
         if not self.bias:
@@ -40,15 +40,15 @@ class Shape:
         return torch.cat([weights, vectors[..., self.outputs * plain :].unsqueeze(-1)], -1)
 
     def vector(self, matrices: Tensor) -> Tensor:
-        """Give matrices `[..., outputs, features]` as vectors `[..., P]`."""
+        """Return matrices `[..., outputs, features]` as vectors `[..., P]`."""
         plain = self.features - self.bias
         parts = [matrices[..., :plain].flatten(-2)]
         return torch.cat([*parts, matrices[..., -1]] if self.bias else parts, -1)
 
 
-@functools.lru_cache(maxsize=32)
+@derived
 def linear_shape(task: Task) -> Shape:
-    """Read the shape of a linear model off a task; refuse any other model, and losses without a dual here."""
+    """Return the shape of a task's linear model; raise Problem for other models and losses without a dual."""
     width, shapes = math.prod(task.shape), [tuple(shape) for shape in task.layout.shapes]
     bias = len(shapes) == 2
     wanted = [(task.outputs, width), (task.outputs,)] if bias else [(task.outputs, width)]
@@ -66,27 +66,27 @@ def linear_shape(task: Task) -> Shape:
 
 
 def check_linear(task: Task, federation: Federation, private: bool) -> None:
-    """Refuse a model that is not linear and, where it is `private`, features of a norm above 1.
+    """Raise Problem if the model is not linear or, when `private`, if an example has a norm above 1.
 
-    (Guarantees rest on clips, not on this check. A refusal tells that some example is longer.)
+    (Guarantees rest on clips, not on this check. The error reveals that some example is longer.)
     """
     linear_shape(task)
     for silo in federation.silos if private else ():
         longest = float((silo.x.flatten(1).double() * federation.scale).norm(dim=1).max())
         if not longest <= 1 + SLACK:
             raise Problem(
-                f"data: an example of silo '{silo.name}' is longer than 1, or no number; under privacy dual"
-                " coordinates need a norm of at most 1: data.features = 'unit' divides each example by its"
-                " own norm, data.norm by a public bound"
+                f"data: silo '{silo.name}' has an example whose norm is above 1 or not a number; under"
+                " privacy, dual coordinates need norms of at most 1: data.features = 'unit' divides each"
+                " example by its own norm, data.norm divides all examples by a public bound"
             )
 
 
 @dataclass(frozen=True, eq=False)
 class Points:
-    """Examples for a linear model, on the CPU, all silos' rows after each other, `longest` for each silo.
+    """Examples for a linear model, on the CPU: the rows of all silos in order, `longest` rows per silo.
 
-    Features `[rows, features]`, targets (signs of classes, or numbers) `[rows, outputs]`, squared norms
-    `[rows]`; rows that are not real, or not finite, are zeros.
+    `x` is `[rows, features]`, `y` (signs of classes, or numbers) `[rows, outputs]`, `squared_norm`
+    `[rows]`. Rows that are padding, or not finite, are zeros.
     """
 
     x: np.ndarray
@@ -95,9 +95,9 @@ class Points:
     longest: int
 
 
-@functools.lru_cache(maxsize=2)
-def points_of(task: Task, examples: Examples) -> Points:
-    """Lay out the examples of a cohort."""
+@derived
+def points_of(examples: Examples, task: Task) -> Points:
+    """Return the examples of a cohort as points."""
     shape = linear_shape(task)
     x, y = examples.x.cpu().flatten(2).float() * examples.scale, examples.y.cpu().unsqueeze(-1)
     real = torch.arange(x.shape[1]) < torch.tensor(examples.sizes).unsqueeze(1)

@@ -1,7 +1,7 @@
-"""Dual coordinates of a whole cohort: a number for each example and output, which stays at home.
+"""Dual coordinates of a whole cohort: one number per example and output, which never leaves the silo.
 
-A silo's problem in a round is, for duals a, the move d and the stiffness s (correction x Omega_tt / 2 lam):
-minimise the sum of l*(-(a + d)) + w'Xd + s/2 |Xd|^2 (Hu, Guo, Li, Pei, Gong 2020, equation 7).
+In a round, a silo with duals a and stiffness s (correction x Omega_tt / 2 lam) looks for the move d that
+minimises the sum of l*(-(a + d)) + w'Xd + s/2 |Xd|^2 (Hu, Guo, Li, Pei, Gong 2020, equation 7).
 """
 
 from __future__ import annotations
@@ -15,19 +15,21 @@ from torch import Tensor
 from ...protocol.streams import Streams
 from ..dp_sgd import Cohort
 from ..gradients.clipping import ROUNDING
-from ..memory import keep_freed_memory
 from ..sampling import coins
 from .linear import Points, linear_shape, points_of
 
 LEAST_CURVATURE = 1e-12
-CACHED = 2**22  # bytes of sampled examples that are worked on at a time
+CACHED = 2**22  # bytes of sampled examples that are processed at a time
 
 
 @dataclass(frozen=True, eq=False)
 class DualRequest:
-    """One call of the door: models `[runs, silos, P]`, duals `[runs, silos, longest, outputs]`, stiffness
-    `[runs, silos]`, the share `xi` `[runs, silos]` of a move that is made; who is `present`, and how many
-    `steps` each takes, both `[runs, silos]` (None: all). `unproven` is a paper's noise, see `in_turn`.
+    """The arguments of one call to the dual door.
+
+    `models` is `[runs, silos, P]`, `duals` `[runs, silos, longest, outputs]`, `stiffness` `[runs, silos]`,
+    and `xi` `[runs, silos]` is the share of each move that is carried out. `present` says which silos take
+    part and `steps` how many steps each takes, both `[runs, silos]`; None means all. `unproven` asks for
+    the noise of a paper, without a guarantee; see `sdca`.
     """
 
     models: Tensor
@@ -42,10 +44,10 @@ class DualRequest:
 def best_move(
     loss: str, score: np.ndarray, dual: np.ndarray, target: np.ndarray, curvature: np.ndarray
 ) -> np.ndarray:
-    """Give the d that minimises l*(-(a + d)) + score d + curvature/2 d^2.
+    """Return the d that minimises l*(-(a + d)) + score d + curvature/2 d^2.
 
-    With the conjugates -ay (hinge: ay in [0, 1]), -ay + a^2/4 (squared), the same with ay >= 0 (squared
-    hinge); targets y of classes are signs.
+    The conjugates are -ay for hinge (with ay in [0, 1]), -ay + a^2/4 for squared, and the same with ay >= 0
+    for squared hinge. For classes, the targets y are signs.
     """
     if loss in ("hinge", "one-against-rest"):
         wanted = target * np.minimum(np.maximum(target * dual + (1 - target * score) / curvature, 0), 1)
@@ -59,10 +61,10 @@ def best_move(
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """The (run, silo) pairs that take part, as arrays with a row for each.
+    """The (run, silo) pairs that take part, as arrays with one row per pair.
 
-    Their `places` among all, `silos`, `counts` of steps, models `[pairs, outputs, features]`, duals, and
-    what each steps with: stiffness, clip, noise.
+    `places` are their positions among all pairs, `silos` their silos, and `counts` their numbers of steps.
+    `models` is `[pairs, outputs, features]`. Stiffness, clip and noise are those each pair steps with.
     """
 
     places: np.ndarray
@@ -75,16 +77,16 @@ class Pairs:
     noise: np.ndarray
 
     def part(self, cut: slice) -> Pairs:
-        """Give some of the pairs."""
+        """Return some of the pairs."""
         return Pairs(*(getattr(self, field.name)[cut] for field in fields(self)))
 
 
 def pairs_of(cohort: Cohort, request: DualRequest) -> Pairs:
-    """Take the pairs of a call that take part out of its tensors."""
+    """Return the pairs that take part in a call."""
     active = np.ones(cohort.runs * len(cohort.work), dtype=bool)
     if request.present is not None:
         active = request.present.reshape(-1).cpu().numpy()
-    counts = np.tile([own.steps for own in cohort.work], cohort.runs)
+    counts = np.tile([work.steps for work in cohort.work], cohort.runs)
     if request.steps is not None:
         counts = request.steps.reshape(-1).cpu().numpy()
     places = np.flatnonzero(active)
@@ -98,24 +100,25 @@ def pairs_of(cohort: Cohort, request: DualRequest) -> Pairs:
 def solve_apart(
     cohort: Cohort, request: DualRequest, streams: Streams, round_: int, call: int
 ) -> tuple[Tensor, Tensor]:
-    """Move Poisson samples of duals, each from released numbers and itself alone; give sums and duals.
+    """Move Poisson samples of duals, each using only released numbers and itself; return sums and duals.
 
-    A step samples examples at the rate of the silo's work. The dual a_i of each moves by d_i, which follows
-    from the model, a_i and the example alone; d_i x_i is clipped, all are added up and noised, and the
-    noisy sum moves the model for the next step. Given are xi times the noisy sums, added up.
+    A step samples examples at the rate of the silo's work. The dual a_i of a sampled example moves by d_i,
+    which depends only on the model, a_i and the example. The products d_i x_i are clipped and summed, noise
+    is added, and the noisy sum moves the model for the next step. The first result is xi times the total
+    of the noisy sums.
 
-    Formal guarantee: a_i is a function of example i, its own coins and released numbers. So, whatever the
-    coins of other examples, putting a null example in the place of one changes the sum of a step, before
-    noise, by at most `clip` if that example is in the sample, and by nothing if it is not: each step is a
-    Poisson-sampled Gaussian sum with the multiplier `noise`, although duals are kept. (Scores and sums are
-    float64: in float32 the rounding of one example's score could depend on who else is in the sample.)
+    Formal guarantee: a_i is a function of example i, its own coins and released numbers. Therefore, whatever
+    the coins of the other examples, replacing one example by a null example changes the sum of a step,
+    before noise, by at most `clip` if that example is in the sample, and not at all otherwise. So each step
+    is a Poisson-sampled Gaussian sum with the noise multiplier `noise`, although the silo keeps its duals.
+    (Scores and sums are float64: in float32, the rounding of one example's score could depend on which
+    other examples are in the sample.)
     """
-    points, pairs = points_of(cohort.task, cohort.examples), pairs_of(cohort, request)
+    points, pairs = points_of(cohort.examples, cohort.task), pairs_of(cohort, request)
     if not len(pairs.places):
         return torch.zeros_like(request.models), request.duals
-    keep_freed_memory()
     hits, noises = _draw(cohort, pairs, streams, round_, call)
-    row = 8 * points.x.shape[1] * max(own.expected for own in cohort.work)
+    row = 8 * points.x.shape[1] * max(work.expected for work in cohort.work)
     width = max(1, int(CACHED / row))
     parts = []
     for start in range(0, len(pairs.places), width):
@@ -128,7 +131,7 @@ def solve_apart(
 def _apart(
     cohort: Cohort, points: Points, pairs: Pairs, hits: np.ndarray, noises: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Take the steps of some pairs; give the noisy sums, added up, and the duals reached."""
+    """Take the steps of some pairs; return the total of the noisy sums and the duals reached."""
     deviation = np.where(pairs.noise == 0, 0.0, pairs.noise) * np.where(pairs.noise == 0, 1.0, pairs.clip)
     together = np.array([cohort.work[k].expected for k in pairs.silos])
     model, stiffness = pairs.models.astype(np.float64), pairs.stiffness[:, None, None]
@@ -151,9 +154,10 @@ def _apart(
 
 
 def clipped_moves(move: np.ndarray, norm: np.ndarray, clip: np.ndarray) -> np.ndarray:
-    """Shrink moves `[..., outputs]` so that no move times its example, of length `norm`, is above the clip.
+    """Shrink moves `[..., outputs]` so that a move times its example stays within the clip.
 
-    A move that is not finite counts as none. An infinite clip means no clipping.
+    `norm` is the norm of each example. A move that is not finite becomes zero. An infinite clip means no
+    clipping.
     """
     length = np.sqrt((move.astype(np.float64) ** 2).sum(-1)) * norm
     good = np.isfinite(length)
@@ -165,7 +169,7 @@ def clipped_moves(move: np.ndarray, norm: np.ndarray, clip: np.ndarray) -> np.nd
 def answer(
     cohort: Cohort, request: DualRequest, pairs: Pairs, sums: np.ndarray, moved: np.ndarray
 ) -> tuple[Tensor, Tensor]:
-    """Give the share xi of sums and moves as tensors, with nothing from who takes no part."""
+    """Return the share xi of sums and moves as tensors; pairs that take no part contribute zero."""
     xi = request.xi.reshape(-1).cpu().numpy()[pairs.places]
     vectors = linear_shape(cohort.task).vector(torch.from_numpy(sums)).float().numpy()
     up = np.zeros((len(request.xi.reshape(-1)), vectors.shape[1]), dtype=np.float32)
@@ -180,23 +184,23 @@ def answer(
 def _draw(
     cohort: Cohort, pairs: Pairs, streams: Streams, round_: int, call: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Toss the coins `[pairs, steps, longest]` and draw the noise `[pairs, steps, outputs, features]`."""
+    """Return coins `[pairs, steps, longest]` and noise `[pairs, steps, outputs, features]`."""
     silos, shape = len(cohort.work), linear_shape(cohort.task)
     most = int(pairs.counts.max(initial=0))
     hits = np.zeros((len(pairs.places), most, max(cohort.examples.sizes)), dtype=bool)
     noises = np.zeros((len(pairs.places), most, cohort.task.layout.size), dtype=np.float32)
     for row, place in enumerate(pairs.places.tolist()):
-        own, count = cohort.work[place % silos], int(pairs.counts[row])
+        work, count = cohort.work[place % silos], int(pairs.counts[row])
         name = cohort.examples.names[place % silos]
         sampler, dice = streams.generators(place // silos, name, round_, call)
-        hits[row, :count, : own.size] = coins(sampler, own, own.steps)[:count]
+        hits[row, :count, : work.size] = coins(sampler, work, work.steps)[:count]
         if pairs.noise[row] > 0:
             dice.standard_normal(dtype=np.float32, out=noises[row, :count])
     return hits, shape.matrix(torch.from_numpy(noises)).numpy()
 
 
 def _sampled(hits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Give the examples in each row's sample, padded, and which of them are real."""
+    """Return the examples in each row's sample, padded, and which of them are real."""
     counts = hits.sum(1)
     row, column = np.nonzero(hits)
     place = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)

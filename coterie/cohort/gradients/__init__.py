@@ -1,1 +1,1 @@
-"""Clipped sums of per-example gradients, by the fastest exact way a model allows."""
+"""Clipped sums of per-example gradients, computed by the fastest exact method a model allows."""

@@ -1,14 +1,12 @@
-"""Which layers may be taped: found on made-up examples, never on a silo's.
+"""Choose how to compute a model's gradients by trying it on random examples, never on a silo's.
 
-A layer may be taped if its parameters are used once, by the layer itself, on the one
-example given, and if the tape then agrees with autograd. Everything else is
-differentiated explicitly, which is slower and always right. Plain sequences of known layers
-have a quicker tape (`sequence`).
+A layer may be taped if the layer itself uses its parameters, exactly once and on the one example it is
+given, and if the tape then agrees with autograd. Everything else is differentiated explicitly, which is
+slower but always right. Plain sequences of known layers have a faster tape (`sequential`).
 """
 
 from __future__ import annotations
 
-import functools
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -17,28 +15,29 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ...tasks.task import Task
+from ..derived import derived
 from .sequential import is_sequence, sequential, sequential_sums
 from .tape import CONVOLUTIONS, Recorder, Summer, summed, taped
 
 if TYPE_CHECKING:
     from ..compiled.program import Stages
 
-# Parameters from which on the compiled kernels pay also without convolutions: 1.4 to 2.9 times as fast.
+# From this many parameters on, the compiled kernels pay off without convolutions: 1.4 to 2.9 times as fast.
 LARGE = 5_000
-# A gradient that is too small to tell whether another one equals it.
+# A gradient below this is too small to be compared with another one.
 TOO_SMALL = 1e-4
 
 
-@functools.lru_cache(maxsize=32)
+@derived
 def recorder(task: Task) -> Recorder:
-    """Give the recorder of a task, with as many layers taped as the module allows."""
-    parameters, x, y, weight = _made_up(task)
+    """Return the recorder of a task, with as many layers taped as the module allows."""
+    parameters, x, y, weight = _random_inputs(task)
     plain = _one_by_one(task, parameters, x, y, weight)
 
     def agree(record: Recorder) -> bool:
         try:
             sums = record(parameters, x, y).weighted_sums(weight)
-        except RuntimeError:  # shapes that do not fit: the layer sees more than one vector
+        except RuntimeError:  # the shapes do not fit: the layer sees more than one vector
             return False
         return _close(sums, plain)
 
@@ -49,48 +48,50 @@ def recorder(task: Task) -> Recorder:
     return taped(task, kept if agree(taped(task, kept)) else ())
 
 
-@functools.lru_cache(maxsize=32)
+@derived
 def summer(task: Task) -> Summer:
-    """Give the function that sums gradients without clipping any, the quickest that the module allows."""
-    given = _made_up(task)
+    """Return the fastest function the module allows for summing gradients without clipping."""
+    inputs = _random_inputs(task)
 
     def agree(sums: Summer) -> bool:
         try:
-            return _close(sums(*given), _one_by_one(task, *given))
-        except RuntimeError:  # a layer writes over its input, or sees more than one vector
+            return _close(sums(*inputs), _one_by_one(task, *inputs))
+        except RuntimeError:  # a layer overwrites its input, or sees more than one vector
             return False
 
     return sequential_sums(task) if is_sequence(task) and agree(sequential_sums(task)) else summed(task)
 
 
-@functools.lru_cache(maxsize=32)
+@derived
 def stages(task: Task) -> Stages | None:
-    """Give the stages of a task for the compiled kernels, if they know its layers and agree with autograd.
+    """Return the stages of a task for the compiled kernels, if these know its layers and match autograd.
 
-    Small models without convolutions are not quicker there, and to compile takes seconds.
+    Return None for small models without convolutions: compiling takes seconds and gains nothing there. The
+    kernels also need matrix products that keep to one core.
     """
     convolves = any(isinstance(part, nn.Conv2d) for part in task.module.modules())
     if task.device.type != "cpu" or not (convolves or task.layout.size >= LARGE):
         return None
     try:
+        from ..compiled.blas import one_core_sgemm
         from ..compiled.program import stages_of
 
-        found = stages_of(task)
-        return found if found is not None and _kernels_agree(task, found) else None
-    except Exception as error:  # whatever may be wrong with a compiler, or with what it kept on disk
+        program = stages_of(task) if one_core_sgemm() is not None else None
+        return program if program is not None and _kernels_agree(task, program) else None
+    except Exception as error:  # anything may be wrong with a compiler, or with what it cached on disk
         warnings.warn(
-            f"the compiled kernels do not work here ({type(error).__name__}: {error}), so training takes the"
-            " slow way; if they did before, delete the folders __pycache__ of the package",
+            f"the compiled kernels do not work on this machine ({type(error).__name__}: {error}), so training"
+            " uses slower code; if they worked before, delete the package's __pycache__ folders",
             RuntimeWarning,
             stacklevel=2,
         )
         return None
 
 
-def _kernels_agree(task: Task, found: Stages) -> bool:
-    """Try the kernels on models as they begin and on others, a block of examples and part of one.
+def _kernels_agree(task: Task, program: Stages) -> bool:
+    """Compare the kernels with autograd, on initial and other models and on a whole and a partial block.
 
-    Every parameter must have a gradient in some model, or the trial would say nothing of it.
+    Every parameter must have a gradient in some model, or the comparison would say nothing about it.
     """
     from ..compiled.walk import sum_compiled
 
@@ -99,15 +100,15 @@ def _kernels_agree(task: Task, found: Stages) -> bool:
     vectors = torch.stack([task.initial(0), task.initial(1) + drawn[1] / 10, drawn[2] / 3])
     x = torch.randn(3, 3, *task.shape, generator=generator)
     y = torch.randint(0, task.classes, (3, 3), generator=generator)
-    moved = sum_compiled(found, vectors, x, y, 2 * found.bytes_of_an_example)
+    moved = sum_compiled(program, vectors, x, y, 2 * program.bytes_of_an_example)
     seen = dict.fromkeys(task.layout.names, False)
     for pair, sums in enumerate(moved):
-        one = slice(pair, pair + 1)
-        given = task.layout.unflatten(vectors[one]), x[one], y[one], torch.ones(1, 3)
-        for name, plain in _one_by_one(task, *given).items():
-            size, here = float(plain.abs().max()), task.layout.unflatten(sums)[name]
+        row = slice(pair, pair + 1)
+        inputs = task.layout.unflatten(vectors[row]), x[row], y[row], torch.ones(1, 3)
+        for name, plain in _one_by_one(task, *inputs).items():
+            size, compiled = float(plain.abs().max()), task.layout.unflatten(sums)[name]
             seen[name] |= size > TOO_SMALL
-            if not torch.allclose(here, plain[0], rtol=0, atol=1e-3 * size + TOO_SMALL / 10):
+            if not torch.allclose(compiled, plain[0], rtol=0, atol=1e-3 * size + TOO_SMALL / 10):
                 return False
     return all(seen.values())
 
@@ -115,19 +116,20 @@ def _kernels_agree(task: Task, found: Stages) -> bool:
 def _one_by_one(
     task: Task, parameters: dict[str, Tensor], x: Tensor, y: Tensor, weight: Tensor
 ) -> dict[str, Tensor]:
-    """Sum the weighted gradients of one row, each example by itself.
+    """Sum the weighted gradients of one row, one example at a time.
 
-    (By autograd alone: torch.func takes more than a second to import, and plain sequences never need it.)
+    This uses autograd alone: torch.func takes more than a second to import, and plain sequences never
+    need it.
     """
     leaves = {name: value[0].clone().requires_grad_() for name, value in parameters.items()}
     single = (task.losses(leaves, x[0, i : i + 1], y[0, i : i + 1]).sum() for i in range(x.shape[1]))
     total = sum((w * loss for w, loss in zip(weight[0], single, strict=True)), torch.zeros(()))
-    found = torch.autograd.grad(total, list(leaves.values()), allow_unused=True, materialize_grads=True)
-    return {name: one.unsqueeze(0) for name, one in zip(leaves, found, strict=True)}
+    gradients = torch.autograd.grad(total, list(leaves.values()), allow_unused=True, materialize_grads=True)
+    return {name: gradient.unsqueeze(0) for name, gradient in zip(leaves, gradients, strict=True)}
 
 
-def _made_up(task: Task) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor]:
-    """Give parameters, examples, labels and weights of one row of three."""
+def _random_inputs(task: Task) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor]:
+    """Return random parameters, examples, labels and weights for one row of three examples."""
     generator = torch.Generator().manual_seed(1)
     vectors = torch.randn(1, task.layout.size, generator=generator).to(task.device)
     x = torch.randn(1, 3, *task.shape, generator=generator).to(task.device)
@@ -147,8 +149,8 @@ def _close(sums: dict[str, Tensor], plain: dict[str, Tensor]) -> bool:
 
 
 def candidates(task: Task) -> list[str]:
-    """List the layers whose gradient is known from their error and input."""
-    found = []
+    """Return the names of the layers whose gradient follows from their error and input."""
+    names = []
     for name, part in task.module.named_modules():
         module: Any = part
         plain = type(part) is nn.Linear or (
@@ -156,14 +158,14 @@ def candidates(task: Task) -> list[str]:
             and module.padding_mode == "zeros"
             and not isinstance(module.padding, str)
         )
-        own = [f"{name}.{key}" for key, value in module._parameters.items() if value is not None]
-        if name and plain and f"{name}.weight" in own and set(own) <= set(task.layout.names):
-            found.append(name)
-    return found
+        parameters = [f"{name}.{key}" for key, value in module._parameters.items() if value is not None]
+        if name and plain and f"{name}.weight" in parameters and set(parameters) <= set(task.layout.names):
+            names.append(name)
+    return names
 
 
 class _Uses(TorchFunctionMode):
-    """Counts the torch functions that are given each of some tensors."""
+    """Count how many torch functions receive each of some tensors."""
 
     def __init__(self, watched: dict[str, Tensor]) -> None:
         super().__init__()
@@ -172,14 +174,14 @@ class _Uses(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         for value in (*args, *(kwargs or {}).values()):
-            for one in value if isinstance(value, tuple | list) else (value,):
-                if id(one) in self.names:
-                    self.count[self.names[id(one)]] += 1
+            for argument in value if isinstance(value, tuple | list) else (value,):
+                if id(argument) in self.names:
+                    self.count[self.names[id(argument)]] += 1
         return func(*args, **(kwargs or {}))
 
 
 def used_once(task: Task, x: Tensor) -> set[str]:
-    """Find the layers that are called once, on one example, and whose parameters nothing else reads."""
+    """Return the layers that are called once, on one example, and whose parameters nothing else reads."""
     parameters = {name: torch.zeros(shape, device=x.device) for name, shape in _shapes(task).items()}
     calls: dict[str, int] = {}
 

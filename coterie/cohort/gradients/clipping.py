@@ -1,8 +1,7 @@
-"""Per-example gradients of a cohort, clipped and summed for each (run, silo) pair."""
+"""Clip and sum the per-example gradients of each (run, silo) pair."""
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 
@@ -13,14 +12,15 @@ from torch.utils._pytree import tree_leaves
 
 from ...errors import Problem
 from ...tasks.task import Task
+from ..derived import derived
 from ..examples import Examples
 from ..imitation import Teacher
 from ..sampling import WIDE, Rows
 from .choose import recorder
 from .tape import Tape
 
-# Gradients, clips and noise are float32, as are sums of up to eight; this share of the clip
-# pays for their rounding.
+# Gradients, clips and noise are float32, and so are sums of up to eight of them. This share of the clip
+# covers their rounding errors.
 ROUNDING = 1e-5
 
 
@@ -33,16 +33,15 @@ def clipped_sums(
     chunk: int,
     teacher: Teacher | None = None,
 ) -> Tensor:
-    """Sum the clipped gradients of each pair's batch: `[pairs, P]`, in float64.
+    """Return the sum of the clipped gradients of each pair's batch: `[pairs, P]`, in float64.
 
-    (In float32 one example could move the rounding of all the others' sum.)
+    (In float32, one example could change how the sum of all the others is rounded.)
 
-    Formal guarantee: with a finite clip, putting a null example in the place of any one
-    example moves a pair's sum by at most `clip[pair]` in Euclidean norm, whatever the
-    example holds; a gradient that is not finite counts as zero. An infinite clip means
-    no clipping and no guarantee.
+    Formal guarantee: with a finite clip, replacing any one example by a null example moves a pair's sum by
+    at most `clip[pair]` in Euclidean norm, whatever the example contains. A gradient that is not finite
+    counts as zero. An infinite clip means no clipping and no guarantee.
 
-    At most `chunk` rows are worked on at a time. With a `teacher` examples also imitate it.
+    At most `chunk` rows are processed at a time. With a `teacher`, examples also imitate it.
     """
     task = task if teacher is None else teacher.task
     sums = torch.zeros_like(vectors, dtype=torch.float64)
@@ -58,21 +57,21 @@ def clipped_sums(
 
 
 def clipped(tape: Tape, real: Tensor, clip: Tensor) -> dict[str, Tensor]:
-    """Sum each row's clipped gradients, by parameter name; padding counts as nothing."""
+    """Return the sum of each row's clipped gradients, by parameter name; padding does not count."""
     norms = tape.squared_norms().sqrt()
     limit = clip.unsqueeze(-1)
     bounded = torch.isfinite(limit)
     broken = ~torch.isfinite(norms) & (bounded | ~real)
-    if broken.any():  # 0 x inf is not 0: they must go from the tape itself
+    if broken.any():  # 0 x inf is not 0, so the tape itself must be cleared
         tape, norms = tape.without(broken), norms.masked_fill(broken, 0)
     factor = (limit / (norms * (1 + ROUNDING))).clamp(max=1)
     return tape.weighted_sums((torch.where(bounded, factor, 1.0) * real).float())
 
 
 class _Allocations(TorchDispatchMode):
-    """Adds up the bytes of every tensor made; more than the peak, since none is given back.
+    """Add up the bytes of every tensor created; this exceeds the peak, because nothing is freed.
 
-    What lies in the memory of a tensor that was given, as a view of it does, is not made.
+    A view of an existing tensor does not count.
     """
 
     def __init__(self) -> None:
@@ -81,7 +80,7 @@ class _Allocations(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Nothing is compiled here, and to say so to the compiler takes more than a second of imports."""
+        """Return False: nothing is compiled here, and asking the compiler imports for over a second."""
         return False
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
@@ -98,7 +97,7 @@ def _memory(value: Tensor) -> int:
 
 
 def allocated(work: Callable[[], object]) -> int:
-    """Give the bytes of every tensor made by some work."""
+    """Return the bytes of all tensors that some work creates."""
     seen = _Allocations()
     with seen:
         work()
@@ -106,14 +105,14 @@ def allocated(work: Callable[[], object]) -> int:
 
 
 def zeros_of(task: Task, rows: int, width: int) -> tuple[Tensor, Tensor]:
-    """Give examples and labels `[rows, width, ...]` that are all zero."""
+    """Return examples and labels `[rows, width, ...]` that are all zero."""
     x = torch.zeros(rows, width, *task.shape, device=task.device)
     return x, task.blank_targets(rows, width)
 
 
-@functools.lru_cache(maxsize=32)
+@derived
 def bytes_of_a_row(task: Task) -> int:
-    """Bound the memory one row of a step takes, by a trial on zeros."""
+    """Return a bound on the bytes that one row of a step takes, measured on zeros."""
     rows, record = 2, recorder(task)
 
     def trial() -> None:
@@ -127,11 +126,11 @@ def bytes_of_a_row(task: Task) -> int:
 
 
 def rows_within(task: Task, memory: int) -> int:
-    """Give how many rows fit into so many bytes."""
+    """Return how many rows fit into `memory` bytes."""
     each = int(bytes_of_a_row(task))
     if memory < each:
         raise Problem(
-            f"train.memory: a row of {WIDE} examples of this model takes {each / 1024:,.0f} kB, the limit is"
-            f" {memory / 1024:,.0f} kB: allow more or take a smaller model"
+            f"train.memory: {WIDE} examples of this model take {each / 1024:,.0f} kB, but the limit is"
+            f" {memory / 1024:,.0f} kB; raise the limit or use a smaller model"
         )
     return int(memory // each)

@@ -1,7 +1,7 @@
-"""A quick tape for plain sequences of known layers: a whole cohort's batches at once, without vmap.
+"""A fast tape for plain sequences of known layers: all batches of a cohort at once, without vmap.
 
-Every layer of such a sequence treats examples one by one by construction, so a row may go
-as one batch; linear layers and convolutions are products with each row's own weights.
+Every layer of such a sequence treats examples independently by construction, so a row can be processed as
+one batch. Linear layers and convolutions are products with each row's own weights.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ...tasks.task import Task
 from .layers import Convolution, Pooling, is_tiled
 from .tape import Recorder, Summer, Tape
 
-# Layers without parameters that treat the examples of a batch one by one, whatever their input.
+# Layers without parameters that treat the examples of a batch independently, whatever their input.
 APART = (
     nn.Flatten, nn.Unflatten, nn.Identity, ChannelsFirst, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.ELU,
     nn.LeakyReLU, nn.SiLU, nn.Softplus, nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d,
@@ -26,7 +26,7 @@ APART = (
 
 
 def is_sequence(task: Task) -> bool:
-    """Whether a module is a plain sequence of known layers, all its parameters trained and used once."""
+    """Return whether a module is a plain sequence of known layers, all parameters trained and used once."""
     layers = list(layers_of("", task.module))
     modules = [id(module) for _, module in layers]
     parameters = [id(p) for _, module in layers for p in module.parameters()]
@@ -40,9 +40,9 @@ def is_sequence(task: Task) -> bool:
 
 
 def layers_of(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Give the layers of a sequence and of the sequences in it, by name; nothing else is looked into."""
+    """Yield the named layers of a sequence and of the sequences inside it; look into nothing else."""
     if type(module) is nn.Sequential and not (module._forward_hooks or module._forward_pre_hooks):
-        for key, part in module._modules.items():  # named_children leaves repeated ones out
+        for key, part in module._modules.items():  # named_children skips repeated modules
             yield from layers_of(f"{name}.{key}" if name else key, part)
     else:
         yield name, module
@@ -62,7 +62,7 @@ def _known(layer: nn.Module) -> bool:
 
 
 def sequential(task: Task) -> Recorder:
-    """Give the recorder of a task whose module is a sequence."""
+    """Return the recorder of a task whose module is a plain sequence."""
     layers: list[tuple[str, Any]] = list(layers_of("", task.module))
     linear = [name for name, module in layers if type(module) is nn.Linear]
     channels_last = frozenset(f"{name}.weight" for name, module in layers if type(module) is nn.Conv2d)
@@ -89,7 +89,10 @@ def sequential(task: Task) -> Recorder:
 
 
 def sequential_sums(task: Task) -> Summer:
-    """Give the summer of a task whose module is a sequence: gradients of weights are products over a row."""
+    """Return the summer of a task whose module is a plain sequence.
+
+    The gradients of its weights are products over a whole row.
+    """
     layers: list[tuple[str, Any]] = list(layers_of("", task.module))
 
     def run(parameters: dict[str, Tensor], x: Tensor, y: Tensor, weight: Tensor) -> dict[str, Tensor]:
@@ -105,7 +108,7 @@ def sequential_sums(task: Task) -> Summer:
 def _forward(
     layers: list[tuple[str, Any]], parameters: dict[str, Tensor], x: Tensor
 ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
-    """Give what a sequence makes of x `[rows, width, ...]`, what layers with parameters took and gave."""
+    """Run a sequence on x `[rows, width, ...]`; also return inputs and outputs of layers with parameters."""
     lead = x.shape[:2]
     inputs: dict[str, Tensor] = {}
     outputs: dict[str, Tensor] = {}
@@ -116,12 +119,12 @@ def _forward(
             inputs[name] = value.unflatten(0, lead)
             value = torch.bmm(inputs[name], weight.transpose(1, 2))
             value = value if bias is None else value + bias.unsqueeze(1)
-            outputs[name] = value = _watched(value)
+            outputs[name] = value = _with_gradient(value)
             value = value.flatten(0, 1)
         elif type(module) is nn.Conv2d:
             weight, bias = parameters[f"{name}.weight"], parameters.get(f"{name}.bias")
             value, inputs[name] = Convolution.apply(value, weight, bias, module)
-            outputs[name] = value = _watched(value)
+            outputs[name] = value = _with_gradient(value)
         elif is_tiled(module):
             value = Pooling.apply(value, module)
         else:
@@ -129,6 +132,6 @@ def _forward(
     return value, inputs, outputs
 
 
-def _watched(value: Tensor) -> Tensor:
-    """Have gradients reach a layer's output, also that of the first layer, before which nothing needs one."""
+def _with_gradient(value: Tensor) -> Tensor:
+    """Make gradients reach a layer's output, even that of the first layer, before which nothing needs one."""
     return value if value.requires_grad else value.requires_grad_()

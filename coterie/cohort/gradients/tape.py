@@ -1,9 +1,9 @@
 """Per-example gradients of a cohort, without storing those of linear layers.
 
-The gradient of a linear layer for one example is an outer product `error x input`. Its
-norm and its weighted sums follow from the two factors, so only these are kept ("ghost"
-norms; Goodfellow 2015, Li et al. 2022). That of a convolution is made of error and input
-afterwards. Other parameters get explicit gradients. Which layers may be taped: `trial`.
+The gradient of a linear layer for one example is an outer product `error x input`. Its norm and its
+weighted sums follow from the two factors, so only these are stored ("ghost norms"; Goodfellow 2015, Li et
+al. 2022). The gradient of a convolution is computed from error and input afterwards. Other parameters get
+explicit gradients. `choose` decides which layers may be taped.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from ...tasks.task import Task
 
 @dataclass(frozen=True, eq=False)
 class Tape:
-    """Gradients of every example of every row; all tensors begin `[rows, width]`.
+    """Gradients of every example of every row; the shape of every tensor starts with `[rows, width]`.
 
-    `explicit` holds whole gradients by parameter name (those of `channels_last` with their
-    third axis last), `error` and `input` the two factors of each linear layer by layer name.
+    `explicit` holds whole gradients by parameter name; those in `channels_last` have their third axis last.
+    `error` and `input` hold the two factors of each linear layer by layer name.
     """
 
     explicit: dict[str, Tensor]
@@ -35,7 +35,7 @@ class Tape:
     channels_last: frozenset[str] = frozenset()
 
     def without(self, gone: Tensor) -> Tape:
-        """Give the tape with the gradients of some examples (`gone` is `[rows, width]`) set to zero."""
+        """Return the tape with the gradients of the examples in `gone` `[rows, width]` set to zero."""
 
         def clear(values: dict[str, Tensor]) -> dict[str, Tensor]:
             return {
@@ -47,14 +47,14 @@ class Tape:
         return Tape(*cleared, self.biased, self.channels_last)
 
     def squared_norms(self) -> Tensor:
-        """Bound the squared norm of each example's gradient from above: `[rows, width]`, in float64."""
+        """Return an upper bound on the squared norm of each example's gradient: `[rows, width]`, float64."""
         squares = [_square(_flat(value)) for value in self.explicit.values()]
         for layer, error in self.error.items():
             squares.append(_square(error) * (_square(self.input[layer]) + (layer in self.biased)))
         return torch.stack(squares).sum(0)
 
     def weighted_sums(self, weight: Tensor) -> dict[str, Tensor]:
-        """Give each row's sum of gradients times `weight` `[rows, width]`, by parameter name."""
+        """Return each row's sum of gradients times `weight` `[rows, width]`, by parameter name."""
         sums = {
             name: torch.bmm(weight.unsqueeze(1), _flat(value)).reshape(len(value), *value.shape[2:])
             for name, value in self.explicit.items()
@@ -68,7 +68,7 @@ class Tape:
         return sums
 
     def squared_sums(self, weight: Tensor) -> dict[str, Tensor]:
-        """Give each row's sum of *squared* gradients times `weight` `[rows, width]`, by parameter name."""
+        """Return each row's sum of *squared* gradients times `weight` `[rows, width]`, by parameter name."""
 
         def squared(values: dict[str, Tensor]) -> dict[str, Tensor]:
             return {name: value.square() for name, value in values.items()}
@@ -78,12 +78,12 @@ class Tape:
 
 
 def _square(value: Tensor) -> Tensor:
-    """Sum squares over the last axis; what may have vanished in float32 is added again."""
+    """Sum squares over the last axis, plus what may have underflowed in float32."""
     return value.square().sum(-1).double() + value.shape[-1] * torch.finfo(torch.float32).tiny
 
 
 def _flat(value: Tensor) -> Tensor:
-    """Make every example's gradient one vector; a parameter without axes has one number."""
+    """Reshape every example's gradient to one vector; a parameter without axes becomes one number."""
     return value.reshape(*value.shape[:2], -1)
 
 
@@ -92,15 +92,15 @@ Summer = Callable[[dict[str, Tensor], Tensor, Tensor, Tensor], dict[str, Tensor]
 
 
 def taped(task: Task, layers: tuple[str, ...]) -> Recorder:
-    """Give the function (parameters `[rows, ...]`, x `[rows, width, ...]`, y) -> tape.
+    """Return a function (parameters `[rows, ...]`, x `[rows, width, ...]`, y) -> tape.
 
-    Examples go one at a time, so they cannot mix, whatever the module does.
+    Examples are processed one at a time, so they cannot mix, whatever the module does.
     """
-    found: dict[str, Any] = {layer: task.module.get_submodule(layer) for layer in layers}
-    linear = {layer for layer, module in found.items() if isinstance(module, nn.Linear)}
-    biased = frozenset(layer for layer in linear if found[layer].bias is not None)
+    modules: dict[str, Any] = {layer: task.module.get_submodule(layer) for layer in layers}
+    linear = {layer for layer, module in modules.items() if isinstance(module, nn.Linear)}
+    biased = frozenset(layer for layer in linear if modules[layer].bias is not None)
     held = {f"{layer}.{part}" for layer in layers for part in ("weight", "bias")}
-    shapes = _output_shapes(task, found)
+    shapes = _output_shapes(task, modules)
 
     def total(explicit, probes, fixed, x, y):  # type: ignore[no-untyped-def]
         inputs: dict[str, Tensor] = {}
@@ -113,7 +113,7 @@ def taped(task: Task, layers: tuple[str, ...]) -> Recorder:
 
             return hook
 
-        handles = [module.register_forward_hook(record(layer)) for layer, module in found.items()]
+        handles = [module.register_forward_hook(record(layer)) for layer, module in modules.items()]
         try:
             loss = task.losses({**explicit, **fixed}, x, y).sum()
         finally:
@@ -132,24 +132,24 @@ def taped(task: Task, layers: tuple[str, ...]) -> Recorder:
         errors = {layer: value.squeeze(2) for layer, value in errors.items()}
         inputs = {layer: value.squeeze(2) for layer, value in inputs.items()}
         for layer in shapes.keys() - linear:
-            whole |= _convolution(layer, found[layer], errors.pop(layer), inputs.pop(layer))
+            whole |= _convolution(layer, modules[layer], errors.pop(layer), inputs.pop(layer))
         return Tape(whole, errors, inputs, biased)
 
     return run
 
 
 def summed(task: Task) -> Summer:
-    """Give the function (parameters `[rows, ...]`, x `[rows, width, ...]`, y, weight) -> weighted sums.
+    """Return a function (parameters `[rows, ...]`, x `[rows, width, ...]`, y, weight) -> weighted sums.
 
-    The gradient of each row's weighted loss: no gradient of one example is made. Examples still go one at
-    a time, so they cannot mix.
+    It differentiates each row's weighted loss, so no gradient of a single example is formed. Examples are
+    still processed one at a time, so they cannot mix.
     """
 
     def total(parameters, x, y, weight):  # type: ignore[no-untyped-def]
-        def one(example: Tensor, label: Tensor) -> Tensor:
+        def loss(example: Tensor, label: Tensor) -> Tensor:
             return task.losses(parameters, example.unsqueeze(0), label.unsqueeze(0)).sum()
 
-        return (vmap(one)(x, y) * weight).sum()
+        return (vmap(loss)(x, y) * weight).sum()
 
     return vmap(grad(total))
 
@@ -162,7 +162,7 @@ CONVOLUTIONS: dict[type[nn.Module], Callable[..., Tensor]] = {
 
 
 def _convolution(layer: str, module: Any, error: Tensor, given: Tensor) -> dict[str, Tensor]:
-    """Give the gradients of a convolution: the examples are so many groups of one large one."""
+    """Return the gradients of a convolution, by treating the examples as groups of one large convolution."""
     lead = error.shape[:2]
     count = lead.numel()
     weight = CONVOLUTIONS[type(module)](
@@ -181,7 +181,7 @@ def _convolution(layer: str, module: Any, error: Tensor, given: Tensor) -> dict[
 
 
 def _output_shapes(task: Task, layers: dict[str, Any]) -> dict[str, torch.Size]:
-    """Find the shape of each layer's output for one example."""
+    """Return the shape of each layer's output for one example."""
     shapes: dict[str, torch.Size] = {}
 
     def watch(layer: str) -> Callable[..., None]:

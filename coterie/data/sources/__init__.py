@@ -1,1 +1,1 @@
-"""Where examples come from, one file a format."""
+"""Where examples come from: one module per format."""

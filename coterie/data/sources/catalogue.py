@@ -1,4 +1,4 @@
-"""Find a source by name, file or folder."""
+"""Find a source by its name, file or folder."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ class Entry:
 
 
 def data_folder(data_dir: str | Path | None) -> Path | None:
-    """Give the folder with data: the one named, else `COTERIE_DATA`."""
+    """Return the data folder: `data_dir` if given, else the environment variable `COTERIE_DATA`."""
     place = data_dir or os.environ.get("COTERIE_DATA")
     if not place:
         return None
     folder = Path(place).expanduser()
     if not folder.is_dir():
-        raise Problem(f"the data folder '{folder}' does not exist (--data-dir or COTERIE_DATA)")
+        raise Problem(f"the data folder '{folder}' does not exist (set by --data-dir or COTERIE_DATA)")
     return folder
 
 
 def form_of(path: Path) -> str | None:
-    """Name the format of a file or folder, None if it is none of ours."""
+    """Return the name of the format of a file or folder, or None if it is not a known one."""
     if path.is_dir():
         for form, module in (("UCI HAR", har), ("IDX", idx), ("LEAF", leaf)):
             if module.recognise(path):
@@ -79,12 +79,13 @@ def find_table(
     if form == "UCI HAR":
         return har.read(path)
     raise Problem(
-        f"data.source: '{path}' is none of: {', '.join(FILES)} files, folders of IDX, LEAF or UCI HAR"
+        f"data.source: '{path}' has no known format; use a file ({', '.join(FILES)}) or a folder of IDX,"
+        " LEAF or UCI HAR files"
     )
 
 
 def locate(source: str, folder: Path | None) -> Path:
-    """Find the file or folder a source names."""
+    """Return the path of the file or folder that a source names."""
     path = Path(source).expanduser()
     if path.suffix.lower() in FILES or path.is_dir() or path.is_absolute() or "/" in source:
         for base in (path, *([folder / path] if folder is not None else [])):
@@ -93,8 +94,8 @@ def locate(source: str, folder: Path | None) -> Path:
         raise Problem(f"data.source: '{source}' does not exist")
     if folder is None:
         raise Problem(
-            f"data.source: '{source}' is not built in ({', '.join(BUILT_IN)}): name a file, or the"
-            " folder that has it with --data-dir or COTERIE_DATA"
+            f"data.source: '{source}' is not built in (built in: {', '.join(BUILT_IN)}); name a file, or set"
+            " the folder that contains it with --data-dir or COTERIE_DATA"
         )
     for suffix in FILES:
         if (folder / f"{source}{suffix}").is_file():
@@ -102,7 +103,7 @@ def locate(source: str, folder: Path | None) -> Path:
     if (folder / source).is_dir():
         return folder / source
     known = [entry.name for entry in entries(folder)]
-    raise Problem(f"data.source: no '{source}' in '{folder}'; {nearest(source, known)}")
+    raise Problem(f"data.source: there is no '{source}' in '{folder}'; {nearest(source, known)}")
 
 
 def list_data(data_dir: str | Path | None = None) -> list[Entry]:
@@ -111,7 +112,7 @@ def list_data(data_dir: str | Path | None = None) -> list[Entry]:
 
 
 def entries(folder: Path | None) -> list[Entry]:
-    """List what can be loaded by name."""
+    """Return an entry for everything that can be loaded by name."""
     table = digits.read()
     found = [Entry("digits", "built in", "ships with scikit-learn", len(table.y), 0)]
     for path in sorted(folder.iterdir()) if folder else []:

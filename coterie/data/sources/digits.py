@@ -8,7 +8,7 @@ from .table import Table
 
 
 def read() -> Table:
-    """Give the digits as 8 x 8 images between 0 and 1."""
+    """Return the digits as 8 x 8 images with values between 0 and 1."""
     from sklearn.datasets import load_digits
 
     data = load_digits()

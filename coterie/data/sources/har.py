@@ -1,4 +1,4 @@
-"""The folder of UCI's Human Activity Recognition Using Smartphones; a silo is a person."""
+"""The folder of UCI's Human Activity Recognition Using Smartphones; each person is a silo."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from .table import Table, join
 
 
 def recognise(folder: Path) -> bool:
-    """Whether a folder is UCI HAR's."""
+    """Return whether a folder is the one of UCI HAR."""
     return (folder / "train" / "X_train.txt").is_file()
 
 
 def read(folder: Path) -> Table:
-    """Read features, activities and subjects of both parts."""
+    """Read the features, activities and subjects of both parts."""
     x, y, subject, split = [], [], [], []
     for number, part in enumerate(("train", "test")):
-        here = folder / part
-        if part == "test" and not here.is_dir():
+        place = folder / part
+        if part == "test" and not place.is_dir():
             continue
         try:
-            x.append(np.loadtxt(here / f"X_{part}.txt", dtype=np.float32, ndmin=2))
-            y.append(np.loadtxt(here / f"y_{part}.txt", dtype=np.int64, ndmin=1))
-            subject.append(np.loadtxt(here / f"subject_{part}.txt", dtype=np.int64, ndmin=1))
+            x.append(np.loadtxt(place / f"X_{part}.txt", dtype=np.float32, ndmin=2))
+            y.append(np.loadtxt(place / f"y_{part}.txt", dtype=np.int64, ndmin=1))
+            subject.append(np.loadtxt(place / f"subject_{part}.txt", dtype=np.int64, ndmin=1))
         except (OSError, ValueError) as error:
             raise Problem(f"data: cannot read the UCI HAR folder '{folder}': {reason(error)}") from error
         lengths = {len(x[-1]), len(y[-1]), len(subject[-1])}
         if len(lengths) != 1:
-            raise Problem(f"data: the files of '{here}' differ in length: {sorted(lengths)}")
+            raise Problem(f"data: the files of '{place}' differ in length: {sorted(lengths)}")
         split.append(np.full(len(y[-1]), number))
     names = np.array([f"person-{s:02d}" for s in np.concatenate(subject)])
     labels_file = folder / "activity_labels.txt"
@@ -40,6 +40,6 @@ def read(folder: Path) -> Table:
             pairs = [line.split() for line in labels_file.read_text().splitlines() if line.strip()]
             words = {int(code): word.lower() for code, word in pairs}
         except ValueError as error:
-            raise Problem(f"data: '{labels_file}' needs lines as '1 WALKING': {error}") from error
+            raise Problem(f"data: '{labels_file}' needs lines such as '1 WALKING': {error}") from error
         target = np.array([words.get(int(code), str(code)) for code in target])
     return Table("har", join(x, folder), target, names, np.concatenate(split))

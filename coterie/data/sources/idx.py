@@ -1,4 +1,4 @@
-"""IDX files, the official format of MNIST and Fashion-MNIST, plain or gzipped."""
+"""IDX files, the original format of MNIST and Fashion-MNIST, plain or gzipped."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PARTS = ("train", "t10k")
 
 
 def find(folder: Path, part: str, what: str) -> Path | None:
-    """Find one of the four files, under any of its usual names."""
+    """Return the path of one of the four files, under any of its usual names."""
     for name in (
         f"{part}-{what}-ubyte",
         f"{part}-{what}-ubyte.gz",
@@ -30,12 +30,12 @@ def find(folder: Path, part: str, what: str) -> Path | None:
 
 
 def recognise(folder: Path) -> bool:
-    """Whether a folder holds IDX training images."""
+    """Return whether a folder contains IDX training images."""
     return find(folder, "train", "images-idx3") is not None
 
 
 def read(folder: Path) -> Table:
-    """Read images and labels; the test files, where present, are the official split."""
+    """Read images and labels; the test files, if there are any, become the official split."""
     images, labels, split = [], [], []
     for number, part in enumerate(PARTS):
         image_file, label_file = (
@@ -45,10 +45,10 @@ def read(folder: Path) -> Table:
         if image_file is None and part == "t10k":
             continue
         if image_file is None or label_file is None:
-            raise Problem(f"data: '{folder}' lacks the {part} images or labels (IDX files)")
+            raise Problem(f"data: '{folder}' has no IDX file with the {part} images or labels")
         x, y = read_array(image_file), read_array(label_file)
         if len(x) != len(y):
-            raise Problem(f"data: '{image_file}' has {len(x)} images for {len(y)} labels")
+            raise Problem(f"data: '{image_file}' has {len(x)} images, but there are {len(y)} labels")
         images.append(x)
         labels.append(y)
         split.append(np.full(len(y), number))
@@ -68,12 +68,12 @@ def read_array(path: Path) -> np.ndarray:
     axes = content[3]
     start = 4 + 4 * axes
     if len(content) < start:
-        raise Problem(f"data: '{path}' is cut short within its header: fetch it again")
+        raise Problem(f"data: '{path}' ends within its header; download it again")
     shape = struct.unpack(f">{axes}I", content[4:start])
     kind = np.dtype(TYPES[content[2]])
     surplus = len(content) - start - math.prod(shape) * kind.itemsize
     if surplus:
-        what = "cut short" if surplus < 0 else "too long"
-        raise Problem(f"data: '{path}' is {what}: its header promises shape {shape}; fetch it again")
+        what = "too short" if surplus < 0 else "too long"
+        raise Problem(f"data: '{path}' is {what} for the shape {shape} in its header; download it again")
     array = np.frombuffer(content, kind, offset=start).reshape(shape)
     return array.astype(kind.newbyteorder("="))

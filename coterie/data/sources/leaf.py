@@ -1,4 +1,4 @@
-"""LEAF's JSON (FEMNIST and others): users with `x` and `y`, in a folder of files or train/ and test/."""
+"""LEAF's JSON files (FEMNIST and others): users with `x` and `y`, in one folder or in train/ and test/."""
 
 from __future__ import annotations
 
@@ -13,34 +13,36 @@ from .table import Table, join, numbers
 
 
 def files(folder: Path) -> list[tuple[Path, int]]:
-    """List the JSON files of a LEAF folder, with 1 for those of its test part."""
-    found = [(f, 0) for part in (folder, folder / "train") for f in sorted(part.glob("*.json"))]
-    return found + [(f, 1) for f in sorted((folder / "test").glob("*.json"))]
+    """Return the JSON files of a LEAF folder, each with 1 if it belongs to the test part, else 0."""
+    train = [(f, 0) for part in (folder, folder / "train") for f in sorted(part.glob("*.json"))]
+    return train + [(f, 1) for f in sorted((folder / "test").glob("*.json"))]
 
 
 def recognise(folder: Path) -> bool:
-    """Whether a folder holds LEAF files."""
+    """Return whether a folder contains LEAF files."""
     return bool(files(folder))
 
 
 def read(path: Path) -> Table:
-    """Read one file or a folder; a silo is a user."""
+    """Read one file or a folder; each user is a silo."""
     sources = files(path) if path.is_dir() else [(path, 0)]
     x, y, silo, split = [], [], [], []
     for file, number in sources:
         try:
             data = json.loads(file.read_text())
             people = {user: data["user_data"][user] for user in data["users"]}
-            pairs = [(user, own["x"], np.asarray(own["y"])) for user, own in people.items()]
+            pairs = [(user, arrays["x"], np.asarray(arrays["y"])) for user, arrays in people.items()]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise Problem(
-                f"data: '{file}' is not a LEAF file: it needs users, and user_data with the x and y of"
-                f" each ({type(error).__name__}: {error})"
+                f"data: '{file}' is not a LEAF file: it needs 'users', and 'user_data' with the x and y of"
+                f" each user ({type(error).__name__}: {error})"
             ) from error
         for user, values, labels in pairs:
             rows = numbers(values, f"x of user '{user}' of '{file}'")
             if len(rows) != len(labels):
-                raise Problem(f"data: user '{user}' of '{file}' has {len(rows)} x for {len(labels)} y")
+                raise Problem(
+                    f"data: user '{user}' of '{file}' has {len(rows)} entries in x but {len(labels)} in y"
+                )
             if len(rows) == 0:
                 continue
             x.append(rows)
@@ -48,7 +50,7 @@ def read(path: Path) -> Table:
             silo += [str(user)] * len(labels)
             split.append(np.full(len(labels), number))
     if not x:
-        raise Problem(f"data: '{path}' holds no LEAF user")
+        raise Problem(f"data: '{path}' has no LEAF user with examples")
     features = join(x, path)
     side = math.isqrt(features.shape[-1])
     if features.ndim == 2 and side * side == features.shape[-1] == 784:

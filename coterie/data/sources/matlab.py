@@ -1,4 +1,4 @@
-"""MATLAB files with one cell a silo (School, Vehicle): cells of features and of targets."""
+"""MATLAB files with one cell per silo (School, Vehicle): cells of features and of targets."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from .table import Table, join, numbers
 
 
 def read(path: Path) -> Table:
-    """Read two cell arrays of the same length, named X and Y (in either case).
+    """Read two cell arrays of the same length, named X and Y (upper or lower case).
 
-    A cell of X has a row an example, or in all cells a column an example.
+    Examples are the rows of the cells of X, or the columns if that is what fits all cells.
     """
     from scipy.io import loadmat
 
     try:
-        content = loadmat(str(path), mat_dtype=True)  # else whole doubles come as bytes
+        content = loadmat(str(path), mat_dtype=True)  # otherwise whole doubles arrive as bytes
     except Exception as error:  # loadmat raises many kinds
-        raise Problem(f"data: '{path}' is not a MATLAB file that can be read: {error}") from error
+        raise Problem(f"data: cannot read '{path}' as a MATLAB file: {error}") from error
     cells = {
         k.lower(): v.ravel() for k, v in content.items() if getattr(v, "dtype", None) == np.dtype(object)
     }
     if "x" not in cells or "y" not in cells:
         names = ", ".join(cells) or "none"
-        raise Problem(f"data: '{path}' needs cell arrays X and Y, one cell a silo; it has: {names}")
+        raise Problem(f"data: '{path}' needs cell arrays X and Y with one cell per silo; it has: {names}")
     features, targets = cells["x"], cells["y"]
     if len(features) != len(targets):
         raise Problem(f"data: '{path}' has {len(features)} cells in X and {len(targets)} in Y")
     if len(features) == 0:
-        raise Problem(f"data: '{path}' has no cell in X and Y: it needs one a silo")
+        raise Problem(f"data: the cell arrays X and Y of '{path}' are empty; they need one cell per silo")
     x = [numbers(rows, f"cell {k + 1} of X of '{path}'") for k, rows in enumerate(features)]
     y = [np.asarray(target).ravel() for target in targets]
     if all(rows.shape[-1] == len(target) for rows, target in zip(x, y, strict=True)):
@@ -41,7 +41,9 @@ def read(path: Path) -> Table:
     width = len(str(len(features) - 1))
     for k, (rows, target) in enumerate(zip(x, y, strict=True)):
         if len(rows) != len(target):
-            raise Problem(f"data: cell {k + 1} of '{path}' has {len(rows)} rows for {len(target)} targets")
+            raise Problem(
+                f"data: cell {k + 1} of '{path}' has {len(rows)} rows in X but {len(target)} targets in Y"
+            )
         silo += [f"silo-{k:0{width}d}"] * len(target)
     target = np.concatenate(y)
     whole = target.dtype.kind == "f" and (target == np.round(target)).all()

@@ -1,4 +1,4 @@
-"""Compressed numpy archives: `x`, `y`, `silo` (-1: no silos) and perhaps `split`."""
+"""numpy archives with arrays `x`, `y` and optionally `silo` (-1: no silos) and `split`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNREADABLE = (ValueError, OSError, zipfile.BadZipFile, zlib.error)
 def read(path: Path) -> Table:
     """Read `name.npz`."""
     if not zipfile.is_zipfile(path):
-        raise Problem(f"data: '{path}' is not a numpy archive, as numpy.savez writes them")
+        raise Problem(f"data: '{path}' is not a numpy archive such as numpy.savez writes")
     try:
         with np.load(path, allow_pickle=False) as archive:
             arrays = {key: archive[key] for key in archive.files if key in ("x", "y", "silo", "split")}
@@ -27,10 +27,10 @@ def read(path: Path) -> Table:
 
 
 def from_arrays(arrays: dict[str, np.ndarray], name: str, what: str) -> Table:
-    """Make a table of arrays; `what` they are of is for messages."""
+    """Make a table from arrays; messages call them `what`."""
     missing = [key for key in ("x", "y") if key not in arrays]
     if missing:
-        raise Problem(f"data: '{what}' has no array '{missing[0]}'; it needs x, y and silo")
+        raise Problem(f"data: '{what}' has no array '{missing[0]}'; it needs x and y, and usually silo")
     lengths = {key: len(np.atleast_1d(value)) for key, value in arrays.items()}
     if len(set(lengths.values())) != 1:
         raise Problem(f"data: the arrays of '{what}' differ in length: {lengths}")
@@ -38,14 +38,16 @@ def from_arrays(arrays: dict[str, np.ndarray], name: str, what: str) -> Table:
     names = None
     if silo is not None and not (silo.dtype.kind in "iu" and (silo == -1).all()):
         if silo.dtype.kind == "i" and silo.min() < 0:
-            raise Problem(f"data: 'silo' of '{what}' is below 0 in some rows: only -1 in all of them may be")
+            raise Problem(
+                f"data: 'silo' of '{what}' must be >= 0 in all rows, or -1 in all rows if there are no silos"
+            )
         width = len(str(silo.max())) if silo.dtype.kind in "iu" else 0
         names = np.array([f"silo-{int(s):0{width}d}" if width else str(s) for s in silo])
     return Table(name, arrays["x"], arrays["y"], names, arrays.get("split"))
 
 
 def describe(path: Path) -> tuple[int, int] | None:
-    """Count rows and silos without reading the features; None for an archive of something else."""
+    """Return the numbers of rows and silos without reading the features; None if it is not a data set."""
     if not zipfile.is_zipfile(path):
         return None
     try:

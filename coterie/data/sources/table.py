@@ -1,4 +1,4 @@
-"""Rows as they come from a source."""
+"""Rows as a source delivers them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,21 @@ import numpy as np
 from ...errors import Problem
 
 
+@dataclass(frozen=True)
+class Column:
+    """A feature column of a source: of numbers, or of text with its values in order."""
+
+    name: str
+    values: tuple[str, ...] | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Features, targets and, where the source has them, silos and a split (1 = test).
+    """Features, targets and, if the source has them, silos and a split (1 = test).
 
-    `indicators` are the columns that are 0 or 1 because they were text.
-    `float_target_is_number` is false where whole floats may well be labels (a CSV column).
+    `raw_columns` are the feature columns of the source before text became numbers, `other_columns` those
+    that are no features. `indicators` are the columns that are 0 or 1 because they came from text.
+    `float_target_is_number` is False if whole floats may be labels, as in a CSV column.
     `always_cut` is true for data whose ledgers are named after the cut even if no partition was asked for.
     A table without a name has no ledgers.
     """
@@ -31,20 +40,22 @@ class Table:
     not_covered: tuple[str, ...] = ()
     indicators: tuple[int, ...] = ()
     float_target_is_number: bool = True
+    raw_columns: tuple[Column, ...] = ()
+    other_columns: tuple[str, ...] = ()
     always_cut: bool = False
 
 
 def numbers(values: Any, what: str) -> np.ndarray:
-    """Give float32 numbers; what is too large for them becomes infinite."""
+    """Return values as float32; those that are too large become infinite."""
     try:
         with np.errstate(over="ignore"):
             return np.asarray(values, dtype=np.float32)
     except (TypeError, ValueError) as error:
-        raise Problem(f"data: {what} must be numbers, rows of one length: {error}") from error
+        raise Problem(f"data: {what} must be numbers in rows of equal length: {error}") from error
 
 
 def join(parts: Sequence[np.ndarray], place: Path) -> np.ndarray:
-    """Put the examples of several parts of a source together."""
+    """Return the examples of several parts of a source as one array."""
     shapes = sorted({part.shape[1:] for part in parts})
     if len(shapes) > 1:
         raise Problem(f"data: the examples of '{place}' differ in shape: {', '.join(map(str, shapes))}")
@@ -52,7 +63,7 @@ def join(parts: Sequence[np.ndarray], place: Path) -> np.ndarray:
 
 
 def some_rows(table: Table, count: int, seed: int) -> Table:
-    """Take `count` rows at random, in their order."""
+    """Return `count` random rows, in their original order."""
     if not 1 <= count <= len(table.y):
         raise Problem(f"data.rows: expected a whole number from 1 to {len(table.y)}, got {count}")
     kept = np.sort(np.random.default_rng([seed, 0x7085]).permutation(len(table.y))[:count])

@@ -1,1 +1,1 @@
-"""Ledgers: what was spent on a silo's data set, over all runs."""
+"""Ledgers: what all runs together have spent of a silo's data set."""

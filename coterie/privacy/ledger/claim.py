@@ -1,4 +1,4 @@
-"""What a run asks of one data set, fixed before it begins."""
+"""The claim a run makes on one data set, fixed before the run begins."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from ..events import Event, grouped, joined
 from ..trials import Trials
 from ..tuning import chosen_epsilon, selected_curve
 
-OTHER = "replace-one"  # what zeroing out an example does to its silo
+OTHER = "replace-one"  # zeroing out one example replaces its silo's upload by another
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What a run asks of a data set: `stages` are (rounds, events of each round), one after the other.
+    """What a run will release of a data set: `stages` are (rounds, events per round), in order.
 
-    `epsilon` is certified for all of it at `delta`; `seen` names the adversaries who see what it
-    releases. With `trials` it is one of a random number of trials, of which only the best is seen.
+    `epsilon` is certified for the whole run at `delta`. `seen` names the adversaries who see its releases.
+    With `trials`, the run is one of a random number of trials, of which only the best is seen.
 
-    Under the unit 'silo' `unprotected` names those who see a silo as it is, and `as_example` is epsilon in
-    the unit 'example', infinite where it is None: an example that is zeroed out changes an upload to any
-    other one, so that its silo is replaced, not zeroed out. Ledgers find it when they are charged.
+    Under the unit 'silo', `unprotected` names the adversaries who see the silo's raw uploads. `as_example`
+    is the epsilon in the unit 'example', or None if it is infinite. It is accounted as replace-one: zeroing
+    out one example may turn the silo's upload into any other. Ledgers compute it when they grant the claim.
     """
 
     label: str
@@ -41,24 +41,27 @@ class Claim:
 
     def __post_init__(self) -> None:
         if not self.seen and any(events for _, events in self.stages):
-            raise Problem(f"run '{self.label}': what releases something is seen by somebody")
+            raise Problem(f"run '{self.label}' releases something, so at least one adversary must see it")
         if self.unprotected and (self.unit != "silo" or set(self.seen) & set(self.unprotected)):
-            raise Problem(f"run '{self.label}': who sees a silo as it is sees no protected release of it")
+            raise Problem(
+                f"run '{self.label}': an adversary who sees raw uploads cannot also see protected releases;"
+                " only the unit 'silo' has such adversaries"
+            )
         if self.trials is not None and self.unit == "silo":
-            raise Problem(f"run '{self.label}': a best trial is billed for the unit 'example' only")
+            raise Problem(f"run '{self.label}': the best of several trials needs the unit 'example'")
 
     @property
     def units(self) -> tuple[str, ...]:
-        """The units in which it is charged: who protects a whole silo protects each example."""
+        """The units in which the run is charged: protecting a whole silo also protects its examples."""
         return ("silo", "example") if self.unit == "silo" else (self.unit,)
 
     @property
     def rounds(self) -> int:
-        """How many rounds are planned."""
+        """The number of planned rounds."""
         return sum(rounds for rounds, _ in self.stages)
 
     def events(self, first: int, last: int) -> tuple[Event, ...]:
-        """Give the events of the rounds from `first` to `last`."""
+        """Return the events of rounds `first` up to, not including, `last`."""
         found: list[Event] = []
         start = 0
         for rounds, events in self.stages:
@@ -69,16 +72,16 @@ class Claim:
         return tuple(found)
 
     def stated(self, unit: str) -> float:
-        """Give the epsilon that is stated for all of it in a unit."""
+        """Return the epsilon stated for the whole run in a unit."""
         if unit == self.unit:
             return self.epsilon
         return math.inf if self.as_example is None else self.as_example
 
     def certified(self, first: int, last: int, anew: bool = False, unit: str | None = None) -> float:
-        """Bound from above the epsilon of the rounds from `first` to `last`, at the plan's delta.
+        """Return an upper bound on the epsilon of some rounds, at the claim's delta.
 
-        `anew` does not believe what calibration found for the same events. In another `unit` than its own
-        it is that of replacing a silo by any other.
+        With `anew`, ignore what calibration found for the same events. In a `unit` other than the claim's
+        own, the bound is for replacing a silo by any other.
         """
         events = grouped(self.events(first, last))
         if unit not in (None, self.unit):
@@ -88,14 +91,14 @@ class Claim:
         return chosen_epsilon(joined(events), self.trials, self.delta)
 
     def least(self, first: int, last: int, unit: str) -> float:
-        """Give the least epsilon of rounds that another machine or version may have certified."""
+        """Return the smallest epsilon of some rounds that another machine or version could have certified."""
         if self.trials is not None:
             return self.certified(first, last, anew=True, unit=unit) * (1 - MACHINE_TOLERANCE)
         adjacency = ADJACENCY if unit == self.unit else OTHER
         return least_of(grouped(self.events(first, last)), self.delta, adjacency)
 
     def divergence(self, first: int, last: int, order: int, unit: str | None = None) -> float:
-        """Bound from above the Renyi divergence of rounds; that of a best trial is never split."""
+        """Return an upper bound on the Renyi divergence of some rounds; a best trial is never split."""
         if self.trials is None:
             adjacency = ADJACENCY if unit in (None, self.unit) else OTHER
             return renyi_curve(self.events(first, last), adjacency)[ORDERS.index(order)]
@@ -103,7 +106,7 @@ class Claim:
         return selected_curve(curve, self.trials)[ORDERS.index(order)]
 
     def to_json(self) -> dict[str, Any]:
-        """Give the plan as plain data."""
+        """Return the claim as plain data."""
         stages = [{"rounds": r, "events": [dict(vars(e)) for e in events]} for r, events in self.stages]
         trials = None if self.trials is None else dict(vars(self.trials))
         plain = {**vars(self), "stages": stages, "seen": list(self.seen), "trials": trials}
@@ -111,7 +114,7 @@ class Claim:
 
     @classmethod
     def from_json(cls, body: dict[str, Any]) -> Claim:
-        """Read a plan back."""
+        """Read a claim from plain data."""
         stages = tuple((s["rounds"], tuple(Event(**e) for e in s["events"])) for s in body["stages"])
         trials = Trials(**body["trials"]) if body.get("trials") else None
         return cls(

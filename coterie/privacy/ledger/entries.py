@@ -1,4 +1,4 @@
-"""The rows of a ledger, each hashed with the one before, and what they say together."""
+"""The rows of a ledger, each with the hash of the row before, and what they say together."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from .claim import Claim
 from .filters import Filter, charge, filter_for, vetoing
 
 FIRST = "0" * 64
-# The units of the runs that count in a unit: protecting a whole silo protects each of its examples.
+# The units of runs that count toward a unit: protecting a whole silo also protects its examples.
 COUNTED = {"example": ("example", "silo"), "silo": ("silo",)}
-NONE = math.inf, math.inf  # where nothing protects
+NONE = math.inf, math.inf  # the total against an adversary without protection
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class LedgerEntry:
 
 @dataclass
 class LedgerState:
-    """What the rows of a ledger say: budgets, runs, reservations. Rows are only ever added."""
+    """What the rows of a ledger say: budgets, runs and reservations. Rows are only ever added."""
 
     filter: Filter = field(default_factory=lambda: filter_for("basic"))
     order: int = 2
@@ -48,21 +48,21 @@ class LedgerState:
 
     @classmethod
     def of(cls, entries: Sequence[LedgerEntry]) -> LedgerState:
-        """Read the rows in order."""
+        """Return the state after these rows."""
         state = cls()
         for entry in entries:
             state.add(entry)
         return state
 
     def copy(self) -> LedgerState:
-        """Give a copy, to which rows can be added that may be taken back."""
+        """Return a copy, so that rows can be added and dropped again."""
         return LedgerState(
             self.filter, self.order, dict(self.budgets), dict(self.runs), dict(self.reservations),
             set(self.committed), dict(self.charges), dict(self.sums), dict(self._spans), dict(self._claims),
         )  # fmt: skip
 
     def add(self, entry: LedgerEntry, claim: Claim | None = None) -> None:
-        """Read one more row; `claim` is that of a run which was just made."""
+        """Add one row; `claim` may be given for a new run, so that it need not be parsed."""
         body = entry.body
         if entry.kind == "open":
             self.filter, self.order = filter_for(body["filter"]), body["order"]
@@ -76,7 +76,7 @@ class LedgerState:
         elif entry.kind == "reserve":
             self.reservations[entry.seq] = body
             for run in runs_of(body):
-                if self.repeats(run, body["first"]):  # charged again
+                if self.repeats(run, body["first"]):  # repeated rounds are charged again
                     self.sums.clear()
                 self._spans[run] = (*self.reserved(run), (body["first"], body["last"]))
         elif entry.kind == "commit":
@@ -88,15 +88,18 @@ class LedgerState:
             self.sums.clear()
 
     def check_shorter(self, reservation: int, last: int) -> None:
-        """Refuse to give back rounds of a reservation that is not the newest of its runs, or committed."""
+        """Raise `Problem` unless a reservation's rounds from `last` on may be given back.
+
+        The reservation must be the newest of its runs and not yet committed.
+        """
         body = self.reservations[reservation]
         mine = set(runs_of(body))
         later = any(seq > reservation and mine & set(runs_of(row)) for seq, row in self.reservations.items())
         if reservation in self.committed or later or not body["first"] < last <= body["last"]:
-            raise Problem(f"the rounds from {last} of row {reservation} cannot be given back")
+            raise Problem(f"row {reservation}: the rounds from {last} on cannot be given back")
 
     def _shorten(self, reservation: int, last: int) -> None:
-        """Give back the rounds of a reservation that were not done."""
+        """Give back the rounds of a reservation from `last` on."""
         body = self.reservations[reservation]
         for run in runs_of(body):
             self._spans[run] = (*self.reserved(run)[:-1], (body["first"], last))
@@ -104,7 +107,7 @@ class LedgerState:
         self.sums.clear()
 
     def _add_to_sums(self, run: int) -> None:
-        """Add a new run to the sums that are known, so that they need not be found anew."""
+        """Add a new run to the known sums, so that they need not be computed again."""
         body = self.runs[run]
         for (unit, adversary), (epsilon, delta) in self.sums.items():
             if body["unit"] in COUNTED[unit] and adversary in body["seen"]:
@@ -112,7 +115,7 @@ class LedgerState:
                 self.sums[unit, adversary] = epsilon + more[0], delta + more[1]
 
     def claim_of(self, run: int) -> Claim:
-        """Give a run's claim."""
+        """Return a run's claim."""
         if run not in self.runs:
             raise Problem(f"the ledger has no run {run}")
         if run not in self._claims:
@@ -120,33 +123,33 @@ class LedgerState:
         return self._claims[run]
 
     def reserved(self, run: int) -> tuple[tuple[int, int], ...]:
-        """List the rounds a run reserved; those reserved twice are there twice."""
+        """Return the spans of rounds that a run reserved; rounds reserved twice appear twice."""
         return self._spans.get(run, ())
 
     def repeats(self, run: int, first: int) -> bool:
-        """Whether a run reserved the round `first`, or a later one, before."""
+        """Return whether a run has reserved the round `first`, or a later one, before."""
         return any(first < last for _, last in self.reserved(run))
 
     def seen(self, unit: str, adversary: str) -> tuple[int, ...]:
-        """List the runs that count in a unit and of which an adversary sees something protected."""
+        """Return the runs that count in a unit and whose protected releases an adversary sees."""
         counted, runs = COUNTED[unit], self.runs.items()
         return tuple(run for run, body in runs if body["unit"] in counted and adversary in body["seen"])
 
     def bare(self, unit: str, adversary: str) -> bool:
-        """Whether an adversary once saw the silo as it is: nothing is left to protect against it."""
+        """Return whether an adversary has ever seen the silo's raw uploads, so that nothing protects it."""
         counted = (body for body in self.runs.values() if body["unit"] in COUNTED[unit])
         return any(adversary in body.get("unprotected", ()) for body in counted)
 
     def spent(self, unit: str, adversary: str) -> tuple[float, float]:
-        """Give the (epsilon, delta) spent in a unit by what an adversary sees protected, over all runs."""
+        """Return the (epsilon, delta) of all protected releases that an adversary sees, in a unit."""
         return self.filter.total(self, unit, adversary)
 
     def total(self, unit: str, adversary: str) -> tuple[float, float]:
-        """Give the (epsilon, delta) that hold in a unit against an adversary, over all runs, or `NONE`."""
+        """Return the (epsilon, delta) of all runs against an adversary, or `NONE` without protection."""
         return NONE if self.bare(unit, adversary) else self.spent(unit, adversary)
 
     def refusal(self, claim: Claim) -> str:
-        """Say why a run does not fit, in the last unit in which it does not."""
+        """Return why a run does not fit, for the last unit in which it does not."""
         found = ""
         for unit in vetoing(self, claim):
             spent = max(self.spent(unit, adversary) for adversary in claim.seen)
@@ -157,14 +160,14 @@ class LedgerState:
             said = f"{asked:.4g}" if math.isfinite(asked) else "no known bound"
             found = (
                 f"the budget of this data set is (epsilon {epsilon:g}, delta {delta:g}) in the unit"
-                f" '{unit}', ({spent[0]:.4g}, {spent[1]:.3g}) of it is spent: a run of"
+                f" '{unit}', and ({spent[0]:.4g}, {spent[1]:.3g}) of it is spent, so a run that needs"
                 f" ({said}, {claim.delta:.3g}) does not fit"
             )
         return found
 
 
 class Changes:
-    """Rows that a transaction adds, and what all rows say with them."""
+    """The rows that a transaction adds, and the state that includes them."""
 
     def __init__(self, last: LedgerEntry | None, state: LedgerState) -> None:
         self.last = last
@@ -173,7 +176,7 @@ class Changes:
         self.texts: list[str] = []
 
     def add(self, kind: str, body: dict[str, Any], claim: Claim | None = None) -> LedgerEntry:
-        """Add a row; with the `claim` that its body says, it need not be read back."""
+        """Add a row; `claim` may be given for a new run, so that it need not be parsed."""
         seq, previous = (self.last.seq + 1, self.last.hash) if self.last is not None else (1, FIRST)
         body = {**body, "time": round(time.time(), 3)}
         text = text_of(body)
@@ -186,17 +189,17 @@ class Changes:
 
 
 def runs_of(reservation: dict[str, Any]) -> list[int]:
-    """List the runs of a reservation; older ledgers have one row for each."""
+    """Return the runs of a reservation; older ledgers have one row per run."""
     return list(reservation["runs"]) if "runs" in reservation else [reservation["run"]]
 
 
 def text_of(body: dict[str, Any]) -> str:
-    """Give a row's content as text, always the same."""
+    """Return a row's content as text; equal contents give equal texts."""
     return json.dumps(body, sort_keys=True)
 
 
 def parse(text: Any) -> dict[str, Any]:
-    """Read a row's content; what cannot be read does not fit its hash."""
+    """Parse a row's content; the hash of an unreadable row will not match."""
     try:
         body = json.loads(text)
     except (ValueError, TypeError):
@@ -205,5 +208,5 @@ def parse(text: Any) -> dict[str, Any]:
 
 
 def hash_of(seq: int, kind: str, text: str, previous: str) -> str:
-    """Give the hash of a row, which covers the hash of the row before."""
+    """Return the hash of a row, which includes the hash of the row before."""
     return hashlib.sha256(json.dumps([seq, kind, text, previous]).encode()).hexdigest()

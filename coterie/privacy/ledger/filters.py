@@ -1,14 +1,14 @@
-"""Filters: whether the next run fits, valid when people choose it after seeing earlier results.
+"""Filters: whether the next run fits, even if people choose it after seeing earlier results.
 
-A run whose claim is fixed beforehand is certified by its privacy-loss distribution. Runs are
-chosen one after the other, so across runs only bounds for adaptively chosen events hold:
+A run with a plan fixed in advance is certified by its privacy-loss distribution. Runs are chosen one
+after another, so across runs only bounds for adaptively chosen events hold:
 
-- *basic*: certified runs add up, epsilon and delta (Rogers, Roth, Ullman, Vadhan 2016: basic
-  composition holds however runs are chosen). A run is charged as planned when it begins, also
-  if it stops early: it may have stopped because of what came out. Rounds that are repeated
-  after a crash are charged as releases of their own.
-- *rdp*: Renyi divergences of reserved rounds add up at one order, fixed when the ledger is made (Feldman
-  and Zrnic 2021, theorem 4.3). Only what was reserved is charged: better for many short runs.
+- *basic*: the epsilons and deltas of certified runs add up (Rogers, Roth, Ullman, Vadhan 2016: basic
+  composition holds however runs are chosen). A run is charged as planned when it begins, even if it
+  stops early, because its results may have been the reason to stop. Rounds that are repeated after a
+  crash are charged as separate releases.
+- *rdp*: the Renyi divergences of reserved rounds add up at one order, fixed when the ledger is created
+  (Feldman and Zrnic 2021, theorem 4.3). Only reserved rounds are charged, which suits many short runs.
 """
 
 from __future__ import annotations
@@ -25,42 +25,42 @@ if TYPE_CHECKING:
     from .claim import Claim
     from .entries import LedgerState
 
-# What a sum of certified numbers may exceed a budget by, for the rounding of the sum itself.
+# The relative amount by which a sum of certified numbers may exceed a budget, because sums are rounded.
 SUM_TOLERANCE = 1e-9
 
 
 class Spent(Problem):
-    """A budget does not pay for what was asked."""
+    """A budget does not cover what was asked for."""
 
 
 class Filter(Protocol):
-    """How what was spent adds up over runs."""
+    """How spending adds up over runs."""
 
     def total(self, state: LedgerState, unit: str, adversary: str) -> tuple[float, float]:
-        """Give the (epsilon, delta) spent."""
+        """Return the (epsilon, delta) spent."""
         ...
 
     def affordable(self, state: LedgerState, claim: Claim, partial: bool) -> int:
-        """Give how many rounds of a run the budget pays for: all, none or, with `partial`, some."""
+        """Return how many rounds of a run the budget covers: all, none or, with `partial`, some."""
         ...
 
     def fits(self, state: LedgerState, claims: Sequence[Claim]) -> bool:
-        """Whether the budget surely pays for all of some runs, together."""
+        """Return whether the budget certainly covers all of these runs together."""
         ...
 
     def check_reserve(self, state: LedgerState, runs: Sequence[int], first: int, last: int) -> None:
-        """Refuse rounds of some runs, all together, that the budget does not pay for."""
+        """Raise `Spent` unless the budget covers these rounds of all these runs together."""
         ...
 
 
 def charge(
     state: LedgerState, run: int, more: tuple[tuple[int, int], ...] = (), unit: str | None = None
 ) -> tuple[float, float]:
-    """Charge a run as planned, and each repetition of rounds as one more certified release.
+    """Return the charge of a run: as planned, plus one certified release for each repetition of rounds.
 
-    When and how often people go on after a crash may depend on what came out, so repetitions are
-    not part of the plan's own certificate. `more` are rounds that would be reserved next. In the `unit`
-    of the run, if no other is asked for.
+    When and how often people resume after a crash may depend on the results, so repetitions are not
+    part of the plan's own certificate. `more` are rounds that would be reserved next. The default `unit`
+    is that of the run.
     """
     spans = (*state.reserved(run), *more)
     claim = state.claim_of(run)
@@ -76,7 +76,7 @@ def charge(
 
 
 def repeated(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """List the parts of reserved rounds, in their order, that had been reserved before.
+    """Return the parts of reserved rounds that had been reserved before, in order.
 
     >>> repeated([(0, 5), (3, 9), (9, 12), (0, 2)])
     [(3, 5), (0, 2)]
@@ -92,20 +92,20 @@ def repeated(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 def _budget(state: LedgerState, unit: str) -> tuple[float, float]:
     if unit not in state.budgets:
         raise Problem(
-            f"the ledger has no budget in the unit '{unit}': give it one with `coterie ledger budget FOLDER"
+            f"the ledger has no budget in the unit '{unit}'; set one with `coterie ledger budget FOLDER"
             f" --unit {unit} --epsilon E --delta D`"
         )
     return state.budgets[unit]
 
 
 def vetoing(state: LedgerState, claim: Claim) -> list[str]:
-    """List the units whose budgets a run must fit into: its own, and those others in which there is one."""
+    """Return the units whose budgets a run must fit: its own, and any other it counts in that has one."""
     _budget(state, claim.unit)
     return [unit for unit in claim.units if unit in state.budgets]
 
 
 def _most(rounds: int, fits: Callable[[int], bool], partial: bool) -> int:
-    """Give all rounds if they fit, else none or, with `partial`, the most that do, by halves."""
+    """Return `rounds` if all fit, else 0 or, with `partial`, the largest number that fits (by bisection)."""
     if fits(rounds):
         return rounds
     low, high = 0, rounds - 1 if partial else 0
@@ -117,21 +117,21 @@ def _most(rounds: int, fits: Callable[[int], bool], partial: bool) -> int:
 
 @dataclass(frozen=True)
 class Basic:
-    """Certified runs add up."""
+    """The epsilons and deltas of certified runs add up."""
 
     def total(self, state: LedgerState, unit: str, adversary: str) -> tuple[float, float]:
-        """Add up epsilon and delta of the runs that the adversary sees."""
+        """Return the sums of epsilon and delta over the runs that the adversary sees."""
         if (unit, adversary) not in state.sums:
             charged = [charge(state, run, unit=unit) for run in state.seen(unit, adversary)]
             state.sums[unit, adversary] = math.fsum(e for e, _ in charged), math.fsum(d for _, d in charged)
         return state.sums[unit, adversary]
 
     def _spent(self, state: LedgerState, claim: Claim, unit: str) -> list[tuple[float, float]]:
-        """List what was spent against those who see a run."""
+        """Return what was spent against each adversary who sees a run."""
         return [self.total(state, unit, adversary) for adversary in claim.seen]
 
     def affordable(self, state: LedgerState, claim: Claim, partial: bool) -> int:
-        """Compare what is left with what is planned, in every unit in which there is a budget."""
+        """Compare what is left with what is planned, in every unit that has a budget."""
         units = vetoing(state, claim)
         if not claim.seen:
             return claim.rounds
@@ -149,7 +149,7 @@ class Basic:
         return _most(claim.rounds, fits, partial)
 
     def fits(self, state: LedgerState, claims: Sequence[Claim]) -> bool:
-        """Add up what all of them ask, whoever sees them."""
+        """Add up what all runs need, whoever sees them."""
         for unit in dict.fromkeys(unit for claim in claims for unit in vetoing(state, claim)):
             epsilon, delta = _budget(state, unit)
             charged = [claim for claim in claims if unit in claim.units]
@@ -161,9 +161,10 @@ class Basic:
         return True
 
     def check_reserve(self, state: LedgerState, runs: Sequence[int], first: int, last: int) -> None:
-        """Rounds of the plan are paid for unless the budget was lowered; repetitions must fit beside them.
+        """Raise `Spent` if repeated rounds do not fit, or if the budget has been lowered since the charge.
 
-        Those of all runs count against everybody who sees one of them.
+        Planned rounds are paid for already. The repetitions of all runs count against everybody who sees
+        one of the runs.
         """
         claims = [state.claim_of(run) for run in runs]
         for unit in dict.fromkeys(unit for claim in claims for unit in vetoing(state, claim)):
@@ -177,16 +178,16 @@ class Basic:
                 if not (
                     total[0] <= epsilon * (1 + SUM_TOLERANCE) and total[1] <= delta * (1 + SUM_TOLERANCE)
                 ):
-                    why = "would be repeated, which is charged anew" if twice else "remain"
+                    why = "would be repeated, which is charged again" if twice else "remain"
                     where = "" if unit == claims[0].unit else f" in the unit '{unit}'"
                     raise Spent(
-                        f"rounds {first} to {last} {why}, and the budget (epsilon {epsilon:g}, delta"
-                        f" {delta:g}){where} does not pay for ({total[0]:.4g}, {total[1]:.3g})"
+                        f"rounds {first} to {last} {why}, but the budget (epsilon {epsilon:g}, delta"
+                        f" {delta:g}){where} does not cover ({total[0]:.4g}, {total[1]:.3g})"
                     )
 
 
 def _cost(claim: Claim, rounds: int, unit: str) -> float:
-    """Give the epsilon of the first rounds of a run that was not charged yet."""
+    """Return the epsilon of the first rounds of a run that is not charged yet."""
     whole = rounds == claim.rounds and unit == claim.unit
     found = claim.certified(0, rounds, unit=unit)
     return max(claim.epsilon, found) if whole else found
@@ -194,12 +195,12 @@ def _cost(claim: Claim, rounds: int, unit: str) -> float:
 
 @dataclass(frozen=True)
 class Renyi:
-    """Renyi divergences of reserved rounds add up at one order, which is fixed when a ledger is made."""
+    """The Renyi divergences of reserved rounds add up at one order, fixed when the ledger is created."""
 
     def total(self, state: LedgerState, unit: str, adversary: str) -> tuple[float, float]:
-        """Add up the divergences that the adversary sees, and turn them to (epsilon, delta).
+        """Add up the divergences that the adversary sees, and convert them to (epsilon, delta).
 
-        At the delta of the budget; where only whole silos have one, at that.
+        Delta is that of the unit's budget, or that of the unit 'silo' if the unit has none.
         """
         _, delta = state.budgets.get(unit) or _budget(state, "silo")
         spent = self._spent(state, unit, adversary)
@@ -220,7 +221,7 @@ class Renyi:
         return most - max(self._spent(state, unit, adversary) for adversary in claim.seen)
 
     def affordable(self, state: LedgerState, claim: Claim, partial: bool) -> int:
-        """Compare what is left of the divergence with that of the rounds, in every unit with a budget."""
+        """Compare the remaining divergence with that of the rounds, in every unit that has a budget."""
         units = vetoing(state, claim)
         if not claim.seen:
             return claim.rounds
@@ -228,7 +229,7 @@ class Renyi:
         for unit in units[1:]:
             if math.isinf(claim.divergence(0, claim.rounds, state.order, unit)):
                 raise Spent(
-                    f"the filter 'rdp' knows no bound in the unit '{unit}' for silos that are drawn: make"
+                    f"the filter 'rdp' has no bound in the unit '{unit}' for randomly drawn silos; create"
                     " ledgers with the filter 'basic'"
                 )
 
@@ -238,11 +239,11 @@ class Renyi:
         return _most(claim.rounds, fits, partial)
 
     def fits(self, state: LedgerState, claims: Sequence[Claim]) -> bool:
-        """Reservations are what counts here: not known beforehand."""
+        """Return False: this filter charges reservations, which are not known in advance."""
         return False
 
     def check_reserve(self, state: LedgerState, runs: Sequence[int], first: int, last: int) -> None:
-        """Every reservation must fit into what is left."""
+        """Raise `Spent` unless the reservation fits into what is left."""
         claims = [(state.claim_of(run), state.reserved(run)) for run in runs if state.claim_of(run).seen]
         for unit in dict.fromkeys(unit for claim, _ in claims for unit in vetoing(state, claim)):
             asked = math.fsum(
@@ -252,23 +253,23 @@ class Renyi:
             )
             if asked > min(self._left(state, claim, unit) for claim, _ in claims) + SUM_TOLERANCE:
                 epsilon, _ = _budget(state, unit)
-                raise Spent(f"the budget (epsilon {epsilon:g}) does not pay for rounds {first} to {last}")
+                raise Spent(f"the budget (epsilon {epsilon:g}) does not cover rounds {first} to {last}")
 
 
 def best_order(epsilon: float, delta: float) -> int:
-    """Choose the order at which a Gaussian would spend a budget best."""
+    """Return the order at which a Gaussian mechanism gets the most out of a budget."""
     tail = math.sqrt(math.log(1 / delta))
     wanted = tail / (math.sqrt(tail**2 + epsilon) - tail)
     return min(ORDERS, key=lambda order: abs(math.log((order - 1) / wanted)))
 
 
 def _charged(claim: Claim, spans: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
-    """List the rounds whose divergences count: all reserved ones; of a best trial once, and repetitions."""
+    """Return the spans that count: all reserved ones or, for a best trial, the first and repetitions."""
     return spans if claim.trials is None else [*spans[:1], *repeated(spans)]
 
 
 def _turned(order: int, delta: float) -> float:
-    """Give what turning a divergence to (epsilon, delta) adds (Canonne, Kamath, Steinke 2020, 12)."""
+    """Return what converting a divergence to (epsilon, delta) adds (Canonne, Kamath, Steinke 2020, 12)."""
     return math.log1p(-1 / order) - math.log(delta * order) / (order - 1)
 
 
@@ -276,7 +277,7 @@ FILTERS: dict[str, Filter] = {"basic": Basic(), "rdp": Renyi()}
 
 
 def filter_for(kind: str) -> Filter:
-    """Give a filter by its name."""
+    """Return the filter with this name."""
     if kind not in FILTERS:
         raise Problem(f"filter: expected one of {', '.join(FILTERS)}, got '{kind}'")
     return FILTERS[kind]

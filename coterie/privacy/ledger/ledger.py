@@ -1,9 +1,9 @@
 """The ledger: the durable record of what was spent of one silo's data set.
 
-SQLite, one file a data set, append-only, each row hashed with the one before. A run is
-charged as planned when it begins, rounds are reserved before and committed after; what
-was reserved counts as spent, whether it was committed or not. What is not written here
-before it happens does not happen.
+A ledger is an append-only SQLite file, one per data set. Each row includes the hash of the row before.
+A run is charged as planned when it begins. Its rounds are reserved before they happen and committed
+afterwards; reserved rounds count as spent whether or not they were committed. Nothing happens that was
+not written here first.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ create trigger if not exists no_delete before delete on entries
 
 @dataclass(frozen=True)
 class Identity:
-    """Which data set a ledger is of: where it comes from, whose it is, how many examples it has."""
+    """The data set a ledger belongs to: its source, its silo and its number of examples."""
 
     source: str
     silo: str
@@ -49,13 +49,13 @@ class Identity:
 
     @property
     def fingerprint(self) -> str:
-        """Give the name of the ledger's file: of the identity and the size, never of the content."""
+        """The name of the ledger's file: a hash of the identity, never of the content."""
         return hashlib.sha256(json.dumps([self.source, self.silo, self.size]).encode()).hexdigest()[:24]
 
 
 @dataclass
 class Ledger:
-    """An open ledger. Two processes may hold one: each change is one exclusive transaction."""
+    """An open ledger. Several processes may open the same one: each change is an exclusive transaction."""
 
     path: Path
     connection: sqlite3.Connection
@@ -63,11 +63,11 @@ class Ledger:
     _state: LedgerState = field(default_factory=LedgerState)
 
     def entries(self) -> list[LedgerEntry]:
-        """Read the rows; refuse a broken chain, naming the row."""
+        """Return all rows; raise `Problem`, naming the row, if the chain of hashes is broken."""
         return list(self._read())
 
     def _read(self) -> list[LedgerEntry]:
-        """Read the rows that are not known yet; give all."""
+        """Read the rows that are not known yet, and return all rows."""
         try:
             rows = self.connection.execute(
                 "select seq, kind, body, previous, hash from entries where seq > ? order by seq",
@@ -78,34 +78,32 @@ class Ledger:
                 for seq, kind, text, before, own in rows
             ]
         except sqlite3.Error as error:
-            raise Problem(f"ledger '{self.path}' cannot be read: {error}: restore a copy") from error
+            raise Problem(f"ledger '{self.path}' cannot be read: {error}; restore a backup") from error
         previous = self._known[-1].hash if self._known else FIRST
         for number, (entry, text) in enumerate(found, len(self._known) + 1):
             own = hash_of(entry.seq, entry.kind, str(text), previous)
             if entry.seq != number or entry.previous != previous or entry.hash != own:
-                raise Problem(f"ledger '{self.path}': row {entry.seq} was changed or lost: restore a copy")
+                raise Problem(f"ledger '{self.path}': row {entry.seq} was changed or lost; restore a backup")
             previous = entry.hash
             try:
                 self._state.add(entry)
             except (KeyError, TypeError, AttributeError) as error:
-                raise Problem(
-                    f"ledger '{self.path}': row {number} lacks what it must say: {error!r}"
-                ) from error
+                raise Problem(f"ledger '{self.path}': row {number} is incomplete: {error!r}") from error
             self._known.append(entry)
         return self._known
 
     @property
     def identity(self) -> Identity:
-        """Which data set this is the ledger of."""
+        """The data set this ledger belongs to."""
         return Identity(**self.entries()[0].body["identity"])
 
     @property
     def head(self) -> str:
-        """Give the hash of the last row."""
+        """The hash of the last row."""
         return self._read()[-1].hash
 
     def state(self) -> LedgerState:
-        """Give what all rows together say."""
+        """Return what all rows together say."""
         self._read()
         return self._state
 
@@ -128,7 +126,7 @@ class Ledger:
                 ],
             )
             self.connection.execute("commit")
-            self._state = changes.state  # first: rows that are read again can only be charged twice
+            self._state = changes.state  # before `_known`: if this is interrupted, rows only count twice
             self._known += changes.added
         except sqlite3.Error as error:
             self._give_up()
@@ -148,36 +146,36 @@ class Ledger:
     def set_budget(
         self, unit: str, epsilon: float, delta: float, reason: str = "", higher: bool = False
     ) -> None:
-        """Set the budget of a unit: lowering is always allowed, raising must be said, with a reason."""
+        """Set the budget of a unit. Lowering is always allowed; raising needs `higher` and a reason."""
         _check_budget(epsilon, delta)
         _check_unit(unit)
         with self.change() as rows:
             now = rows.state.budgets.get(unit)
             raised = now is not None and (epsilon > now[0] or delta > now[1])
             if raised and not (higher and reason.strip()):
-                missing = "give a reason" if higher else "say so (--raise) and give a reason"
+                missing = "a reason (--reason)" if higher else "--raise and a reason (--reason)"
                 raise Problem(
                     f"ledger '{self.path}': the budget is ({now[0]:g}, {now[1]:g});"  # type: ignore[index]
-                    f" to raise it {missing} (--reason)"
+                    f" raising it requires {missing}"
                 )
             body = {"unit": unit, "epsilon": epsilon, "delta": delta, "raised": raised, "reason": reason}
             rows.add("budget", body)
 
     def claim(self, claim: Claim, partial: bool = False) -> GrantedClaim:
-        """Begin a run: charge it as planned, or refuse."""
+        """Begin a run: charge it as planned, or raise `Spent`."""
         return self.claim_all([claim], partial)[0]
 
     def claim_all(self, claims: Sequence[Claim], partial: bool = False) -> list[GrantedClaim]:
-        """Begin runs, all or none.
+        """Begin all of these runs, or none.
 
-        With `partial` a run that does not fit whole is given as many rounds as fit, fixed now, so that
-        when its silo leaves depends on the ledger alone.
+        With `partial`, a run that does not fit is granted as many rounds as do. The number is fixed now, so
+        the round in which its silo leaves depends on the ledger alone.
         """
         with self.change() as rows:
             return [_grant(rows, claim, partial) for claim in claims]
 
     def check_all(self, claims: Sequence[Claim]) -> None:
-        """Refuse runs that do not all fit together; nothing is written."""
+        """Raise `Spent` unless all of these runs fit together; nothing is written."""
         state = self.state()
         if state.filter.fits(state, claims):
             return
@@ -190,22 +188,22 @@ class Ledger:
             pass
 
     def reserve(self, run: int, first: int, last: int) -> LedgerEntry:
-        """Charge rounds before they happen; a round that was reserved before is charged again."""
+        """Charge rounds before they happen; a round that is reserved twice is charged twice."""
         return self.reserve_all([run], first, last)
 
     def reserve_all(
         self, runs: Sequence[int], first: int, last: int, done: tuple[int, str] | None = None
     ) -> LedgerEntry:
-        """Charge rounds of several runs, in one row; `done` is a reservation to commit, with its digest."""
+        """Charge rounds of several runs in one row, and commit the reservation `done` (row, digest) first."""
         with self.change() as rows:
             if done is not None:
                 self._commit(rows, *done)
             return _reserve(rows, runs, first, last)
 
     def commit(self, reservation: int, digest: str, done: int | None = None) -> None:
-        """Record that reserved rounds happened, with a digest of what came out.
+        """Record that reserved rounds happened, with a digest of their results.
 
-        With `done` only the rounds before it did, and no other of them ever will: they are given back.
+        With `done`, only the rounds before it happened. The others never will, so they are given back.
         """
         with self.change() as rows:
             self._commit(rows, reservation, digest, done)
@@ -220,7 +218,7 @@ class Ledger:
 
     def _commit(self, rows: Changes, reservation: int, digest: str, done: int | None = None) -> None:
         if reservation not in rows.state.reservations:
-            raise Problem(f"ledger '{self.path}': row {reservation} is no reservation")
+            raise Problem(f"ledger '{self.path}': row {reservation} is not a reservation")
         body = {"reservation": reservation, "digest": digest}
         if done is not None and done < rows.state.reservations[reservation]["last"]:
             rows.state.check_shorter(reservation, done)
@@ -228,21 +226,21 @@ class Ledger:
         rows.add("commit", body)
 
     def cancel(self, run: int) -> None:
-        """Take back a run that never reserved a round: nothing of it was released."""
+        """Cancel a run that never reserved a round, and so never released anything."""
         with self.change() as rows:
-            rows.state.claim_of(run)  # refuses a run that is not there
+            rows.state.claim_of(run)  # raises if there is no such run
             if rows.state.reserved(run):
-                raise Problem(f"ledger '{self.path}': run {run} has released something and stays charged")
+                raise Problem(f"ledger '{self.path}': run {run} has released something, so it stays charged")
             rows.add("cancel", {"run": run})
 
 
 class _Undo(Exception):
-    """Takes a change back."""
+    """Raised to roll a change back."""
 
 
 @dataclass(frozen=True)
 class GrantedClaim:
-    """A run in a ledger: its row, that row's hash, and how many rounds it may do."""
+    """A run in a ledger: its row, that row's hash, and the number of rounds it may train."""
 
     run: int
     hash: str
@@ -252,7 +250,7 @@ class GrantedClaim:
 def _grant(rows: Changes, claim: Claim, partial: bool) -> GrantedClaim:
     state, whole = rows.state, claim.certified(0, claim.rounds)
     if claim.epsilon < whole * (1 - MACHINE_TOLERANCE):
-        raise Problem(f"the plan states epsilon {claim.epsilon:.6g}, its events give {whole:.6g}: refused")
+        raise Problem(f"the plan states epsilon {claim.epsilon:.6g}, but its events give {whole:.6g}")
     rounds = state.filter.affordable(state, claim, partial)
     if rounds < 1:
         raise Spent(state.refusal(claim))
@@ -266,12 +264,12 @@ def _grant(rows: Changes, claim: Claim, partial: bool) -> GrantedClaim:
 def _reserve(rows: Changes, runs: Sequence[int], first: int, last: int) -> LedgerEntry:
     state = rows.state
     if not runs or len(set(runs)) != len(runs):
-        raise Problem(f"rounds {first} to {last} of no run, or of one run twice, are not reserved")
+        raise Problem(f"cannot reserve rounds {first} to {last}: expected one or more different runs")
     for run in runs:
-        state.claim_of(run)  # refuses a run that is not there
+        state.claim_of(run)  # raises if there is no such run
         allowed = state.runs[run]["allowed"]
         if not 0 <= first < last <= allowed:
-            raise Spent(f"run {run} may do {allowed} rounds: rounds {first} to {last} are refused")
+            raise Spent(f"run {run} may train {allowed} rounds, so rounds {first} to {last} are refused")
     state.filter.check_reserve(state, runs, first, last)
     return rows.add("reserve", {"runs": list(runs), "first": first, "last": last})
 
@@ -283,18 +281,18 @@ def open_ledger(
     unit: str = "example",
     filter: str = "basic",
 ) -> Ledger:
-    """Open the ledger of a data set; make it, with a budget, where there is none."""
+    """Open the ledger of a data set; create it if there is none and a budget is given."""
     path = folder / f"{identity.fingerprint}.sqlite"
     if not path.exists():
         if budget is None:
             raise Problem(
-                f"there is no ledger of '{identity.silo}' in '{folder}': make it with a budget for all runs"
+                f"there is no ledger of '{identity.silo}' in '{folder}'; create it with a budget for all runs"
                 " (coterie ledger open)"
             )
         if path.with_suffix(".secret").exists():
             raise Problem(
-                f"the ledger '{path}' is gone, though its silo was metered before: restore a copy (or remove"
-                " its .secret, to begin with a whole budget again)"
+                f"the ledger '{path}' is missing, although its silo was metered before; restore a backup (or"
+                " delete its .secret file to start again with a full budget)"
             )
         _check_budget(*budget)
         _check_unit(unit)
@@ -303,20 +301,20 @@ def open_ledger(
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise Problem(f"ledger: cannot make '{folder}': {error.strerror}") from error
+            raise Problem(f"ledger: cannot create '{folder}': {error.strerror}") from error
         _make(path, identity, budget, unit, filter)
     ledger = read_ledger(path)
     if ledger.identity != identity:
         found = ledger.identity
         raise Problem(
-            f"ledger '{path}' is that of another data set ('{found.silo}' of {found.source}, {found.size}"
-            f" examples), not of '{identity.silo}' of {identity.source}, {identity.size} examples"
+            f"ledger '{path}' belongs to another data set ('{found.silo}' of {found.source}, {found.size}"
+            f" examples), not to '{identity.silo}' of {identity.source}, {identity.size} examples"
         )
     return ledger
 
 
 def _make(path: Path, identity: Identity, budget: tuple[float, float], unit: str, filter: str) -> None:
-    """Make a ledger beside its place and link it there: killed at any instant, there is all of it or none."""
+    """Create a ledger under another name and link it into place: a crash leaves all of it or none."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.{time.time_ns()}")
     ledger = Ledger(beside, _connect(beside, mode="rwc"))
     try:
@@ -328,9 +326,9 @@ def _make(path: Path, identity: Identity, budget: tuple[float, float], unit: str
         ledger.close()
         os.link(beside, path)
     except FileExistsError:
-        pass  # another process was quicker
+        pass  # another process was faster
     except OSError as error:
-        raise Problem(f"ledger '{path}' cannot be made: {error.strerror or error}") from error
+        raise Problem(f"ledger '{path}' cannot be created: {error.strerror or error}") from error
     finally:
         ledger.close()
         for left in path.parent.glob(f"{beside.name}*"):
@@ -338,17 +336,17 @@ def _make(path: Path, identity: Identity, budget: tuple[float, float], unit: str
 
 
 def read_ledger(path: Path, only_read: bool = False) -> Ledger:
-    """Open a ledger that exists; with `only_read` also where nothing may be written."""
+    """Open an existing ledger; with `only_read`, even if it is not writable."""
     if not path.is_file():
         raise Problem(f"there is no ledger '{path}'")
     fixed = only_read and not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK))
     if fixed and path.with_name(f"{path.name}-wal").exists():
-        raise Problem(f"ledger '{path}' is in use: read it where it may be written, or a copy")
+        raise Problem(f"ledger '{path}' is in use and not writable; make it writable, or read a copy of it")
     ledger = Ledger(path, _connect(path, mode="ro&immutable=1" if fixed else "rw"))
     entries = ledger.entries()
     schema = entries[0].body.get("schema") if entries and entries[0].kind == "open" else None
     if schema != SCHEMA:
-        raise Problem(f"ledger '{path}' is not of the schema {SCHEMA}, but {schema}")
+        raise Problem(f"ledger '{path}': expected the schema {SCHEMA}, got {schema}")
     return ledger
 
 
@@ -373,10 +371,10 @@ def _connect(path: Path, mode: str = "rw") -> sqlite3.Connection:
 
 def _cannot_write(path: Path, error: sqlite3.Error) -> str:
     if "not a database" in str(error) or "malformed" in str(error):
-        return f"ledger '{path}' cannot be read: {error}: restore a copy"
+        return f"ledger '{path}' cannot be read: {error}; restore a backup"
     return (
-        f"ledger '{path}' cannot be written: {error}: nothing is trained without it; free space or permit"
-        " writing, or restore a copy"
+        f"ledger '{path}' cannot be written: {error}; nothing is trained without it. Free some space, make it"
+        " writable, or restore a backup"
     )
 
 
@@ -387,6 +385,6 @@ def _check_unit(unit: str) -> None:
 
 def _check_budget(epsilon: float, delta: float) -> None:
     if not (math.isfinite(epsilon) and epsilon > 0):
-        raise Problem(f"epsilon of a ledger must be a finite number > 0, got {epsilon:g}")
+        raise Problem(f"a ledger's epsilon must be a finite number > 0, got {epsilon:g}")
     if not 0 < delta < 1:
         raise Problem(f"delta must be a number in (0, 1), got {delta:g}")

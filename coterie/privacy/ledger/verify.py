@@ -1,4 +1,4 @@
-"""Checking a ledger from its rows alone: the chain, every epsilon, and that no budget was passed."""
+"""Check a ledger from its rows alone: the chain of hashes, every epsilon, and every budget."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UNKNOWN = {"as_example", "shape", "most"}  # may be null
 
 @dataclass(frozen=True)
 class Report:
-    """What a ledger says once it was checked."""
+    """The contents of a ledger that passed all checks."""
 
     path: Path
     identity: Identity
@@ -37,13 +37,15 @@ class Report:
 
 
 def check_ledger(path: Path) -> Report:
-    """Recompute a ledger and replay its rules; refuse it, naming the row, if anything does not fit."""
+    """Recompute a ledger and replay its rules; raise `Problem`, naming the row, if anything differs."""
     ledger = read_ledger(path, only_read=True)
     try:
         entries = ledger.entries()
         named = len(path.stem) == 24 and path.stem != ledger.identity.fingerprint
         if named and path.suffix == ".sqlite":
-            raise Problem(f"ledger '{path}' is that of '{ledger.identity.silo}' under another one's name")
+            raise Problem(
+                f"ledger '{path}' has another ledger's name: it belongs to '{ledger.identity.silo}'"
+            )
         state = LedgerState()
         for entry in entries:
             try:
@@ -64,47 +66,49 @@ def check_ledger(path: Path) -> Report:
 
 
 def _charged(entry: LedgerEntry) -> list[int]:
-    """List the runs that a row charges."""
+    """Return the runs that a row charges."""
     return runs_of(entry.body) if entry.kind == "reserve" else [entry.seq] if entry.kind == "run" else []
 
 
 def _units(state: LedgerState) -> list[str]:
-    """List the units with a budget, and that of examples also if only whole silos have one."""
+    """Return the units with a budget, and always "example" once there is any budget."""
     return sorted({*state.budgets, "example"} if state.budgets else ())
 
 
 def _check_row(state: LedgerState, entry: LedgerEntry) -> None:
-    """Check that a row could have been written where it stands."""
+    """Raise `Problem` unless the row could have been written at this place."""
     body = entry.body
     _check_numbers(body)
     if (entry.kind == "open") != (entry.seq == 1):
-        raise Problem("a ledger is opened by its first row, and once")
+        raise Problem("the first row, and no other, must open the ledger")
     if entry.kind == "budget":
         _check_new_budget(state, body)
     elif entry.kind == "run":
         _check_run(state, Claim.from_json(body), int(body["allowed"]))
     elif entry.kind == "reserve":
         if not runs_of(body) or len(set(runs_of(body))) != len(runs_of(body)):
-            raise Problem("rounds of no run are reserved, or twice in one row")
+            raise Problem("a reservation must name one or more different runs")
         if not all(type(value) is int for value in (*runs_of(body), body["first"], body["last"])):
-            raise Problem("runs and rounds are whole numbers")
+            raise Problem("runs and rounds must be whole numbers")
         for allowed in [int(state.runs[run]["allowed"]) for run in runs_of(body)]:
             if not 0 <= body["first"] < body["last"] <= allowed:
-                raise Problem(f"rounds {body['first']} to {body['last']} are reserved of {allowed}")
+                raise Problem(
+                    f"it reserves rounds {body['first']} to {body['last']}, but only {allowed} are allowed"
+                )
     elif entry.kind == "commit":
         if body["reservation"] not in state.reservations:
-            raise Problem(f"row {body['reservation']} is committed, which is no reservation")
+            raise Problem(f"it commits row {body['reservation']}, which is not a reservation")
         if "last" in body:
             state.check_shorter(body["reservation"], body["last"])
     elif entry.kind == "cancel":
         if body["run"] not in state.runs or state.reserved(body["run"]):
-            raise Problem(f"run {body['run']} is cancelled, which is none, or has released something")
+            raise Problem(f"it cancels run {body['run']}, which does not exist or has released something")
     elif entry.kind != "open":
-        raise Problem(f"unknown kind '{entry.kind}'")
+        raise Problem(f"unknown kind of row '{entry.kind}'")
 
 
 def _check_numbers(content: Any) -> None:
-    """Refuse text, or yes and no, where a number must be: what is read must be what was written."""
+    """Raise `Problem` if a number is stored as text, as a truth value, or as a fraction of a whole number."""
     for key, value in content.items() if isinstance(content, dict) else ():
         kinds = (int,) if key in WHOLE else (int, float)
         known = type(value) in kinds or (key in UNKNOWN and value is None)
@@ -118,36 +122,38 @@ def _check_numbers(content: Any) -> None:
 def _check_new_budget(state: LedgerState, body: dict[str, Any]) -> None:
     epsilon, delta = float(body["epsilon"]), float(body["delta"])
     if body["unit"] not in UNITS:
-        raise Problem(f"a budget in the unit {body['unit']!r}, which is none")
+        raise Problem(f"it sets a budget in the unit {body['unit']!r}, which does not exist")
     if not (0 < epsilon < math.inf and 0 < delta < 1):
-        raise Problem(f"({epsilon}, {delta}) is no budget")
+        raise Problem(f"({epsilon}, {delta}) is not a valid budget")
     now = state.budgets.get(body["unit"])
     raised = now is not None and (epsilon > now[0] or delta > now[1])
     said = isinstance(body["reason"], str) and body["reason"].strip()
     if raised and not (body["raised"] is True and said):
-        raise Problem("the budget was raised without saying so")
+        raise Problem("it raises the budget without marking it as raised and giving a reason")
 
 
 def _check_run(state: LedgerState, claim: Claim, allowed: int) -> None:
-    """A run's epsilon is at least what its events cost; it says who sees it and in which unit."""
+    """Raise `Problem` unless a run's epsilon covers its events and its unit and adversaries are valid."""
     if claim.unit not in state.budgets or not {*claim.seen, *claim.unprotected} <= set(ADVERSARIES):
-        raise Problem(f"a run in the unit '{claim.unit}', seen by {list(claim.seen)}")
+        raise Problem(f"a run in the unit '{claim.unit}', seen by {list(claim.seen)}, is not possible here")
     if claim.unit == "silo" and claim.seen and {*claim.seen, *claim.unprotected} != set(ADVERSARIES):
-        raise Problem(f"a run in the unit 'silo', seen by {list(claim.seen)} only: everybody sees merges")
+        raise Problem(
+            f"a run in the unit 'silo' cannot be seen by {list(claim.seen)} only, since everybody sees merges"
+        )
     if any(rounds < 1 for rounds, _ in claim.stages):
-        raise Problem("every stage of a run has a round at least")
+        raise Problem("every stage of a run must have at least one round")
     if not 1 <= allowed <= claim.rounds:
-        raise Problem(f"{allowed} rounds are allowed of {claim.rounds}")
+        raise Problem(f"it allows {allowed} of {claim.rounds} planned rounds")
     for unit in claim.units:
         said = claim.stated(unit)
         if not said >= claim.least(0, allowed, unit):
             true = claim.certified(0, allowed, anew=True, unit=unit)
             where = "" if unit == claim.unit else f" in the unit '{unit}'"
-            raise Problem(f"it states epsilon {said:.6g}{where}, its events give {true:.6g}")
+            raise Problem(f"it states epsilon {said:.6g}{where}, but its events give {true:.6g}")
 
 
 def _check_budget(state: LedgerState, claim: Claim) -> None:
-    """After each charge the totals of those who see it are within the budgets of that time."""
+    """Raise `Problem` if a charge exceeds the budget of its time, against anyone who sees the run."""
     for unit in vetoing(state, claim):
         epsilon, delta = state.budgets[unit]
         for name in claim.seen:
@@ -156,6 +162,6 @@ def _check_budget(state: LedgerState, claim: Claim) -> None:
                 spent[0] <= epsilon * (1 + MACHINE_TOLERANCE) and spent[1] <= delta * (1 + MACHINE_TOLERANCE)
             ):
                 raise Problem(
-                    f"it passes the budget ({epsilon:g}, {delta:g}) against {name}:"
-                    f" ({spent[0]:.6g}, {spent[1]:.3g})"
+                    f"it exceeds the budget ({epsilon:g}, {delta:g}) against {name}:"
+                    f" ({spent[0]:.6g}, {spent[1]:.3g}) is spent"
                 )

@@ -1,13 +1,12 @@
-"""Privacy losses on a grid: how they are rounded, composed and read.
+"""Privacy losses on a grid: rounding, composing and reading them.
 
-dp-accounting does the same point by point, in some fifty milliseconds for an epsilon; here every
-step is one operation on arrays, ten times as fast (`python -m benchmarks accountant`), which is
-what a ledger that believes no kept number and a study of many budgets wait for. Tests compare
-the two.
+dp-accounting does the same point by point and needs about fifty milliseconds per epsilon. Here every
+step is one operation on arrays, which is ten times as fast (`python -m benchmarks accountant`). That
+matters to a ledger, which trusts no cached number, and to a study of many budgets. Tests compare both.
 
-Composition raises Fourier coefficients to a power (Koskela, Jaelkoe and Honkela 2020); upper
-bounds connect the dots of a curve delta(epsilon) (Doroshenko and others 2022), lower bounds
-round every loss down.
+Composition raises Fourier coefficients to a power (Koskela, Jaelkoe and Honkela 2020). Upper bounds
+connect the dots of a curve delta(epsilon) (Doroshenko and others 2022); lower bounds round every loss
+down.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ from numpy.typing import NDArray
 from scipy import fft
 
 Array = NDArray[np.float64]
-TAIL = 1e-15  # what a composition may leave out at both ends together; upper bounds count it as lost
+TAIL = 1e-15  # what a composition may drop at both ends together; upper bounds count it as infinite loss
 LONGEST = 2**25
 LEAST = 1e-290
 STEEPEST = 500.0
-TILTS = 2.0 ** np.arange(-6, 3)  # of the tilt that is best for a normal distribution
+TILTS = 2.0 ** np.arange(-6, 3)  # multiples of the tilt that is best for a normal distribution
 
 
 @dataclass(frozen=True, eq=False)
 class Losses:
-    """Chances of the losses `lowest`, `lowest + 1`, ... times `interval`, and of an `infinite` one."""
+    """Probabilities of the losses `lowest`, `lowest + 1`, ... times `interval`, and of an `infinite` loss."""
 
     interval: float
     lowest: int
@@ -40,21 +39,21 @@ class Losses:
 
     def __post_init__(self) -> None:
         if not (np.isfinite(self.masses).all() and 0 <= self.infinite <= 1 and self.interval > 0):
-            raise ValueError("privacy losses beyond the range of numbers")
+            raise ValueError("privacy losses are not finite")
 
     def delta_at(self, epsilons: Array) -> Array:
-        """Give delta at each epsilon."""
+        """Return delta at each epsilon."""
         above, shrunk = self._tails
         place = np.clip(np.floor(epsilons / self.interval) + 1 - self.lowest, 0, len(self.masses))
         at = place.astype(int)
         return np.asarray(above[at] - np.exp(np.minimum(epsilons - self._before(at), 700)) * shrunk[at])
 
     def epsilon_at(self, delta: float) -> float:
-        """Give the least epsilon >= 0 at which delta is enough; infinite if there is none."""
+        """Return the smallest epsilon >= 0 that holds with delta; infinite if there is none."""
         if self.infinite > delta:
             return math.inf
         above, shrunk = self._tails
-        # delta at the loss before each place, where all losses from that place on lie above it
+        # delta at the loss just before each place: all losses from that place on are larger
         too_much = np.flatnonzero(above - shrunk > delta)
         at = int(too_much[-1]) if len(too_much) else 0
         if not len(too_much) and above[0] <= delta:
@@ -69,9 +68,9 @@ class Losses:
 
     @functools.cached_property
     def _tails(self) -> tuple[Array, Array]:
-        """The chance of losses from each place on, and their sum of e^-(loss - the loss before it).
+        """The probability of losses from each place on, and the same weighted by e^(previous loss - loss).
 
-        The latter in blocks, over which e^-loss falls so far that a block only feels the one before it.
+        The latter is summed in blocks, over which e^-loss falls so far that only the block before matters.
         """
         back = self.masses[::-1]
         above = np.concatenate([[0.0], np.cumsum(back)])[::-1] + self.infinite
@@ -91,9 +90,9 @@ class Losses:
 def connected(interval: float, lowest: int, deltas: Array) -> Losses:
     """Connect the dots of delta(epsilon), given at `lowest`, `lowest + 1`, ... times `interval`.
 
-    Formal guarantee: where the deltas bound those of a mechanism from above, the losses do so
-    at every epsilon, and after every composition. What lies below the first dot is rounded up to it,
-    what lies above the last one is infinite.
+    Formal guarantee: if the given deltas are upper bounds for a mechanism, so are those of the losses, at
+    every epsilon and after every composition. Losses below the first dot are rounded up to it; losses
+    above the last one count as infinite.
     """
     known = np.minimum.accumulate(np.clip(deltas, 0, 1))
     slope = -np.diff(known)
@@ -103,23 +102,23 @@ def connected(interval: float, lowest: int, deltas: Array) -> Losses:
 
 
 def rounded_down(interval: float, lowest: int, at_least: Array) -> Losses:
-    """Round losses down to the grid, given the chances that they are at least `lowest`, ... times `interval`.
+    """Round losses down, given the probabilities that they are at least `lowest`, ... times `interval`.
 
-    What lies below the first point is left out: it can only lower a bound that is one from below.
+    Losses below the first point are dropped, which can only make a lower bound smaller.
     """
     after = np.append(at_least[1:], 0.0)
     return Losses(interval, lowest, np.maximum(at_least - after, 0.0), 0.0)
 
 
 def composed(parts: Sequence[tuple[Losses, int]], upper: bool) -> Losses:
-    """Compose losses on one grid, each so many times."""
+    """Compose losses on one grid, each as often as its count says."""
     if len(parts) == 1 and parts[0][1] == 1:
         return parts[0][0]
     interval = parts[0][0].interval
     first, last = _window(parts)
     size = fft.next_fast_len(max(last - first + 1, *(len(one.masses) for one, _ in parts)), real=True)
     if size > LONGEST:
-        raise MemoryError(f"a distribution of {size} losses is too long")
+        raise MemoryError(f"a distribution over {size} losses is too large")
     spectrum = np.ones(size // 2 + 1, dtype=complex)
     for one, count in parts:
         _multiply(spectrum, fft.rfft(one.masses, size), count)
@@ -130,7 +129,7 @@ def composed(parts: Sequence[tuple[Losses, int]], upper: bool) -> Losses:
 
 
 def _multiply(into: NDArray[np.complex128], power: NDArray[np.complex128], count: int) -> None:
-    """Multiply by a power, in place, by repeated squaring."""
+    """Multiply in place by a power, by repeated squaring."""
     while True:
         if count % 2:
             into *= power
@@ -141,7 +140,7 @@ def _multiply(into: NDArray[np.complex128], power: NDArray[np.complex128], count
 
 
 def _window(parts: Sequence[tuple[Losses, int]]) -> tuple[int, int]:
-    """Bound where all but `TAIL` of a composition lies, in steps above its lowest loss (Chernoff's bound)."""
+    """Return the range, in steps above the lowest loss, of all but `TAIL` of a composition (Chernoff)."""
     most = sum((len(one.masses) - 1) * count for one, count in parts)
     spread = math.sqrt(sum(_variance(one.masses) * count for one, count in parts))
     if spread == 0:
@@ -165,7 +164,7 @@ def _variance(masses: Array) -> float:
 
 
 def _cumulant(masses: Array, tilt: float) -> float:
-    """Bound log sum of masses times e^(tilt place) from above."""
+    """Return an upper bound on the log of the sum of masses times e^(tilt place)."""
     at = np.arange(len(masses)) * tilt
     high = float(at[-1]) if tilt > 0 else 0.0
     return high + math.log(max(float(masses @ np.exp(at - high)), LEAST))

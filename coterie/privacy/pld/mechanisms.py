@@ -1,4 +1,4 @@
-"""Privacy-loss distributions of events, discretised so that epsilon is bounded from above or below."""
+"""Privacy-loss distributions of events, discretised so that they give upper or lower bounds on epsilon."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from ..events import Event
 from .grid import Array, Losses, composed, connected, rounded_down
 
 Curve = Callable[[Array], Array]
-REACH = 10.0  # deviations of noise, beyond which a loss counts as infinite: a chance of 1e-23
+REACH = 10.0  # in standard deviations: a loss beyond it (probability 1e-23) counts as infinite
 
 
 @dataclass(frozen=True)
 class Distribution:
-    """Losses in each direction: when a unit is taken away, and when one is added."""
+    """Losses in each direction: a unit is removed, or a unit is added."""
 
     directions: tuple[Losses, ...]
 
     def epsilon_at(self, delta: float) -> float:
-        """Give the least epsilon at which delta is enough in every direction; infinite if there is none."""
+        """Return the smallest epsilon that holds with delta in every direction; infinite if there is none."""
         return max(one.epsilon_at(delta) for one in self.directions)
 
     def delta_at(self, epsilons: Array) -> Array:
-        """Give the larger delta of both directions at each epsilon."""
+        """Return the larger delta of both directions at each epsilon."""
         found: Array = np.maximum.reduce([one.delta_at(epsilons) for one in self.directions])
         return found
 
@@ -41,11 +41,11 @@ def distribution(
 ) -> Distribution:
     """Compose the privacy-loss distributions of events.
 
-    With `upper` every epsilon read off it is an upper bound, without it a lower bound on that
-    of the worst data sets (for a selection and a fixed-size sample: of some data sets; `lean`
-    in (0, 1) picks the selection).
+    With `upper`, every epsilon read from the result is an upper bound. Without it, every epsilon is a
+    lower bound for the worst data sets, or for some data sets if the event is a selection (which `lean`
+    in (0, 1) picks) or a sample of fixed size.
     """
-    with np.errstate(all="ignore"):  # what is no number then is refused
+    with np.errstate(all="ignore"):  # `Losses` refuses values that are not finite
         parts = [(_one(event, interval, adjacency, upper, lean), event.count) for event in events]
         ways = max(len(both) for both, _ in parts)
         made = [composed([(both[way % len(both)], n) for both, n in parts], upper) for way in range(ways)]
@@ -53,7 +53,7 @@ def distribution(
 
 
 def _one(event: Event, interval: float, adjacency: str, upper: bool, lean: float) -> tuple[Losses, ...]:
-    """Give the losses of one release: in one direction where the other is the same."""
+    """Return the losses of one release; one direction is enough if both are equal."""
     reach = 2.0 if adjacency == "replace-one" else 1.0
     if event.mechanism == "laplace":
         return (_laplace(reach / event.noise, interval, upper),)
@@ -70,7 +70,7 @@ def _one(event: Event, interval: float, adjacency: str, upper: bool, lean: float
 
 
 def _gaussian(mu: float, interval: float, upper: bool) -> Losses:
-    """Give the losses of N(0, 1) against N(mu, 1)."""
+    """Return the losses of N(0, 1) against N(mu, 1)."""
     end = REACH * mu + mu**2 / 2
     if upper:
         return _from_curve(lambda a: gaussian_delta(a, mu), -end, end, interval)
@@ -78,23 +78,24 @@ def _gaussian(mu: float, interval: float, upper: bool) -> Losses:
 
 
 def gaussian_delta(a: Array, mu: float) -> Array:
-    """Give delta(a) of N(0, 1) against N(mu, 1) (Balle and Wang 2018)."""
+    """Return delta(a) of N(0, 1) against N(mu, 1) (Balle and Wang 2018)."""
     return np.asarray(ndtr(mu / 2 - a / mu) - np.exp(a + log_ndtr(-mu / 2 - a / mu)))
 
 
 def _sampled(noise: float, rate: float, interval: float, upper: bool) -> tuple[Losses, Losses]:
-    """Give the losses of a Poisson-sampled Gaussian, with P = (1 - rate) N(0) + rate N(1) and Q = N(0).
+    """Return the losses of a Poisson-sampled Gaussian, with P = (1 - rate) N(0) + rate N(1) and Q = N(0).
 
     P - e^a Q = rate (N(1) - e^b N(0)) where e^b = (e^a - 1 + rate) / rate, and Q - e^a P =
-    (1 - e^a (1 - rate)) (N(0) - e^c N(1)) where e^c = rate e^a / (1 - e^a (1 - rate)): each delta is
-    that of a Gaussian at another epsilon. Losses of P are above log(1 - rate), those of Q below minus it.
+    (1 - e^a (1 - rate)) (N(0) - e^c N(1)) where e^c = rate e^a / (1 - e^a (1 - rate)). So each delta is
+    that of a Gaussian at another epsilon. The losses of P are above log(1 - rate); those of Q are below
+    -log(1 - rate).
     """
     mu, floor = 1 / noise, math.log1p(-rate)
 
-    def outer(a: Array) -> Array:  # b, of losses above the floor
+    def outer(a: Array) -> Array:  # b, for losses above the floor
         return np.asarray(a - math.log(rate) + np.log(-np.expm1(np.minimum(floor - a, 0))))
 
-    def loss(x: float) -> float:  # at place x, in deviations
+    def loss(x: float) -> float:  # at place x, in standard deviations
         return float(np.logaddexp(floor, math.log(rate) + (x - mu / 2) * mu))
 
     def taken(a: Array) -> Array:
@@ -123,11 +124,11 @@ def _sampled(noise: float, rate: float, interval: float, upper: bool) -> tuple[L
 
 
 def _replaced(noise: float, rate: float, interval: float, upper: bool) -> Losses:
-    """Give the losses of a Poisson-sampled Gaussian where a unit is replaced by its opposite.
+    """Return the losses of a Poisson-sampled Gaussian if a unit is replaced by its opposite.
 
-    P = (1 - rate) N(0) + rate N(1) against Q = (1 - rate) N(0) + rate N(-1), the worst pair of
-    dp-accounting. The loss grows with x and is odd, so that a loss a >= 0 is that of one x: with
-    u = e^(x mu) a root of r u^2 - (1 - rate)(e^a - 1) u - r e^a = 0, r = rate e^(-mu^2 / 2).
+    They are those of P = (1 - rate) N(0) + rate N(1) against Q = (1 - rate) N(0) + rate N(-1), which
+    dp-accounting takes as the worst pair. The loss is odd and increases with x, so each loss a >= 0 belongs
+    to one x: u = e^(x mu) is a root of r u^2 - (1 - rate)(e^a - 1) u - r e^a = 0, r = rate e^(-mu^2 / 2).
     """
     mu = 1 / noise
 
@@ -158,7 +159,7 @@ def _replaced(noise: float, rate: float, interval: float, upper: bool) -> Losses
 
 
 def _laplace(epsilon: float, interval: float, upper: bool) -> Losses:
-    """Give the losses of Laplace noise; both ends of their range have a chance of their own."""
+    """Return the losses of Laplace noise; both ends of their range have positive probability."""
     if upper:
         return _from_curve(
             lambda a: np.where(a <= -epsilon, -np.expm1(a), -np.expm1(np.minimum(a - epsilon, 0) / 2)),
@@ -171,9 +172,10 @@ def _laplace(epsilon: float, interval: float, upper: bool) -> Losses:
 
 
 def _selection(epsilon: float, interval: float, lean: float) -> Losses:
-    """Bound all selections whose privacy losses lie in a range of length epsilon.
+    """Return upper bounds for all selections whose privacy losses lie in a range of length epsilon.
 
-    The curve of Dong, Durfee and Rogers (2020): delta(a) = (1 - e^(-(epsilon - a) / 2))^2 / (1 - e^-epsilon).
+    The curve is that of Dong, Durfee and Rogers (2020):
+    delta(a) = (1 - e^(-(epsilon - a) / 2))^2 / (1 - e^-epsilon).
     """
 
     def curve(a: Array) -> Array:
@@ -184,7 +186,7 @@ def _selection(epsilon: float, interval: float, lean: float) -> Losses:
 
 
 def _some_selection(epsilon: float, interval: float, lean: float) -> Losses:
-    """Give one selection of that kind: two candidates, losses t and t - epsilon, t = lean * epsilon."""
+    """Return one such selection: two candidates with losses t and t - epsilon, where t = lean * epsilon."""
     high, low = lean * epsilon, (lean - 1) * epsilon
     chance = math.expm1(-low) / (math.exp(-low) - math.exp(-high))
     first, last = math.floor(low / interval), math.floor(high / interval)
@@ -195,11 +197,11 @@ def _some_selection(epsilon: float, interval: float, lean: float) -> Losses:
 
 
 def _fixed_size(noise: float, rate: float, interval: float) -> Losses:
-    """Give the distribution of a Gaussian on a sample of fixed size, drawn without replacement.
+    """Return the losses of a Gaussian on a sample of fixed size, drawn without replacement.
 
-    In a sample of fixed size the unit that left is another's place: sums differ by twice the
-    clip, whatever the adjacency. delta'(a) = rate delta(log(1 + (e^a - 1) / rate)) for a >= 0
-    (Balle, Barthe, Gaboardi 2018, theorem 9); for a < 0 by symmetry of the two data sets.
+    In such a sample, another unit takes the place of the one that left. So sums differ by twice the
+    clip, whatever the adjacency. For a >= 0, delta'(a) = rate delta(log(1 + (e^a - 1) / rate))
+    (Balle, Barthe, Gaboardi 2018, theorem 9); a < 0 follows by symmetry of the two data sets.
     """
     mu = 2 / noise
 
@@ -214,13 +216,13 @@ def _fixed_size(noise: float, rate: float, interval: float) -> Losses:
 
 
 def _from_curve(curve: Curve, low: float, high: float, interval: float) -> Losses:
-    """Connect the dots of a curve delta(a) between two losses: an upper bound of it."""
+    """Return an upper bound of a curve delta(a) between two losses, by connecting its dots."""
     first, last = math.floor(low / interval), math.ceil(high / interval)
     return connected(interval, first, curve(_grid(first, last, interval)))
 
 
 def _from_chances(chance: Curve, low: float, high: float, interval: float) -> Losses:
-    """Round losses between two ends down, given the chance of a loss of at least a."""
+    """Round the losses between two ends down, given the probability of a loss of at least a."""
     first, last = math.floor(low / interval), math.ceil(high / interval)
     return rounded_down(interval, first, chance(_grid(first, last, interval)))
 

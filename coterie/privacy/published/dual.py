@@ -1,4 +1,4 @@
-"""What the paper on dual coordinates would report for a run of ours: beside the certified number."""
+"""What the paper on dual coordinates would report for one of our runs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,16 @@ DOORS = ("solve_dual", "solve_dual whole")
 def published_dual(
     settings: Mapping[str, Any], doors: Sequence[tuple[str, int, int]], events: Sequence[Event], delta: float
 ) -> tuple[Published, ...]:
-    """Give what Hu, Guo, Li, Pei, Gong 2020, theorem 5, reports for uploads of a dual method, if it is one.
+    """Return what Hu, Guo, Li, Pei, Gong 2020, theorem 5, reports for the uploads of a dual method.
 
-    `doors` are (name, calls, steps of a call). Taken are: for sigma2 the multiplier of our noise (in the
-    paper that of 2 xi |d|, which is private); r = 1, so that sigma1 is the same; K, the rounds sent between
-    two updates of relations, since the paper counts one outer round only; q, the share of examples that a
-    round touches; p = 1, since the server sees who is live; c2 = sqrt(2), which the paper does not give.
+    Return nothing if the method is another one. `doors` are (name, calls, steps per call). Their symbols
+    are set as follows:
+    - sigma2 is the multiplier of our noise (in the paper it multiplies 2 xi |d|, which is private);
+    - r = 1, so that sigma1 equals sigma2;
+    - K is the number of uploads between two updates of the relations: the paper counts one outer round;
+    - q is the share of examples that a round touches;
+    - p = 1, because the server sees which devices take part;
+    - c2 = sqrt(2), which the paper does not state.
     """
     used = [door for door in doors if door[0] in DOORS]
     if not used or len(used) != len(doors) or len(events) != 1 or not 0 < events[0].noise < math.inf:

@@ -1,9 +1,9 @@
-"""What the papers compute as their epsilon: shown beside the certified number, never instead of it.
+"""The formulas with which papers compute their epsilon: shown next to the certified number, never instead.
 
-Each formula is given as its paper has it, with the conditions under which it is proven; where
-they do not hold, or the proof does not, the docstring says so. `noise` is a multiplier: the
-deviation of the noise over the sensitivity. `steps` may be a fraction in closed forms (an
-expected number). Logarithms are natural unless said otherwise.
+Each formula is given as its paper states it, with the conditions under which it is proven. If a
+condition or the proof does not hold, the docstring says so. `noise` is a multiplier: the standard
+deviation of the noise divided by the sensitivity. In closed forms, `steps` may be a fraction (an
+expected number). Logarithms are natural unless stated otherwise.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..accountant import LEAST_NOISE, renyi_epsilon
 from ..events import Event, check_delta
 from ..tradeoff import TradeOff
 
-MOMENTS = 256  # highest moment of the moments accountant
+MOMENTS = 256  # the highest moment of the moments accountant
 MOMENTS_CONSTANT = 2.0
 DUAL_CONSTANT = math.sqrt(2)
 
@@ -41,11 +41,11 @@ class Published:
 def published_for(
     noise: float, rate: float, steps: int, delta: float, quick: bool = False
 ) -> tuple[Published, ...]:
-    """Give what papers report for `steps` Poisson-sampled Gaussian sums with multiplier `noise`.
+    """Return what papers report for `steps` Poisson-sampled Gaussian sums with multiplier `noise`.
 
-    `quick` leaves out the moments accountant, the slowest of them and always above Renyi privacy.
-    Left out are formulas for other mechanisms (`pmtl_epsilon`, `dual_epsilon`), and bounds whose
-    constants are not published (`moments_epsilon`).
+    `quick` omits the moments accountant, the slowest formula and always above Renyi privacy. Formulas
+    for other mechanisms (`pmtl_epsilon`, `dual_epsilon`) and bounds with unpublished constants
+    (`moments_epsilon`) are not included.
 
     >>> [round(one.epsilon, 2) for one in published_for(0.6, 0.01, 500, 1e-5)]
     [3.72, 8.33, 7.91, 6.95]
@@ -79,9 +79,9 @@ def published_for(
 
 
 def warning(published: Published, lower: float) -> str | None:
-    """Give the line that warns of a published epsilon below a lower bound of the true one, if it is.
+    """Return a sentence if a published epsilon is below a proven lower bound of the true one, else None.
 
-    `lower` is the certified lower bound (`accountant.bounds(..., tight=True).lower`).
+    `lower` is that bound, such as `accountant.bounds(..., tight=True).lower`.
     """
     if not published.epsilon < lower:
         return None
@@ -90,8 +90,8 @@ def warning(published: Published, lower: float) -> str | None:
         if said < least:
             break
     return (
-        f"{published.paper} report epsilon {said:.{digits}f} ({published.formula}), but no less than"
-        f" {least:.{digits}f} is true: their formula reports too little here"
+        f"the formula of {published.paper} ({published.formula}) gives epsilon {said:.{digits}f}, which is"
+        f" below {least:.{digits}f}, a proven lower bound for these settings"
     )
 
 
@@ -103,10 +103,10 @@ def _floor(value: float, digits: int) -> float:
 
 
 def classic_noise(epsilon: float, delta: float) -> float:
-    """Give sqrt(2 log(1.25 / delta)) / epsilon, the classic multiplier of one Gaussian release.
+    """Return sqrt(2 log(1.25 / delta)) / epsilon, the classic multiplier of one Gaussian release.
 
-    Dwork and Roth 2014, theorem A.1. Proven for epsilon <= 1 only: above, it may be too little (for
-    epsilon 45 and delta 1e-5 the true epsilon is 82). Wu, Chen, Wang 2020 take it for 45, 8, 2 and .5.
+    Dwork and Roth 2014, theorem A.1. It is proven only for epsilon <= 1. Above, it may be too small: for
+    epsilon 45 and delta 1e-5, the true epsilon is 82. Wu, Chen, Wang 2020 use it for 45, 8, 2 and 0.5.
 
     >>> [round(classic_noise(epsilon, 1e-5), 2) for epsilon in (45, 8, 2, 0.5)]
     [0.11, 0.61, 2.42, 9.69]
@@ -116,7 +116,7 @@ def classic_noise(epsilon: float, delta: float) -> float:
 
 
 def classic_epsilon(noise: float, delta: float) -> float:
-    """Give the epsilon at which `classic_noise` is `noise`; proven only where it is at most 1."""
+    """Return the epsilon at which `classic_noise` is `noise`; it is proven only up to 1."""
     return _over(_classic(delta), noise)
 
 
@@ -124,11 +124,11 @@ def classic_epsilon(noise: float, delta: float) -> float:
 
 
 def heads_sensitivity(clip: float, cohort: float, silos: int) -> float:
-    """Give S = 2 C K / M, the sensitivity of Wu, Chen, Wang 2020, lemma 4.1, for `cohort` K of `silos` M.
+    """Return S = 2 C K / M, the sensitivity of Wu, Chen, Wang 2020, lemma 4.1, for `cohort` K of `silos` M.
 
-    It does not hold: one silo, replaced, changes its own upload by 2 C and the mean of K uploads by
-    2 C / K, both more than S whenever K < M (the mean: K^2 < M). Their proof weighs uploads by K / M,
-    their algorithm by 1 / K.
+    It does not hold. Replacing one silo changes its upload by 2 C and the mean of K uploads by 2 C / K.
+    The former exceeds S if K < M, the latter if K^2 < M. Their proof weights uploads by K / M, their
+    algorithm by 1 / K.
     """
     _check_positive(clip=clip, cohort=cohort, silos=silos)
     if cohort > silos:
@@ -137,11 +137,11 @@ def heads_sensitivity(clip: float, cohort: float, silos: int) -> float:
 
 
 def central_limit_mu(noise: float, rate: float, steps: float) -> float:
-    """Give mu = p sqrt(T (e^(1/sigma^2) - 1)), the limit of T Poisson-sampled steps.
+    """Return mu = p sqrt(T (e^(1/sigma^2) - 1)), the limit of T Poisson-sampled steps.
 
-    T grows while p sqrt(T) and sigma stay (Bu, Dong, Long, Su 2019). Wu, Chen, Wang 2020, theorem 4.2,
-    prints a sqrt(T) too many. At a finite T it reports too little where p is small, the more so the
-    less noise there is, and too much where p is near 1.
+    In this limit T grows while p sqrt(T) and sigma stay fixed (Bu, Dong, Long, Su 2019). Wu, Chen,
+    Wang 2020, theorem 4.2, prints one sqrt(T) too many. At a finite T, mu is too small for small p,
+    especially with little noise, and too large for p near 1.
     """
     _check_setting(noise, rate, steps)
     if noise < 0.04:  # e^625, beyond any use
@@ -150,9 +150,9 @@ def central_limit_mu(noise: float, rate: float, steps: float) -> float:
 
 
 def central_limit_epsilon(noise: float, rate: float, steps: float, delta: float) -> float:
-    """Give the epsilon at delta of the mu-Gaussian mechanism that `central_limit_mu` finds.
+    """Return the epsilon at delta of a mu-Gaussian mechanism, with the mu of `central_limit_mu`.
 
-    >>> round(central_limit_epsilon(0.6, 0.01, 500, 1e-5), 2)  # in truth 5.8
+    >>> round(central_limit_epsilon(0.6, 0.01, 500, 1e-5), 2)  # the true value is 5.8
     3.72
     """
     check_delta(delta)
@@ -163,16 +163,16 @@ def central_limit_epsilon(noise: float, rate: float, steps: float, delta: float)
 
 
 def uniform_limit_mu(noise: float, rate: float, steps: float) -> float:
-    """Give the mu to which T-fold composition of C_p(G_{1/sigma}) tends as T grows and p sqrt(T) stays.
+    """Return the mu that the T-fold composition of C_p(G_{1/sigma}) tends to, with p sqrt(T) fixed.
 
-    p sqrt(2 T (e^(1/sigma^2) Phi(1.5 / sigma) + 3 Phi(-0.5 / sigma) - 2)): Dong, Roth, Su 2022,
-    section 5, for samples of a fixed size. Wu, Chen, Wang 2020, theorem 4.2, speak of this
-    composition, yet print the smaller limit of Poisson samples (`central_limit_mu`).
+    It is p sqrt(2 T (e^(1/sigma^2) Phi(1.5 / sigma) + 3 Phi(-0.5 / sigma) - 2)): Dong, Roth, Su 2022,
+    section 5, for samples of a fixed size. Wu, Chen, Wang 2020, theorem 4.2, describe this composition,
+    but print the smaller limit for Poisson samples (`central_limit_mu`).
     """
     _check_setting(noise, rate, steps)
     if noise < 0.04:
         return math.inf
-    if noise > 1e4:  # the sum cancels: its first term is 1 / (2 sigma^2)
+    if noise > 1e4:  # the sum would cancel; its first term is 1 / (2 sigma^2)
         return rate * math.sqrt(steps) / noise
     risen = math.expm1(1 / noise**2) * ndtr(1.5 / noise)
     return rate * math.sqrt(2 * steps * (risen + ndtr(1.5 / noise) + 3 * ndtr(-0.5 / noise) - 2))
@@ -181,9 +181,9 @@ def uniform_limit_mu(noise: float, rate: float, steps: float) -> float:
 def sampled_curve(curve: TradeOff, rate: float) -> TradeOff:
     """Apply the p-sampling operator: C_p(f) = min(f_p, f_p^-1)**, f_p = p f + (1 - p)(1 - alpha).
 
-    Dong, Roth, Su 2022, section 4: the curve of a mechanism with symmetric curve f, run on a
-    sample at rate p. ** is the largest convex curve below. The points given are joined by straight
-    lines, so between them the result lies a little above the true C_p(f).
+    Dong, Roth, Su 2022, section 4: the curve of a mechanism with symmetric curve f that runs on a
+    sample at rate p. ** is the largest convex curve below. The points are connected by straight
+    lines, so the result lies slightly above the true C_p(f) between them.
     """
     _check_share(rate=rate)
     alpha = curve.type_one
@@ -198,34 +198,34 @@ def sampled_curve(curve: TradeOff, rate: float) -> TradeOff:
 def moments_noise(
     epsilon: float, rate: float, steps: float, delta: float, constant: float = MOMENTS_CONSTANT
 ) -> float:
-    """Give sigma = c2 q sqrt(T log(1/delta)) / epsilon, the moments accountant's *asymptotic* form.
+    """Return sigma = c2 q sqrt(T log(1/delta)) / epsilon, the moments accountant's *asymptotic* form.
 
-    Abadi et al. 2016, theorem 1; PFA's theorem 1, T being share taking part x rounds x local steps;
-    PMTL's theorem 1. They say that constants c1, c2 exist such that it holds for epsilon < c1 q^2 T,
-    and give neither. c2 = 2 is assumed here: it solves the inequalities of their proof with its
-    leading term q^2 lambda^2 / sigma^2, which wants sigma >= 1, q < 1 / (16 sigma) and
-    2 log(1/delta) / epsilon <= sigma^2 log(1 / (q sigma)). Outside it may be far too little.
+    Abadi et al. 2016, theorem 1; PFA's theorem 1, where T is participation x rounds x local steps;
+    PMTL's theorem 1. They state that constants c1, c2 exist such that it holds for epsilon < c1 q^2 T,
+    without giving them. We assume c2 = 2. It solves the inequalities of their proof with the leading
+    term q^2 lambda^2 / sigma^2, which requires sigma >= 1, q < 1 / (16 sigma) and
+    2 log(1/delta) / epsilon <= sigma^2 log(1 / (q sigma)). Otherwise, it may be far too small.
     """
     _check_positive(epsilon=epsilon, constant=constant)
-    return constant * _spread(rate, steps, delta) / epsilon
+    return constant * _scale(rate, steps, delta) / epsilon
 
 
 def moments_epsilon(
     noise: float, rate: float, steps: float, delta: float, constant: float = MOMENTS_CONSTANT
 ) -> float:
-    """Give the epsilon at which `moments_noise` is `noise`."""
+    """Return the epsilon at which `moments_noise` is `noise`."""
     _check_positive(constant=constant)
-    return _over(constant * _spread(rate, steps, delta), noise)
+    return _over(constant * _scale(rate, steps, delta), noise)
 
 
 def moments_accountant_epsilon(noise: float, rate: float, steps: int, delta: float) -> float:
-    """Give min over lambda of (T alpha(lambda) + log(1/delta)) / lambda, the moments accountant in full.
+    """Return min over lambda of (T alpha(lambda) + log(1/delta)) / lambda, the full moments accountant.
 
     Abadi et al. 2016, theorem 2. alpha(lambda) is the exact log-moment of one Poisson-sampled
-    Gaussian, a sum over binomial coefficients (Mironov, Talwar, Zhang 2019, section 3.3), lambda a whole
-    number up to 256 (the paper finds 32 enough). An upper bound, looser than the certified one.
+    Gaussian, a sum over binomial coefficients (Mironov, Talwar, Zhang 2019, section 3.3). lambda is a
+    whole number up to 256; the paper finds 32 enough. This is an upper bound, looser than the certified one.
 
-    >>> round(moments_accountant_epsilon(4.0, 0.01, 10_000, 1e-5), 2)  # their example of 100 epochs
+    >>> round(moments_accountant_epsilon(4.0, 0.01, 10_000, 1e-5), 2)  # the paper's example, 100 epochs
     1.26
     """
     Event("gaussian", noise, rate, steps)
@@ -238,11 +238,11 @@ def moments_accountant_epsilon(noise: float, rate: float, steps: int, delta: flo
 
 
 def pfa_noise(epsilon: float, rate: float, steps: float, delta: float) -> float:
-    """Give sigma = 10 q sqrt(T (-log10 delta)) / epsilon, the closed form of PFA's public code.
+    """Return sigma = 10 q sqrt(T (-log10 delta)) / epsilon, the closed form of PFA's public code.
 
-    `steps` T: share taking part x rounds x local steps. It is `moments_noise` with c2 = 10 / sqrt(log 10)
-    = 6.59: two to seven times the noise that is needed in their settings. Nothing proves it for large
-    epsilon, and there it can be too little.
+    `steps` is T = participation x rounds x local steps. The formula is `moments_noise` with
+    c2 = 10 / sqrt(log 10) = 6.59. In the paper's settings, this is two to seven times the noise that is
+    needed. There is no proof for large epsilon, where it can be too small.
 
     >>> [round(pfa_noise(epsilon, 8 / 1200, 8000, 1e-5), 2) for epsilon in (0.1, 10)]
     [133.33, 1.33]
@@ -252,7 +252,7 @@ def pfa_noise(epsilon: float, rate: float, steps: float, delta: float) -> float:
 
 
 def pfa_epsilon(noise: float, rate: float, steps: float, delta: float) -> float:
-    """Give the epsilon at which `pfa_noise` is `noise`; by it their code stops a silo."""
+    """Return the epsilon at which `pfa_noise` is `noise`; the authors' code stops a silo by it."""
     return _over(_pfa(rate, steps, delta), noise)
 
 
@@ -260,19 +260,19 @@ def pfa_epsilon(noise: float, rate: float, steps: float, delta: float) -> float:
 
 
 def pmtl_noise(epsilon: float, rounds: float, delta: float, clip: float, silos: int) -> float:
-    """Give sigma = 4 gamma sqrt(T log(1/delta)) / (epsilon m), with all `silos` m in every round.
+    """Return sigma = 4 gamma sqrt(T log(1/delta)) / (epsilon m), with all `silos` m in every round.
 
-    Hu, Wu, Smith 2023, theorem 1. sigma is the *deviation* of the noise on the mean of uploads clipped
-    to `clip` gamma: the multiplier is m sigma / gamma where a silo is zeroed out, half of that where it
-    is replaced. Their last step needs epsilon <= 2 log(1/delta), which they do not say: for delta 1/205
-    and epsilon 40, a replaced silo's true epsilon is 59.
+    Hu, Wu, Smith 2023, theorem 1. sigma is the *standard deviation* of the noise on the mean of uploads
+    clipped to `clip` gamma. The multiplier is m sigma / gamma if a silo is zeroed out, and half of that if
+    it is replaced. The last step of the proof needs epsilon <= 2 log(1/delta), a condition that the paper
+    omits: for delta 1/205 and epsilon 40, the true epsilon of a replaced silo is 59.
     """
     _check_positive(epsilon=epsilon)
     return _pmtl(rounds, delta, clip, silos) / epsilon
 
 
 def pmtl_epsilon(deviation: float, rounds: float, delta: float, clip: float, silos: int) -> float:
-    """Give the epsilon at which `pmtl_noise` is `deviation`."""
+    """Return the epsilon at which `pmtl_noise` is `deviation`."""
     return _over(_pmtl(rounds, delta, clip, silos), deviation, "deviation")
 
 
@@ -280,10 +280,10 @@ def pmtl_epsilon(deviation: float, rounds: float, delta: float, clip: float, sil
 
 
 class DualSetting(NamedTuple):
-    """A setting of dual learning.
+    """The parameters of the dual formula.
 
-    Chance `live` p of a device to take part, `rate` q of examples touched
-    in a round, `ratio` r of the budgets of upload and dual, and the constant c2.
+    `live` is p, the probability that a device takes part; `rate` is q, the share of examples that a round
+    touches; `ratio` is r, the ratio of the budgets of upload and dual; `constant` is c2.
     """
 
     live: float
@@ -293,14 +293,14 @@ class DualSetting(NamedTuple):
 
 
 def dual_noise(epsilon: float, rounds: float, delta: float, setting: DualSetting) -> tuple[float, float]:
-    """Give sigma1 = c2 p sqrt((q^2 + r^2) K log(1/delta)) / epsilon on duals, sigma2 = sigma1 / r on uploads.
+    """Return sigma1 = c2 p sqrt((q^2 + r^2) K log(1/delta)) / epsilon (duals) and sigma1 / r (uploads).
 
-    Hu, Guo, Li, Pei, Gong 2020, theorem 5, for `rounds` K and epsilon < c1 p^2 K. c1
-    and c2 are not given. c2 = sqrt(2) is assumed here: it is what their
-    lemma 4 gives, log(1.25/delta) taken as log(1/delta); their proof's own inequality wants c2 >= 2.
-    Counted are the K inner rounds of one outer round. The bound takes a factor p, not sqrt(p), for
-    devices that drop, which does not hold against a server that sees who is live; and the
-    sensitivity of uploads, 2 xi |a|, is itself private.
+    Hu, Guo, Li, Pei, Gong 2020, theorem 5, for `rounds` K and epsilon < c1 p^2 K. The paper gives neither
+    c1 nor c2. We assume c2 = sqrt(2), which follows from their lemma 4 with log(1.25/delta) taken as
+    log(1/delta); the inequality in their proof needs c2 >= 2. Only the K inner rounds of one outer round
+    are counted. For devices that drop out, the bound uses a factor p instead of sqrt(p), which does not
+    hold against a server that sees which devices take part. And the sensitivity of the uploads, 2 xi |a|,
+    is itself private.
     """
     _check_positive(epsilon=epsilon)
     first = _dual(rounds, delta, setting) / epsilon
@@ -308,7 +308,7 @@ def dual_noise(epsilon: float, rounds: float, delta: float, setting: DualSetting
 
 
 def dual_epsilon(noise: float, rounds: float, delta: float, setting: DualSetting) -> float:
-    """Give the epsilon at which the first of `dual_noise` is `noise`."""
+    """Return the epsilon at which the first value of `dual_noise` is `noise`."""
     return _over(_dual(rounds, delta, setting), noise)
 
 
@@ -317,15 +317,15 @@ def _classic(delta: float) -> float:
     return math.sqrt(2 * math.log(1.25 / delta))
 
 
-def _spread(rate: float, steps: float, delta: float) -> float:
-    """Give q sqrt(T log(1/delta))."""
+def _scale(rate: float, steps: float, delta: float) -> float:
+    """Return q sqrt(T log(1/delta))."""
     _check_setting(1.0, rate, steps)
     check_delta(delta)
     return rate * math.sqrt(steps * math.log(1 / delta))
 
 
 def _pfa(rate: float, steps: float, delta: float) -> float:
-    return 10 / math.sqrt(math.log(10)) * _spread(rate, steps, delta)
+    return 10 / math.sqrt(math.log(10)) * _scale(rate, steps, delta)
 
 
 def _pmtl(rounds: float, delta: float, clip: float, silos: int) -> float:
@@ -343,7 +343,7 @@ def _dual(rounds: float, delta: float, setting: DualSetting) -> float:
 
 
 def _log_moment(noise: float, rate: float, moment: int) -> float:
-    """Give log E[(P / Q)^(moment + 1)] under Q, P = (1 - q) N(0, s^2) + q N(1, s^2), Q = N(0, s^2)."""
+    """Return log E[(P / Q)^(moment + 1)] under Q, P = (1 - q) N(0, s^2) + q N(1, s^2), Q = N(0, s^2)."""
     order = moment + 1
     k = np.arange(order + 1)
     spread = k * (k - 1) / (2 * noise**2)
@@ -354,7 +354,7 @@ def _log_moment(noise: float, rate: float, moment: int) -> float:
 
 
 def _lower_hull(points: np.ndarray) -> np.ndarray:
-    """Give the corners of the largest convex curve below all points."""
+    """Return the corners of the largest convex curve below all points."""
     corners: list[Sequence[float]] = []
     for x, y in sorted(map(tuple, points.tolist())):
         if corners and corners[-1][0] == x:

@@ -1,4 +1,4 @@
-"""What papers report of noisy merges of whole silos, beside what is certified."""
+"""What papers report for noisy merges of whole silos."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .formulas import Published, central_limit_epsilon, heads_sensitivity, pmtl_
 
 @functools.lru_cache(maxsize=4096)
 def published_for_merges(merges: MergeEvents, delta: float) -> tuple[Published, ...]:
-    """Give what the papers on whole silos report for merges like these."""
+    """Return what the papers on whole silos report for these merges."""
     if not merges.merges or not merges.noise:
         return ()
     if merges.noise_by == "silos":
         claimed = merges.noise / heads_sensitivity(1.0, merges.cohort, merges.silos)
-        formula = f"Gaussian DP by the central limit at sigma {claimed:.4g}, of the sensitivity 2 C K / M"
+        formula = f"Gaussian DP by the central limit, sigma = {claimed:.4g} for a sensitivity of 2 C K / M"
         found = central_limit_epsilon(claimed, merges.rate, merges.merges, delta)
         return (Published("Wu, Chen, Wang 2020", formula, found),)
     event = Event("gaussian", merges.noise, merges.rate, merges.merges)
@@ -38,10 +38,11 @@ def _lower(events: tuple[Event, ...], delta: float) -> float:
 
 
 def merge_warnings(merges: MergeEvents, delta: float) -> list[str]:
-    """Warn of what papers report below what is true against some of those they name.
+    """Return a sentence for each published epsilon that is below a proven lower bound.
 
-    Noise of the silos: against the server, who sees each upload and who came. Noise of the server: against
-    all other silos together. Where other sums than the mean are released, silos differ, and nothing is said.
+    If silos add the noise, the bound is against the server, which sees each upload and who took part, and
+    against all other silos. If the server adds it, the bound is against all other silos. If sums other than
+    the mean are released, silos differ and there is no lower bound, so nothing is returned.
     """
     lower = 0.0
     for name in () if merges.mixed else ("server", "silos") if merges.noise_by == "silos" else ("silos",):

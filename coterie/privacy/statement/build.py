@@ -1,4 +1,4 @@
-"""What one silo spent in one run, said so that it can be checked by anybody who has the file."""
+"""Build the statement of what one silo spent in one run, so that anyone with the file can check it."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from ..tuning import COVERED, chosen_epsilon
 
 SCHEMA = "coterie-statement/3"
 SEES_UPLOADS = ("server", "silos", "shared")
-CHOSEN = ("shared", "personal")  # who sees only the chosen one of a sweep's trials
+CHOSEN = ("shared", "personal")  # the adversaries who see only the chosen trial of a sweep
 TEST_SCORES = (
-    "scores on test examples without noise, if they are shared; choosing a setting by them is tuning"
+    "scores on test examples, which have no noise, if they are shared; choosing a setting by them is tuning"
 )
 ALWAYS_UNCOVERED = (
     TEST_SCORES,
-    "the number of examples of the silo, the classes and the shape of the data, taken as public",
-    "rounding of floating-point noise",
+    "the silo's number of examples, the classes and the shape of the data, which are assumed to be public",
+    "the rounding of floating-point noise",
 )
 HOLDS = {
-    "example": "everything that leaves the silo: uploads, shared and personal models",
-    "silo": "the merges that everybody sees and all that others make of them (billboard, hence joint,"
-    " privacy); this silo's own personal model is for itself",
+    "example": "everything that leaves the silo: uploads, shared models and personal models",
+    "silo": "the merges that everybody sees and everything that others derive from them (joint privacy by"
+    " the billboard lemma); the silo's own personal model is meant for the silo alone",
 }
-HIDDEN = "who took part in which round: that must stay secret, epsilon rests on it"
-SEES_ALL = "the server, which sees uploads as they are unless they are added up by secure aggregation"
+HIDDEN = "knowledge of who took part in which round: epsilon holds only if this stays secret"
+SEES_ALL = "the server, which sees the raw uploads unless secure aggregation adds them up"
 SAMPLES = ("poisson", "all examples", "all test examples")
 BOUNDS = {
     "pld": "upper, by privacy-loss distributions",
@@ -48,23 +48,23 @@ BOUNDS = {
     "exact": "upper, by the closed form of the Gaussian mechanism",
     "nothing": "none",
 }
-WITHOUT_LEDGER = "other runs on the same data: budgets of several runs add up; a ledger would add them"
-LEAVING = "that a silo left early, which shows what else was spent of its data set"
-SIMULATED = "simulated: whoever knows the seed knows the noise; not for release"
+WITHOUT_LEDGER = "other runs on the same data: their budgets add up, and only a ledger keeps the total"
+LEAVING = "the fact that a silo left early, which reveals something about earlier spending on its data"
+SIMULATED = "simulated: anyone who knows the seed knows the noise, so do not release the results"
 EXAMPLES_APART = (
-    "runs on the same data under the unit 'example': they protect its examples, and no whole silo; totals in"
-    " the unit 'silo' are without them"
+    "runs on the same data under the unit 'example': they protect single examples but not the whole silo, so"
+    " totals in the unit 'silo' do not include them"
 )
 METERED = (
-    "the operating system's entropy, keyed by the silo's secret and the ledger's row, seeds numpy's SFC64"
+    "entropy from the operating system, keyed by the silo's secret and the ledger's row, seeds numpy's SFC64"
     " (not a cryptographic generator)"
 )
-UNTUNED = "not accounted: if this run was chosen among several by their scores, its epsilon is larger"
+UNTUNED = "not accounted for: if this run was chosen among several by its score, its true epsilon is larger"
 
 
 @dataclass(frozen=True)
 class OpenedDoor:
-    """A door and how it was used: `calls` times, `steps` noisy sums a call."""
+    """A door and how it was used: `calls` times, with `steps` noisy sums per call."""
 
     door: str
     calls: int
@@ -77,12 +77,12 @@ class OpenedDoor:
 
 @functools.cache
 def software() -> dict[str, str]:
-    """Give the versions of what the numbers rest on."""
+    """Return the versions of the packages that the numbers depend on."""
     return {name: version(name) for name in ("coterie", "dp-accounting", "torch", "numpy", "scipy")}
 
 
 def always_uncovered(merges: MergeEvents | None) -> tuple[str, ...]:
-    """Give the sentences about what no statement of a unit covers."""
+    """Return the sentences about what a statement never covers."""
     sees_all = merges is not None and merges.releases()["server"] is None
     hidden = merges is not None and merges.hidden and merges.merges > 0
     apart = merges is not None and merges.metered
@@ -90,13 +90,13 @@ def always_uncovered(merges: MergeEvents | None) -> tuple[str, ...]:
 
 
 def statement_cache() -> Cache:
-    """Open the numbers of earlier statements."""
-    return Cache("statements", f"{ADJACENCY}/{SCHEMA}")
+    """Open the cache of numbers (and the sentences about them) from earlier statements."""
+    return Cache("statements", f"{ADJACENCY}/{SCHEMA}/2")
 
 
 @functools.lru_cache(maxsize=4096)
 def numbers(events: tuple[Event, ...], delta: float) -> dict[str, Any]:
-    """Find all numbers that follow from events: bounds, replace-one, what papers would report."""
+    """Return all numbers that follow from events: bounds, replace-one, and published formulas."""
     upper, by = upper_of(events, delta, ADJACENCY)
     lower = min(quick_lower(events, delta), upper)
     beside: tuple[Published, ...] = ()
@@ -132,11 +132,11 @@ def build_statement(
     cache: Cache | None = None,
     merges: MergeEvents | None = None,
 ) -> dict[str, Any]:
-    """Give the statement of one silo as plain data.
+    """Return the statement of one silo as plain data.
 
-    `charged` is what the ledger charged, where that is more than what was released. `tuning` tells of
-    a sweep, of which `events` are all trials: how their number was drawn, and what one trial releases.
-    `cache` are numbers of earlier statements, not found again. With `merges` the unit is the whole silo.
+    `charged` is what the ledger charged, if that is more than what was released. `tuning` describes a
+    sweep: how the number of trials was drawn, and what one trial releases; `events` are then those of
+    all trials. `cache` holds the numbers of earlier statements. With `merges`, the unit is the whole silo.
     """
     whole = grouped(events)
     found = with_published_dual(
@@ -186,13 +186,13 @@ def build_statement(
 
 
 def epsilon_against(merges: MergeEvents, delta: float, certified: float) -> dict[str, float | None]:
-    """Give epsilon against each adversary: what merges give or, in a metered run, what was charged."""
+    """Return epsilon against each adversary, from the merges or, in a metered run, as charged."""
     found = merges.against(delta)
     return {name: certified if value else value for name, value in found.items()} if merges.metered else found
 
 
 def published_beside(found: dict[str, Any], merges: MergeEvents | None, delta: float) -> dict[str, Any]:
-    """Give what papers report, and where it is too little."""
+    """Return what published formulas report, and a sentence for each that is below the lower bound."""
     if merges is None:
         return {"published": found["published"], "warnings": found["warnings"]}
     published = [asdict(one) for one in published_for_merges(merges, delta)]
@@ -206,7 +206,7 @@ def with_published_dual(
     events: tuple[Event, ...],
     delta: float,
 ) -> dict[str, Any]:
-    """Add what the paper on dual coordinates reports, where its doors were opened."""
+    """Add what the paper on dual coordinates reports, if its doors were opened."""
     used = [(door["door"], door["calls"], door["steps"]) for door in doors]
     more = published_dual(settings, used, events, delta)
     lines = [line for line in (warning(one, found["lower"]) for one in more) if line]
@@ -226,24 +226,24 @@ def _found(events: tuple[Event, ...], delta: float, cache: Cache | None) -> dict
 
 
 def best_trial(tuning: dict[str, Any]) -> float:
-    """Give the epsilon, at the trial's delta, against whoever sees only the chosen trial of a sweep."""
+    """Return the epsilon, at the trial's delta, against anyone who sees only a sweep's chosen trial."""
     trials = Trials(tuning["distribution"], tuning["mean"], tuning["shape"], tuning["most"])
     return chosen_epsilon(joined(Event(**event) for event in tuning["trial"]), trials, tuning["delta"])
 
 
 def checksum(content: dict[str, Any]) -> str:
-    """Give the hash of a statement without its checksum."""
+    """Return the hash of a statement, leaving out its checksum."""
     rest = {key: value for key, value in content.items() if key != "checksum"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def text_of(content: dict[str, Any]) -> str:
-    """Give the text of a statement's file."""
+    """Return the text of a statement's file."""
     return json.dumps(content, indent=2, allow_nan=False) + "\n"
 
 
 def merge_door(merges: MergeEvents) -> list[OpenedDoor]:
-    """Give the door of a silo's uploads."""
+    """Return the door through which a silo's uploads were merged, if any."""
     clip = math.inf if merges.noise == 0 else merges.clip
     door = OpenedDoor("merge", merges.came, 1, merges.sampler, merges.rate, merges.cohort, clip)
     return [door] if merges.came else []

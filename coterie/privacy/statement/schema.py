@@ -1,4 +1,4 @@
-"""The schema of statements: what each field is, checked before anything is recomputed."""
+"""The schema of statements: the type of each field, checked before anything is recomputed."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Part(BaseModel):
-    """A part of a statement; unknown fields are refused."""
+    """A part of a statement; unknown fields are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class Guarantee(Part):
-    """What is certified; numbers are null where nothing protects."""
+    """The certified guarantee; numbers are null if nothing protects the data."""
 
     unit: Literal["example", "silo"]
     adjacency: Literal["zero-out"]
@@ -33,14 +33,14 @@ class Guarantee(Part):
 
 
 class Adversary(Part):
-    """Epsilon against somebody: 0 where nothing is seen, null where nothing protects."""
+    """Epsilon against one adversary: 0 if it sees nothing, null if nothing protects against it."""
 
     who: str
     epsilon: Bound
 
 
 class Adversaries(Part):
-    """Everybody against whom epsilon is stated."""
+    """All adversaries for whom epsilon is stated."""
 
     server: Adversary
     silos: Adversary
@@ -49,7 +49,7 @@ class Adversaries(Part):
 
 
 class PublishedNumber(Part):
-    """What a paper's formula gives for the same events: not certified."""
+    """What a paper's formula gives for the same events; it is not certified."""
 
     paper: str
     formula: str
@@ -67,7 +67,7 @@ class EventPart(Part):
 
 
 class DoorPart(Part):
-    """A door, and how often it was opened."""
+    """A door, and how often and how it was opened."""
 
     door: str
     calls: Annotated[int, Field(ge=1)]
@@ -79,7 +79,7 @@ class DoorPart(Part):
 
 
 class MergesPart(Part):
-    """How uploads of a whole silo were merged."""
+    """How the uploads of a whole silo were merged."""
 
     noise: Annotated[float, Field(ge=0)]
     clip: float
@@ -97,7 +97,7 @@ class MergesPart(Part):
 
 
 class TuningPart(Part):
-    """A sweep, of which the chosen trial is stated."""
+    """A sweep, whose chosen trial the statement is about."""
 
     distribution: Literal["poisson", "geometric", "negative-binomial"]
     mean: Annotated[float, Field(ge=1)]
@@ -112,14 +112,14 @@ class TuningPart(Part):
 
 
 class Total(Part):
-    """What all runs spent against somebody; null where nothing protects."""
+    """What all runs spent against one adversary; null if nothing protects against it."""
 
     epsilon: Bound
     delta: Annotated[float, Field(ge=0)] | None
 
 
 class LedgerPart(Part):
-    """Where the ledger stood: totals in the unit of the statement; a whole silo's also for examples."""
+    """The state of the ledger: totals in the statement's unit and, for a whole silo, per example."""
 
     file: str
     head: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
@@ -154,12 +154,12 @@ class StatementPart(Part):
 
 
 def json_schema() -> dict[str, Any]:
-    """Give the schema as JSON Schema."""
+    """Return the schema as JSON Schema."""
     return StatementPart.model_json_schema()
 
 
 def check_shape(content: dict[str, Any]) -> None:
-    """Refuse a statement with a missing, unknown or wrong field, naming it."""
+    """Raise `Problem`, naming the field, if a field is missing, unknown or wrong."""
     try:
         StatementPart.model_validate(content)
     except ValidationError as error:

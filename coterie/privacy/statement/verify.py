@@ -1,4 +1,4 @@
-"""Checking a statement: every number is computed again from its events."""
+"""Check a statement by computing every number again from its events."""
 
 from __future__ import annotations
 
@@ -39,31 +39,32 @@ from .build import (
 
 
 def verify(text: str) -> dict[str, Any]:
-    """Recompute a statement from its events; refuse it, naming the field, if anything differs.
+    """Recompute a statement from its events; raise `Problem`, naming the field, if anything differs.
 
-    The checksum finds damage. Who forges a statement can make a new checksum, but not a smaller
-    epsilon for the same events; what events there were is what the ledger proves.
+    The checksum detects damage. A forger can compute a new checksum, but cannot make epsilon smaller for
+    the same events. Which events really happened is what the ledger proves.
     """
     if text.lstrip().startswith("<"):
-        raise Problem("statement: this is the page, which is to be read; check the JSON file beside it")
+        raise Problem("statement: this is the page for people; check the JSON file next to it")
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise Problem(f"statement: not readable: {error}") from error
+        raise Problem(f"statement: the file cannot be read: {error}") from error
     if not isinstance(content, dict) or "schema" not in content:
-        raise Problem("statement: this is not a statement")
+        raise Problem("statement: this file is not a statement")
     if content["schema"] != SCHEMA:
         raise Problem(
-            f"statement: schema {content['schema']!r} is not {SCHEMA}: use the version that wrote it"
+            f"statement: expected the schema {SCHEMA}, got {content['schema']!r}; check it with the version"
+            " that wrote it"
         )
     try:
         written = text_of(content)
     except (ValueError, RecursionError) as error:
-        raise Problem(f"statement: not readable: {error}") from error
+        raise Problem(f"statement: the file cannot be read: {error}") from error
     if text != written:
-        raise Problem("statement: the file was changed: its text is not as it was written")
+        raise Problem("statement: the file was changed: its text differs from what was written")
     if content.get("checksum") != checksum(content):
-        raise Problem("statement: the file was changed: its checksum does not fit")
+        raise Problem("statement: the file was changed: its checksum does not match")
     from .schema import check_shape
 
     check_shape(content)
@@ -83,23 +84,23 @@ def _recompute(content: dict[str, Any]) -> None:
         raise Problem(f"statement: {problem}") from None
     _check_words(content, merges)
     if said["unit"] != ("example" if merges is None else "silo"):
-        raise Problem("statement: guarantee.unit: not that of what was merged")
+        raise Problem("statement: guarantee.unit: does not match the merges")
     if merges is not None and merges.metered != (content["ledger"] is not None):
-        raise Problem("statement: merges.metered: a run is metered if it names a ledger")
+        raise Problem("statement: merges.metered: must be true exactly if the statement names a ledger")
     if merges is not None and grouped(events) != grouped(merges.strongest()):
-        raise Problem("statement: events: not what its merges give")
+        raise Problem("statement: events: do not match the merges")
     if said["epsilon"] is None:
         if any(entry["epsilon"] for entry in content["adversaries"].values()):
-            raise Problem("statement: adversaries: an epsilon is stated where nothing protects")
+            raise Problem("statement: adversaries: an epsilon is stated although nothing protects the data")
         return
     if said["delta"] is None or said["budget"] is None:
-        raise Problem("statement: guarantee.delta and guarantee.budget must be stated where epsilon is")
+        raise Problem("statement: guarantee.delta and guarantee.budget: required if epsilon is stated")
     found = numbers(events, said["delta"])
     found = with_published_dual(found, content["settings"], content["doors"], grouped(events), said["delta"])
     for key in ("epsilon", "replace_one", "lower"):
         true, value = found[key], math.inf if said[key] is None else said[key]
         if _is_too_good(key, value, true, events, said["delta"]):
-            raise Problem(f"statement: guarantee.{key}: {value:.6g} is stated, the events give {true:.6g}")
+            raise Problem(f"statement: guarantee.{key}: states {value:.6g}, but the events give {true:.6g}")
     true, tuning = dict.fromkeys(ADVERSARIES, said["epsilon"]), content["tuning"]
     if isinstance(tuning, dict):
         _check_trials(events, tuning)
@@ -111,25 +112,25 @@ def _recompute(content: dict[str, Any]) -> None:
     if merges is not None:
         _check_merges(content, merges)
     if content["ledger"] is None and spent > said["budget"] * (1 + 1e-9):
-        raise Problem(f"statement: guarantee.budget: {spent:.6g} is spent of {said['budget']:.6g}")
+        raise Problem(f"statement: guarantee.budget: {spent:.6g} was spent of {said['budget']:.6g}")
     stated = {name: entry["epsilon"] for name, entry in content["adversaries"].items()}
     nothing_sent = all(stated[name] == 0 for name in SEES_UPLOADS)
     for name, epsilon in (true if merges is None else {}).items():
         if stated[name] != epsilon and not (nothing_sent and name in SEES_UPLOADS):
-            raise Problem(f"statement: adversaries.{name}: {stated[name]} is not what the events give")
+            raise Problem(f"statement: adversaries.{name}: {stated[name]} does not match the events")
     if merges is None:
         _check_doors(content["doors"], events)
     beside = published_beside(found, merges, said["delta"])
     rows = [[p["paper"], p["formula"], p["epsilon"]] for p in content["published"]]
     if rows != finite([[p["paper"], p["formula"], p["epsilon"]] for p in beside["published"]]):
-        raise Problem("statement: published: not what the formulas give for these events")
-    bound = said["bound"].removesuffix(" (dp-accounting)")  # which found it in older versions
+        raise Problem("statement: published: does not match what the formulas give for these events")
+    bound = said["bound"].removesuffix(" (dp-accounting)")  # an addition of older versions
     if content["warnings"] != beside["warnings"] or bound not in (BOUNDS[found["by"]], BOUNDS["rdp"]):
-        raise Problem("statement: warnings or guarantee.bound: not what the events give")
+        raise Problem("statement: warnings or guarantee.bound: does not match the events")
 
 
 def _is_too_good(key: str, value: float, true: float, events: tuple[Event, ...], delta: float) -> bool:
-    """Whether a stated bound is tighter than any machine or version can have found it."""
+    """Return whether a stated bound is tighter than any machine or version could have found."""
     if key == "lower":
         most = (
             max(true, quick_lower(events, delta, aside=ELSEWHERE))
@@ -142,52 +143,52 @@ def _is_too_good(key: str, value: float, true: float, events: tuple[Event, ...],
 
 
 def _check_merges(content: dict[str, Any], merges: MergeEvents) -> None:
-    """What is said against whom is what the merges give, and so are the doors."""
+    """Raise `Problem` unless the epsilon against each adversary and the doors match the merges."""
     true = epsilon_against(merges, content["guarantee"]["delta"], content["guarantee"]["epsilon"])
     for name, entry in content["adversaries"].items():
         said, least = entry["epsilon"], true[name]
         if (said is None) != (least is None) or abs((said or 0) - (least or 0)) > MACHINE_TOLERANCE * (
             least or 1
         ):
-            raise Problem(f"statement: adversaries.{name}: {said} is not what the merges give")
+            raise Problem(f"statement: adversaries.{name}: {said} does not match the merges")
     if content["doors"] != finite([asdict(door) for door in merge_door(merges)]):
-        raise Problem("statement: doors: not those of the merges")
+        raise Problem("statement: doors: do not match the merges")
 
 
 def _check_words(content: dict[str, Any], merges: MergeEvents | None) -> None:
-    """Check the sentences that every statement has."""
+    """Raise `Problem` unless all required sentences are there."""
     metered = content["ledger"] is not None
     always = always_uncovered(merges)
     missing = {*always, LEAVING if metered else WITHOUT_LEDGER} - set(content["not_covered"])
     if missing:
-        raise Problem(f"statement: not_covered: it lacks '{sorted(missing)[0]}'")
+        raise Problem(f"statement: not_covered: the sentence '{sorted(missing)[0]}' is missing")
     if content["randomness"] != (METERED if metered else SIMULATED):
-        raise Problem("statement: randomness: not what it must say")
+        raise Problem("statement: randomness: not the required sentence")
     if isinstance(content["tuning"], str) and content["tuning"] != UNTUNED:
-        raise Problem("statement: tuning: not what it must say")
+        raise Problem("statement: tuning: not the required sentence")
 
 
 def _check_doors(doors: list[dict[str, Any]], events: tuple[Event, ...]) -> None:
-    """As many noisy sums as doors were asked for are accounted for, at the rates of their samples."""
+    """Raise `Problem` unless the events account for every noisy sum of the doors, at its sampling rate."""
     opened, charged = Counter[float](), Counter[float]()
     for door in doors:
         if door["sampler"] not in SAMPLES:
-            raise Problem(f"statement: doors: nothing is accounted for the sampler '{door['sampler']}'")
+            raise Problem(f"statement: doors: the sampler '{door['sampler']}' is not accounted for")
         opened[door["rate"]] += door["calls"] * door["steps"]
     for event in events:
         charged[event.rate] += event.count
     for rate in sorted({*opened, *charged}):
         if opened[rate] != charged[rate]:
             made, paid = opened[rate], charged[rate]
-            raise Problem(f"statement: doors: {made} noisy sums at rate {rate:g}, the events have {paid}")
+            raise Problem(f"statement: doors: {made} noisy sums at rate {rate:g}, but the events have {paid}")
 
 
 def _check_trials(events: tuple[Event, ...], tuning: dict[str, Any]) -> None:
-    """The events are those of the trials that ran, or more where rounds were repeated."""
+    """Raise `Problem` unless the events are those of all trials, or more if rounds were repeated."""
     one = grouped(Event(**event) for event in tuning["trial"])
     least = {replace(event, count=1): event.count * tuning["ran"] for event in one}
     found = {replace(event, count=1): event.count for event in grouped(events)}
     if set(least) != set(found) or any(found[event] < count for event, count in least.items()):
-        raise Problem(f"statement: tuning.trial: {tuning['ran']} of these trials are not what was released")
+        raise Problem(f"statement: tuning.trial: {tuning['ran']} of these trials do not match the events")
     if tuning["epsilon"] != best_trial(tuning) or tuning["notes"] != list(COVERED):
-        raise Problem("statement: tuning.epsilon: not what the trials give")
+        raise Problem("statement: tuning.epsilon or tuning.notes: does not match the trials")

@@ -1,1 +1,1 @@
-"""Bounds on convergence: the papers' and ours."""
+"""Convergence bounds: the papers' and ours."""

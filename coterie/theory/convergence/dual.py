@@ -1,9 +1,10 @@
 """How many rounds dual coordinates need: theorems 3 and 4 of Hu, Guo, Li, Pei, Gong 2020, as functions.
 
-Where they apply: Omega fixed, features of norm at most 1, duals that no noise touches (the paper's algorithm
-adds noise, its bounds have no term for it), and xi < 1: both divide by 1 - xi, although the algorithm allows
-xi = 1 (and CoCoA, from which they are taken, has no such factor). `quality` is the paper's Theta: 1 minus the
-least expected share of a round's possible progress that a silo makes, those that drop out included.
+The theorems apply if Omega is fixed, features have norm at most 1, duals carry no noise (the paper's
+algorithm adds noise, but its bounds have no term for it), and xi < 1. Both bounds divide by 1 - xi, although
+the algorithm allows xi = 1, and CoCoA, from which they are taken, has no such factor. `quality` is the
+paper's Theta: 1 minus the smallest share of a round's possible progress that a silo is expected to make,
+counting the chance that it drops out.
 """
 
 from __future__ import annotations
@@ -15,10 +16,13 @@ from ...errors import Problem
 
 
 def quality(drop: float, work: float) -> float:
-    """Give Theta = p_max + (1 - p_max) Theta_max: chance to drop out, and quality of who does not (0: exact).
+    """Return Theta = p_max + (1 - p_max) Theta_max.
 
-    >>> quality(0.2, 0.5)
-    0.6
+    `drop` is p_max, the chance that a silo drops out. `work` is Theta_max, the quality of those that do not
+    (0: they solve their problem exactly).
+
+    >>> quality(0.5, 0.5)
+    0.75
     """
     for key, value in (("drop", drop), ("work", work)):
         if not 0 <= value < 1:
@@ -27,19 +31,21 @@ def quality(drop: float, work: float) -> float:
 
 
 def smooth_step(bend: float, beta: float, lam: float, sizes: Sequence[int], relation: float) -> float:
-    """Give an s for theorem 3, which only says that there is one, for losses that are 1/mu-smooth.
+    """Return an s for theorem 3, which only says that one exists, for losses that are 1/mu-smooth.
 
-    From its proof: `bend` mu (1/2 for the squared loss and squared hinge), the largest `relation` Omega_tt
-    and |X_t v|^2 <= n_t |v|^2 give s = mu / (mu + beta Omega_tt n_t / (2 lam)), for the largest silo.
+    It follows from the proof: with mu = `bend` (1/2 for the squared loss and squared hinge), the largest
+    Omega_tt = `relation` and |X_t v|^2 <= n_t |v|^2, s = mu / (mu + beta Omega_tt n_t / (2 lam)) for the
+    largest silo.
     """
     _positive(bend=bend, beta=beta, lam=lam, relation=relation)
     return bend / (bend + beta * relation * max(sizes) / (2 * lam))
 
 
 def smooth_rounds(examples: int, gap: float, xi: float, theta: float, step: float) -> int:
-    """Give the rounds after which D(a) - D(a*) is at most `gap` in expectation, for smooth losses.
+    """Return how many rounds it takes until E D(a) - D(a*) is at most `gap`, for smooth losses.
 
-    Theorem 3: K >= log(n / gap) / ((1 - xi) xi (1 - Theta) s), n all examples. Losses at zero are at most 1.
+    Theorem 3: K >= log(n / gap) / ((1 - xi) xi (1 - Theta) s), where n counts all examples. Losses at zero
+    must be at most 1.
     """
     _positive(examples=examples, gap=gap)
     _inside(xi, theta)
@@ -51,11 +57,11 @@ def smooth_rounds(examples: int, gap: float, xi: float, theta: float, step: floa
 def lipschitz_rounds(
     sizes: Sequence[int], gap: float, xi: float, theta: float, lam: float, lipschitz: float, start: float
 ) -> int:
-    """Give the rounds of theorem 4, for losses that are L-Lipschitz (hinge: L = 1), as it is printed.
+    """Return the number of rounds of theorem 4 as printed, for losses that are L-Lipschitz (hinge: L = 1).
 
-    It bounds D - D* at the *mean* of the duals after K0 rounds, which the algorithm does not use. `start` is
-    D(a_0) - D(a*). Its k0 has a product where CoCoA's theorem, from which it is taken, has a quotient; and
-    its n^2 stems from losses that are averaged there, while the paper adds them up.
+    `start` is D(a_0) - D(a*). The theorem bounds D - D* at the *mean* of the duals after K0 rounds, which
+    the algorithm does not use. Its k0 has a product where CoCoA's theorem, from which it is taken, has a
+    quotient. Its n^2 comes from losses that are averaged there, while the paper adds them up.
     """
     _positive(gap=gap, lam=lam, lipschitz=lipschitz, start=start)
     _inside(xi, theta)

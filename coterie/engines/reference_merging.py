@@ -1,0 +1,101 @@
+"""Slow, obvious merging of whole silos: one silo and one row at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..cohort.merging import COUNT, LONGEST, PACE, SERVER, SHORTEST, row_keys
+from ..protocol.merging import BITS, Merger, MergeRule
+from ..protocol.roster import Roster
+from ..protocol.streams import SeededStreams
+
+
+@dataclass(frozen=True, eq=False)
+class SlowMerger(Merger):
+    """The merges of the unit 'silo' in one run, silo by silo.
+
+    `rows(key)` starts the noise of a row, `draws` has the noise of each silo.
+    """
+
+    rule: MergeRule
+    rows: Callable[[str], np.random.Generator]
+    draws: tuple[np.random.Generator, ...]
+    counted: list[Tensor] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, roster: Roster, rule: MergeRule, streams: SeededStreams, run: int) -> SlowMerger:
+        """Return the merger of the roster's round, with the generators of the server's and silos' noise."""
+        number, single = roster.round, slice(run, run + 1)
+        share = None if rule.share is None else rule.share[single]
+
+        def rows(key: str) -> np.random.Generator:
+            return streams.merging(run, key, number)
+
+        draws = tuple(rows(name) for name in roster.names)
+        return cls(
+            roster, replace(rule, noise=rule.noise[single], clip=rule.clip[single], share=share), rows, draws
+        )
+
+    def clipping(self, clip: Tensor) -> SlowMerger:
+        """Return the merger that clips uploads at another length."""
+        return replace(self, rule=replace(self.rule, clip=clip.reshape(-1).double()), counted=[])
+
+    def next_clip(self, clip: Tensor) -> Tensor:
+        """Count the uploads within the clip one by one."""
+        if self.rule.quantile is None or not self.counted:
+            return clip
+        votes = 0.0
+        for k, upload in enumerate(self.counted[0][0].double().numpy()):
+            if self._is_present(k):
+                votes += 0.5 if float(np.sqrt((upload**2).sum())) <= float(self.rule.clip) else -0.5
+        if float(self.rule.noise):
+            votes += float(self.rule.noise) / (2 * BITS**0.5) * float(self.rows(COUNT).standard_normal())
+        share = min(max(votes / self.rule.cohort + 0.5, 0.0), 1.0)
+        return (clip * float(np.exp(-PACE * (share - self.rule.quantile)))).clamp(SHORTEST, LONGEST)
+
+    def _is_present(self, k: int) -> bool:
+        return self.roster.present is None or bool(self.roster.present[0, k])
+
+    def _clipped(self, k: int, upload: np.ndarray) -> np.ndarray:
+        """Shorten the upload of silo k to its share of the clip."""
+        share = 1.0 if self.rule.share is None else float(self.rule.share[0, k])
+        norm, limit = float(np.sqrt((upload**2).sum())), float(self.rule.clip) * share
+        return upload if norm <= limit else upload * (limit / norm)
+
+    def mean(self, uploads: Tensor, weights: Tensor | None = None, everybody: bool = False) -> Tensor:
+        """Clip each upload, add them and the noise, divide by the planned size of a cohort, or by all."""
+        clip, noise = float(self.rule.clip), float(self.rule.noise) * self.rule.scale
+        self.counted.append(uploads)
+        total = np.zeros(uploads[0, 0].shape)
+        for k, upload in enumerate(uploads[0].double().numpy()):
+            if not self._is_present(k):
+                continue
+            total += self._clipped(k, upload)
+            if noise and self.rule.where == "silos":
+                total += noise * clip * self.draws[k].standard_normal((1, *total.shape))[0]
+        if noise and self.rule.where == "server":
+            total += noise * clip * self.rows(SERVER).standard_normal((1, *total.shape))[0]
+        total /= len(self.roster) if everybody else self.rule.cohort
+        return torch.from_numpy(total).float().reshape(1, 1, *total.shape)
+
+    def mix(self, uploads: Tensor, matrix: Tensor) -> Tensor:
+        """Clip each upload, add it to every row by the matrix, add the noise."""
+        clip, noise = float(self.rule.clip), float(self.rule.noise) * self.rule.scale
+        shares = matrix.double().numpy()
+        self.counted.append(uploads)
+        total = np.zeros((len(shares), uploads.shape[-1]))
+        for k, upload in enumerate(uploads[0].double().numpy()):
+            if not self._is_present(k):
+                continue
+            for row, share in enumerate(shares[:, k]):
+                total[row] += share * self._clipped(k, upload)
+        if noise:
+            reach = max(float(np.sqrt((shares[:, k] ** 2).sum())) for k in range(shares.shape[1]))
+            for row, key in enumerate(row_keys(self.roster.names, matrix.double())):
+                total[row] += noise * clip * reach * self.rows(key).standard_normal(total.shape[1])
+        return torch.from_numpy(total).float().unsqueeze(0)

@@ -1,0 +1,272 @@
+"""How each unit is planned, charged and stated: one object per unit, so that nobody else has to ask."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple
+
+from ..privacy.accountant import quick_lower
+from ..privacy.adversaries import seen_by, table
+from ..privacy.events import Event
+from ..privacy.ledger.claim import Claim
+from ..privacy.merges import MergeEvents
+from ..privacy.published.dual import published_dual
+from ..privacy.published.formulas import Published, published_for, warning
+from ..privacy.published.merges import merge_warnings, published_for_merges
+from ..privacy.statement.build import OpenedDoor, merge_door
+from ..protocol.doors import CHOICE, SAMPLES, Calls, Door, Noise, released
+from ..protocol.units import EXAMPLE, SILO, Unit
+from .example_plan import plan_examples
+from .plan import Plan, SiloPlan
+from .request import Request
+from .silo_plan import plan_silos
+
+Spans = Sequence[tuple[int, int]]
+
+
+class Account(NamedTuple):
+    """What a run released and was charged, the budget that paid for it, and facts of the ledger, if any.
+
+    `rounds` lists the spans of rounds that it did; rounds that were repeated are listed twice.
+    """
+
+    events: tuple[Event, ...]
+    epsilon: float
+    delta: float
+    budget: float
+    rounds: tuple[tuple[int, int], ...]
+    facts: dict[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Released:
+    """What a statement says that a silo released: doors, events, the adversaries who saw them, merges."""
+
+    doors: list[OpenedDoor]
+    events: tuple[Event, ...]
+    seen: tuple[str, ...] = ()
+    merges: MergeEvents | None = None
+
+
+class Accounting(ABC):
+    """How a unit is planned, charged and stated.
+
+    `columns` name, in tables, the rate and the number of what a silo releases.
+    """
+
+    unit: ClassVar[Unit]
+    columns: ClassVar[tuple[str, str]]
+
+    @abstractmethod
+    def plan(self, request: Request) -> Plan:
+        """Return what every silo will do and spend."""
+
+    @abstractmethod
+    def protected(self, sizes: Sequence[int]) -> list[int]:
+        """Return among how many each silo's unit is one, from the silos' numbers of examples."""
+
+    @abstractmethod
+    def claim(self, label: str, plan: Plan, run: int, k: int) -> Claim:
+        """Return the claim that a run makes on silo k's data set."""
+
+    @abstractmethod
+    def account(self, plan: Plan, run: int, k: int) -> Account:
+        """Return what silo k releases and spends in a run that goes as planned, without a ledger."""
+
+    @abstractmethod
+    def released(self, plan: Plan, run: int, k: int, account: Account, clip: float, trials: int) -> Released:
+        """Return what a statement says that silo k released in the rounds of an account."""
+
+    @abstractmethod
+    def adversaries(self, silo: SiloPlan) -> dict[str, float | None]:
+        """Return epsilon against each adversary; None where nothing protects, 0 where nothing is seen."""
+
+    @abstractmethod
+    def published(
+        self, silo: SiloPlan, settings: Mapping[str, Any], doors: Sequence[Door]
+    ) -> tuple[Sequence[Published], list[str]]:
+        """Return what papers report for a silo, and a sentence about each that is below the true epsilon."""
+
+
+class ExampleAccounting(Accounting):
+    """One example of a silo: noise in the silo's doors, charged by what they release."""
+
+    unit = EXAMPLE
+    columns = ("rate", "steps")
+
+    def plan(self, request: Request) -> Plan:
+        """Find the noise of each silo's doors."""
+        return plan_examples(request)
+
+    def protected(self, sizes: Sequence[int]) -> list[int]:
+        """Return the silos' numbers of examples."""
+        return list(sizes)
+
+    def claim(self, label: str, plan: Plan, run: int, k: int) -> Claim:
+        """Claim what the doors of each round release."""
+        silo = plan.silos[run][k]
+        present = None if plan.present is None else tuple(plan.present[:, run, k].tolist())
+        steps = None if plan.steps is None else tuple(plan.steps[:, run, k].tolist())
+        stages = tuple(
+            (rounds, _round_events(silo, doors, each))
+            for rounds, doors, each in stages_of(plan.counts.calls, present, steps)
+        )
+        seen = seen_by(silo.bytes_up > 0) if any(events for _, events in stages) else ()
+        return Claim(label, self.unit.name, silo.delta, silo.epsilon, stages, seen)
+
+    def account(self, plan: Plan, run: int, k: int) -> Account:
+        """Add up the events of the claim."""
+        silo, claim = plan.silos[run][k], self.claim("", plan, run, k)
+        spans = ((0, claim.rounds),)
+        return Account(claim.events(0, claim.rounds), silo.epsilon, silo.delta, silo.budget, spans, None)
+
+    def released(self, plan: Plan, run: int, k: int, account: Account, clip: float, trials: int) -> Released:
+        """Count the doors from the dry run, not from the events."""
+        rounds = [number for first, last in account.rounds for number in range(first, last)]
+        doors = _opened_doors(plan, run, k, rounds, trials, clip)
+        return Released(doors, account.events, self.claim("", plan, run, k).seen)
+
+    def adversaries(self, silo: SiloPlan) -> dict[str, float | None]:
+        """Return the same epsilon against everyone who sees anything."""
+        return table(silo.epsilon, seen_by(silo.bytes_up > 0))
+
+    def published(
+        self, silo: SiloPlan, settings: Mapping[str, Any], doors: Sequence[Door]
+    ) -> tuple[Sequence[Published], list[str]]:
+        """Ask the formulas about the noisy sums."""
+        event = Event("gaussian", silo.noise, silo.rate, silo.steps)
+        used = [(door.name, silo.rounds, 1 if silo.whole else silo.work.steps) for door in doors]
+        formulas = published_for(silo.noise, silo.rate, silo.steps, silo.delta, quick=True)
+        formulas += published_dual(settings, used, (event,), silo.delta)
+        lower = quick_lower((event,), silo.delta)
+        return formulas, [line for line in (warning(each, lower) for each in formulas) if line]
+
+
+class SiloAccounting(Accounting):
+    """A whole silo: uploads are clipped and noised when they are merged, charged by merge."""
+
+    unit = SILO
+    columns = ("share", "merges")
+
+    def plan(self, request: Request) -> Plan:
+        """Find the noise of the merges."""
+        return plan_silos(request)
+
+    def protected(self, sizes: Sequence[int]) -> list[int]:
+        """Return the number of silos, for each."""
+        return [len(sizes)] * len(sizes)
+
+    def claim(self, label: str, plan: Plan, run: int, k: int) -> Claim:
+        """Claim what the best-informed adversary sees, of those that are kept out at all."""
+        silo = plan.silos[run][k]
+        seen = _merges(silo).releases()
+        each = tuple(replace(event, count=1) for event in _merges(silo).strongest())
+        flags = itertools.groupby(merged_rounds(plan, run, k))
+        stages = tuple((len(list(same)), each if merged else ()) for merged, same in flags)
+        bare = tuple(name for name, events in seen.items() if events is None)
+        protected = tuple(name for name in seen if name not in bare) if each else ()
+        return Claim(label, self.unit.name, silo.delta, silo.epsilon, stages, protected, None, bare)
+
+    def account(self, plan: Plan, run: int, k: int) -> Account:
+        """Take what the plan says; a noise that was given has no budget but what it comes to."""
+        silo, rounds = plan.silos[run][k], len(plan.counts.calls)
+        budget = silo.budget if math.isfinite(silo.budget) else silo.epsilon
+        return Account((), 0.0, silo.delta, budget, ((0, rounds),), None)
+
+    def released(self, plan: Plan, run: int, k: int, account: Account, clip: float, trials: int) -> Released:
+        """Return the planned merges or, of a metered run, those of the rounds that were reserved."""
+        merges = _merges(plan.silos[run][k])
+        if account.facts is not None:
+            merges = merges_done(plan, run, k, account.rounds)
+        return Released(merge_door(merges), merges.strongest(), (), merges)
+
+    def adversaries(self, silo: SiloPlan) -> dict[str, float | None]:
+        """Return what the merges say."""
+        return _merges(silo).against(silo.delta)
+
+    def published(
+        self, silo: SiloPlan, settings: Mapping[str, Any], doors: Sequence[Door]
+    ) -> tuple[Sequence[Published], list[str]]:
+        """Ask the formulas about the merges."""
+        merges = _merges(silo)
+        return published_for_merges(merges, silo.delta), merge_warnings(merges, silo.delta)
+
+
+ACCOUNTING: dict[str, Accounting] = {each.unit.name: each for each in (ExampleAccounting(), SiloAccounting())}
+
+
+def accounting_of(plan: Plan) -> Accounting:
+    """Return how the unit of a plan is charged and stated."""
+    return ACCOUNTING[plan.unit.name]
+
+
+def merged_rounds(plan: Plan, run: int, k: int) -> list[bool]:
+    """Say for each round whether an upload of silo k is merged; where that is secret, whether it may be."""
+    merged = list(plan.counts.merged)
+    if plan.present is None or _merges(plan.silos[run][k]).hidden:
+        return merged
+    present = plan.present[:, run, k].tolist()
+    return [flag and came for flag, came in zip(merged, present, strict=True)]
+
+
+def merges_done(plan: Plan, run: int, k: int, spans: Spans) -> MergeEvents:
+    """Return what was merged of silo k in the rounds that it reserved; repeated rounds count twice."""
+    rounds = [number for first, last in spans for number in range(first, last)]
+    came = merged_rounds(plan, run, k)
+    merges = sum(plan.counts.merged[number] for number in rounds)
+    uploads = sum(came[number] for number in rounds)
+    return replace(_merges(plan.silos[run][k]), merges=merges, came=uploads, metered=True)
+
+
+def _merges(silo: SiloPlan) -> MergeEvents:
+    assert silo.merges is not None
+    return silo.merges
+
+
+def _round_events(silo: SiloPlan, doors: tuple[Door, ...], steps: int | None) -> tuple[Event, ...]:
+    """Return what a silo releases in a round in which it opens these doors, each for `steps` steps."""
+    each = silo.work.steps if steps is None else steps
+    used = [Calls(door, 1, each) for door in doors]
+    return released(used, silo.work, Noise(silo.noise, silo.choice_noise))
+
+
+@functools.lru_cache(maxsize=4096)
+def stages_of(
+    calls: tuple[tuple[Door, ...], ...], present: tuple[bool, ...] | None, steps: tuple[int, ...] | None
+) -> tuple[tuple[int, tuple[Door, ...], int | None], ...]:
+    """Return (rounds, doors of each, steps of a door) in order; no doors where a silo is away."""
+    doors = calls
+    if present is not None:
+        doors = tuple(opened if came else () for opened, came in zip(calls, present, strict=True))
+    each: list[int | None] = [None] * len(doors)
+    if steps is not None:
+        each = [count if opened else None for opened, count in zip(doors, steps, strict=True)]
+    stages = itertools.groupby(zip(doors, each, strict=True))
+    return tuple((len(list(same)), opened, count) for (opened, count), same in stages)
+
+
+def _opened_doors(
+    plan: Plan, run: int, k: int, rounds: list[int], trials: int, clip: float
+) -> list[OpenedDoor]:
+    """Return the doors that a silo opened in some rounds, by the dry run; where steps differ, each apart."""
+    silo = plan.silos[run][k]
+    counts: Counter[tuple[Door, int]] = Counter()
+    for number in rounds:
+        if plan.present is None or bool(plan.present[number, run, k]):
+            steps = silo.work.steps if plan.steps is None else int(plan.steps[number, run, k])
+            for door in plan.counts.calls[number]:
+                counts[door, door.sums_per_call(steps)] += trials
+    opened = []
+    for (door, steps), calls in sorted(counts.items()):
+        if door.kind == SAMPLES:
+            sample = ("poisson", silo.work.rate, silo.work.expected, clip)
+        else:
+            sample = ("all examples", 1.0, float(silo.work.size), 1.0 if door.kind == CHOICE else clip)
+        opened.append(OpenedDoor(door.name, calls, steps, *sample))
+    return opened
