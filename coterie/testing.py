@@ -22,6 +22,7 @@ from .engines.simulation import personal_vectors, simulate, steps_of
 from .engines.start import SeededStart
 from .errors import Refused
 from .experiment.experiment import Experiment
+from .experiment.from_arguments import expanded
 from .planning.dry_run import dry_run
 from .planning.training import Training
 from .privacy.budget import Privacy
@@ -54,6 +55,11 @@ def check_method(method: Method, unit: str = "example") -> None:
             raise NotConforming("a method must be frozen: @dataclass(frozen=True)")
     except dataclasses.FrozenInstanceError:
         pass
+    for each in expanded(method):
+        _check_one(each, unit)
+
+
+def _check_one(method: Method, unit: str) -> None:
     made = _experiment(method, unit=unit)
     layers, names = tuple(made.task.layout.lengths), tuple(made.task.layout.names)
     dry_run(made.running, made.roster, layers, made.training.rounds, UNITS[unit], names=names)

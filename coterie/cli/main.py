@@ -251,10 +251,9 @@ def data_list(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """List the data that can be named as a source."""
     from dataclasses import asdict
 
-    from ..data.sources.catalogue import data_folder, entries
+    from ..data.sources.catalogue import data_folder, list_data
 
-    folder = data_folder(data_dir)
-    found = entries(folder)
+    found = list_data(data_dir)
     if as_json:
         typer.echo(json.dumps([asdict(entry) for entry in found]))
         return
@@ -262,7 +261,7 @@ def data_list(data_dir: DataDir = None, as_json: AsJson = False) -> None:
 
     from ..report.data_tables import data_table
 
-    Console().print(data_table(found, folder))
+    Console().print(data_table(found, data_folder(data_dir)))
 
 
 @data_app.command("show")

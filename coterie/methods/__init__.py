@@ -44,6 +44,11 @@ METHODS: dict[str, type[Method]] = {
     )
 }
 
+
+def __dir__() -> list[str]:
+    return [name for name in __all__ if name != "AUTO"]
+
+
 __all__ = [
     "AUTO",
     "IFCA",

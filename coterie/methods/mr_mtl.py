@@ -19,12 +19,15 @@ if TYPE_CHECKING:
 class MRMTL(Method):
     """Every silo trains its own model, pulled with strength `lam` toward the mean of all.
 
-    With `lam` 0 it is Local. The pull uses released vectors only, so it costs no privacy.
+    With `lam` 0 it is Local; "auto" stands for `MRMTLAuto`. The pull uses released vectors only, so it costs
+    no privacy.
     """
 
     name: ClassVar[str] = "mr-mtl"
     paper: ClassVar[str] = "Liu et al. 2022"
-    lam: PerRun = setting(1.0, minimum=0, help="pull toward the mean of all personal models")
+    lam: PerRun = setting(
+        1.0, minimum=0, words=("auto",), help="pull toward the mean of all personal models, or 'auto'"
+    )
 
     def local(self, sent: Tensor, own: Tensor, oracle: Oracle) -> tuple[Tensor, Tensor]:
         """Train the silo's own model, upload how it moved."""

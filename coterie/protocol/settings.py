@@ -24,18 +24,19 @@ def setting(
     maximum: float = math.inf,
     whole: bool = False,
     choices: tuple[str, ...] = (),
+    words: tuple[str, ...] = (),
     text: bool = False,
     fixed: bool = False,
     help: str = "",
 ) -> Any:
     """Declare a setting of a method: a number, one of some `choices`, or any `text` (or number).
 
-    A number lies from `minimum` to `maximum`, and above `above`. A `fixed` setting shapes what the method
-    does, so all runs that train together share it.
+    A number lies from `minimum` to `maximum`, and above `above`; some `words` may stand for numbers. A
+    `fixed` setting shapes what the method does, so all runs that train together share it.
     """
     facts = {
         "minimum": minimum, "above": above, "maximum": maximum, "whole": whole, "choices": choices,
-        "text": text, "fixed": fixed, "help": help,
+        "words": words, "text": text, "fixed": fixed, "help": help,
     }  # fmt: skip
     return dataclasses.field(default=default, metadata=facts)
 
@@ -64,6 +65,8 @@ def check_setting(name: str, value: Any, field: dataclasses.Field[Any]) -> str |
     if facts.get("text"):
         good = isinstance(value, str | int | float) and not isinstance(value, bool) and value != ""
         return None if good else f"{name} must be a name or a number, got {value!r}"
+    if isinstance(value, str) and value in facts.get("words", ()):
+        return None
     minimum, maximum = facts.get("minimum", -math.inf), facts.get("maximum", math.inf)
     number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     above = facts.get("above", -math.inf)
@@ -74,6 +77,7 @@ def check_setting(name: str, value: Any, field: dataclasses.Field[Any]) -> str |
     wanted = kind if minimum == -math.inf else f"{kind} >= {minimum:g}"
     wanted += "" if above == -math.inf else f" > {above:g}"
     wanted += "" if maximum == math.inf else f" and <= {maximum:g}"
+    wanted += "".join(f" or '{word}'" for word in facts.get("words", ()))
     return f"{name} must be {wanted}, got {value!r}"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from ...errors import Problem, reason
 from .build import SEES_UPLOADS
 from .in_ledger import find_in_ledger
-from .verify import verify
+from .verify import verify as recompute
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class Verified:
         return f"Verified('{self.silo}', {self.method}: {privacy}{found})"
 
 
-def verify_file(path: str | Path, ledger: str | Path | None = None) -> Verified:
-    """Recompute a statement from its events; with a ledger or a folder of ledgers, also find its run there.
+def verify(path: str | Path, ledger: str | Path | None = None) -> Verified:
+    """Recompute a statement from its events; with a ledger, or a folder of them, also find its run there.
 
     Raise `Problem` if anything differs.
     """
@@ -46,7 +46,7 @@ def verify_file(path: str | Path, ledger: str | Path | None = None) -> Verified:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise Problem(f"statement '{path}' cannot be read: {reason(error)}") from error
-    content = verify(text)
+    content = recompute(text)
     if ledger is not None:
         find_in_ledger(content, Path(ledger))
     said, unchecked = content["guarantee"], None
