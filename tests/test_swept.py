@@ -58,7 +58,7 @@ def test_the_table_has_a_column_for_each_value():
         "| ditto |  | 0.9000 |  |",
     ]
     assert "Tuning not accounted" in lines[-2]
-    assert lines[-1].startswith("Scores are those of a simulation")
+    assert lines[-1].startswith("These are scores of a simulation")
 
 
 def noisy(method, noise, epsilon, **settings):

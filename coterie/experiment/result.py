@@ -27,13 +27,11 @@ if TYPE_CHECKING:
     from .run import Study, Trained
 
 SIMULATED = (
-    "Scores are those of a simulation: test examples are not covered by the statements, and choosing a"
-    " setting by them is tuning, which is not accounted here."
+    "These are scores of a simulation. Statements do not cover test examples, and choosing a setting by these"
+    " scores is tuning, which is not accounted for here."
 )
 
-UNACCOUNTED = (
-    "tuning not accounted: who keeps the best of these rows by their scores spends more than they say"
-)
+UNACCOUNTED = "Tuning is not accounted for: picking the best row by its score costs more privacy than shown."
 
 
 @dataclass(frozen=True)
