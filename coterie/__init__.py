@@ -1,5 +1,11 @@
 """Coterie: private, personalized federated learning.
 
+    import coterie as ct
+
+    federation = ct.load("clinics.csv", silo_column="clinic", target_column="outcome")
+    plan = ct.plan(federation, ct.methods.Ditto(lam=0.2), ct.Privacy(epsilon=4, delta=1e-3), rounds=40)
+    result = ct.run(plan, ledger="ledgers", out="study")
+
 Names are loaded when they are first used, so that the command line answers at once.
 """
 
@@ -9,15 +15,21 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from . import methods as methods
+    from . import testing as testing
+    from .api import load as load
     from .api import open_ledgers as open_ledgers
+    from .api import plan as plan
     from .api import run as run
+    from .api import sweep as sweep
     from .cohort.process import tune_process as tune_process
     from .data.federation import Federation as Federation
-    from .data.federation import load as load
     from .data.partition import Partition as Partition
+    from .data.sources.catalogue import list_data as list_data
     from .errors import Problem as Problem
     from .errors import Refused as Refused
     from .experiment.result import Result as Result
+    from .experiment.run import StudyPlan as StudyPlan
     from .experiment.saved_models import PersonalModel as PersonalModel
     from .experiment.saved_models import load_model as load_model
     from .methods import MRMTL as MRMTL
@@ -26,37 +38,54 @@ if TYPE_CHECKING:
     from .methods import Local as Local
     from .planning.training import Training as Training
     from .privacy.budget import Privacy as Privacy
+    from .privacy.ledger.place import read_ledgers as read_ledgers
+    from .privacy.ledger.place import set_budget as set_budget
+    from .privacy.statement.file import verify as verify
     from .protocol.method import Method as Method
     from .tasks.task import Task as Task
     from .tasks.task import make_task as make_task
 
 _HOME = {
-    "run": "api",
-    "tune_process": "cohort.process",
-    "Problem": "errors",
-    "Refused": "errors",
-    "Training": "planning.training",
     "Federation": "data.federation",
-    "load": "data.federation",
-    "open_ledgers": "api",
-    "Method": "protocol.method",
-    "MRMTL": "methods",
     "FedAvg": "methods",
     "FedProx": "methods",
     "Local": "methods",
+    "MRMTL": "methods",
+    "Method": "protocol.method",
     "Partition": "data.partition",
     "Privacy": "privacy.budget",
+    "Problem": "errors",
+    "Refused": "errors",
     "Result": "experiment.result",
     "PersonalModel": "experiment.saved_models",
-    "load_model": "experiment.saved_models",
+    "StudyPlan": "experiment.run",
     "Task": "tasks.task",
+    "Training": "planning.training",
+    "list_data": "data.sources.catalogue",
+    "load": "api",
+    "load_model": "experiment.saved_models",
     "make_task": "tasks.task",
+    "open_ledgers": "api",
+    "plan": "api",
+    "read_ledgers": "privacy.ledger.place",
+    "run": "api",
+    "set_budget": "privacy.ledger.place",
+    "sweep": "api",
+    "tune_process": "cohort.process",
+    "verify": "privacy.statement.file",
 }
-__all__ = sorted(_HOME)
+_MODULES = ("methods", "testing")
+__all__ = sorted([*_HOME, *_MODULES])
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f".{name}", __name__)
     if name not in _HOME:
         raise AttributeError(f"module 'coterie' has no attribute '{name}'")
     return getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

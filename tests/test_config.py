@@ -33,7 +33,7 @@ def test_defaults_are_enough():
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [
-        ("train.rounds", 0, "train.rounds: expected greater than or equal to 1, got 0"),
+        ("train.rounds", 0, "train.rounds: expected a number >= 1, got 0"),
         ("train.rounds", "ten", "train.rounds: expected a whole number, got 'ten'"),
         ("train.round", 5, "train.round: unknown key; did you mean 'rounds'?"),
         ("trian", {}, "trian: unknown key; did you mean 'train'?"),
@@ -43,7 +43,7 @@ def test_defaults_are_enough():
         ("train.seeds", 0, "train.seeds: expected how many seeds, or a list"),
         ("train.seeds", [1, 1], "train.seeds: expected how many seeds, or a list of different"),
         ("train.memory", "much", "train.memory: expected a size as \"1GB\", got 'much'"),
-        ("train.epochs", 0, "train.epochs: expected greater than 0, got 0"),
+        ("train.epochs", 0, "train.epochs: expected a number > 0, got 0"),
         ("privacy.epsilon", 0, "privacy.epsilon: expected a number > 0 (inf: no privacy), got 0"),
         ("privacy.epsilon", -3, "privacy.epsilon: expected a number > 0"),
         ("privacy.epsilon", True, "privacy.epsilon: expected a number > 0"),
@@ -56,7 +56,7 @@ def test_defaults_are_enough():
         ("privacy.unit", "person", "privacy.unit: expected 'example' or 'silo', got 'person'"),
         ("data.test", 1.5, "data.test: expected a share between 0 and 1 or 'official', got 1.5"),
         ("data.partition", "idd", "data.partition: expected 'iid'"),
-        ("data.silos", 0, "data.silos: expected greater than or equal to 1, got 0"),
+        ("data.silos", 0, "data.silos: expected a number >= 1, got 0"),
         ("data.target_range", [3, 1], "data.target_range: expected [lowest, highest], got [3, 1]"),
         ("model.loss", "mse", "model.loss: expected 'auto', 'squared'"),
         ("method", [], "method: expected at least one [[method]] table, got none"),
@@ -220,5 +220,5 @@ def test_drawn_budgets_are_the_same_for_every_seed(federation):
     made, again = (replace(plain, privacy=Privacy("uniform", 1e-3, budget_seed=seed)) for seed in (3, 4))
     assert len(set(made.epsilon[0].tolist())) == len(federation)
     assert made.epsilon[0].tolist() != again.epsilon[0].tolist()
-    with pytest.raises(Problem, match="expected a number, got 'gauss'"):
+    with pytest.raises(Problem, match="expected a number, or one for each silo, got 'gauss'"):
         _ = replace(plain, privacy=Privacy(epsilon=1.0, delta="gauss")).delta

@@ -15,7 +15,7 @@ from scipy import stats
 
 import coterie
 from coterie.errors import Problem
-from coterie.guard.checkpoint import Checkpoint, load, save
+from coterie.guard.checkpoint import Checkpoint, Recorded, load, save
 from coterie.guard.claims import claims_of
 from coterie.guard.meter import EntropyStreams, secret_of
 from coterie.guard.session import Session
@@ -180,12 +180,12 @@ def test_a_ledger_is_of_the_whole_silo_whatever_its_test_share(federation):
 
 def test_a_checkpoint_comes_back_whole_or_not_at_all(tmp_path):
     state = State(3, (torch.ones(1, 1, 2), None), {"w": torch.arange(6.0).reshape(1, 3, 2)})
-    point = Checkpoint(state, [(1, [0.5])], [[3], [4]])
+    point = Checkpoint(state, [Recorded(1, [0.5], [[0.4, 0.6]], [None])], [[3], [4]])
     path = tmp_path / "checkpoint"
     save(path, "key", point)
     again = load(path, "key")
     assert pack((again.state.shared, again.state.own)) == pack((state.shared, state.own))
-    assert (again.state.round, again.history, again.claims) == (3, [(1, [0.5])], [[3], [4]])
+    assert (again.state.round, again.history, again.claims) == (3, point.history, point.claims)
     assert load(tmp_path / "none", "key") is None
     with pytest.raises(Problem, match="is of another training"):
         load(path, "other key")
@@ -254,8 +254,14 @@ def test_ledgers_in_python(federation, tmp_path):
     assert len(result.runs) == 1
     with pytest.raises(Spent, match="does not fit"):
         coterie.run(federation, coterie.FedAvg(), privacy, **ask)
+    several = [coterie.FedAvg(), coterie.Local()]
     with pytest.raises(Problem, match="there is no ledger of 'silo-0'"):
-        coterie.run(federation, coterie.FedAvg(), privacy, **(ask | {"ledger": tmp_path / "none"}))
+        coterie.run(federation, several, privacy, **(ask | {"ledger": tmp_path / "none"}))
+    alone = coterie.run(federation, coterie.FedAvg(), privacy, **(ask | {"ledger": tmp_path / "new"}))
+    assert alone.statement("silo-0")["ledger"] is not None
+    assert [report.budgets for report in coterie.read_ledgers(tmp_path / "new")] == [
+        {"example": (2.0, 1e-3)}
+    ] * 3
 
 
 def test_going_on_with_the_ledger_of_another_run_is_refused(federation, tmp_path):

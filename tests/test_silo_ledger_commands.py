@@ -147,7 +147,7 @@ def shown_in(folder: Path, ledgers: Path) -> dict[str, object]:
             found[f"{file.name} as a page"] = html.replace(head, "").replace(own, "")
     result = json.loads((folder / "result.json").read_text())
     for run in result["runs"]:
-        del run["score"], run["history"], run["seconds"]
+        del run["score"], run["history"], run["curves"], run["seconds"]
         for silo in run["silos"].values():
             del silo["score"]
     del result["summary"]

@@ -21,7 +21,7 @@ from ..experiment.config.schema import Config
 from ..experiment.from_config import load_federation
 from ..privacy.budget import check_budgets, loose_deltas, per_silo, values_of
 from ..privacy.calibration import Target, calibrate
-from ..report.tables import MOST_SILOS, compact, number
+from ..report.terminal import MOST_SILOS, compact, number
 from ..theory.advice import Circle, Forecast, check_spread, fedavg_limits, forecast, joining_ranges
 from .progress import tell
 

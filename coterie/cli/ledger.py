@@ -101,11 +101,12 @@ def open_config(
 ) -> None:
     """Make the ledgers of all silos of a configuration, with one budget for each, in the unit it protects."""
     from .. import api
+    from ..experiment.from_config import study_of
 
     if config.privacy.ledger is None:
         raise Problem("privacy.ledger: name a folder for the ledgers, there or with --ledger")
     unit = unit or config.privacy.unit
-    federation = api.read_study(config, data_dir=data_dir).experiments[0].federation
+    federation = study_of(config, data_dir).experiments[0].federation
     folder = config.privacy.ledger
     reports = api.open_ledgers(folder, federation, *budget, unit=unit, filter=filter)
     where = "" if unit == "example" else f" in the unit '{unit}'"

@@ -6,9 +6,10 @@ import json
 
 from rich.console import Console
 
-from .. import api
 from .._json import finite
 from ..experiment.config.schema import Config
+from ..experiment.from_config import study_of
+from ..experiment.run import plan_study
 from ..report.plan_facts import plan_facts
 from ..report.privacy_lines import against_whom, reported, too_little
 from ..report.tables import plan_tables
@@ -17,9 +18,9 @@ from .progress import Bars, progress_bar, tell
 
 def plan_config(config: Config, *, data_dir: str | None, as_json: bool, published: bool = False) -> None:
     """Show what a configuration would do; with `published`, also the formulas that papers would use."""
-    study = api.read_study(config, data_dir=data_dir)
+    study = study_of(config, data_dir)
     with progress_bar(Console(stderr=True)) as progress:
-        planned = api.plan_study(study, Bars(progress).listener())
+        planned = plan_study(study, Bars(progress).listener())
         bar = progress.add_task("time of a step (compiled when first used)", total=None, score="")
         seconds = sum(planned.seconds)
         progress.remove_task(bar)

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from .. import api
 from ..experiment.config.schema import Config
+from ..experiment.from_config import study_of
 from ..experiment.result import SIMULATED, UNACCOUNTED, Result
 from ..experiment.run import Stopped
 from ..report.folder import next_free
@@ -30,14 +31,14 @@ def run_config(
     """Train what a configuration describes, and show what came out."""
     errors = Console(stderr=True)
     shown = errors if as_json else Console()
-    study = api.read_study(config, data_dir=data_dir)
+    study = study_of(config, data_dir)
     if introduction:
         tell(shown, introduction)
     out = out or next_free(name)
     with progress_bar(errors) as progress:
         bars = Bars(progress)
         try:
-            result = api.train(study, out=out, listener=bars.listener())
+            result = api.run(study, out=out, listener=bars.listener())
         except Stopped as stopped:
             progress.stop()
             say_stopped(errors, stopped)

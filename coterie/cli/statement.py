@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 
 from ..privacy.accountant import shown
-from ..privacy.statement.file import verify_file
+from ..privacy.statement.file import verify
 
 
 def verify_statement(file: Path, folder: Path | None, as_json: bool) -> None:
     """Recompute a statement; with a folder of ledgers also find its run there."""
-    checked = verify_file(file, folder)
+    checked = verify(file, folder)
     if as_json:
         facts = {"file": str(file), "silo": checked.silo, "epsilon": checked.epsilon, "verified": True,
                  "ledger": checked.in_ledger, "not_checked": checked.not_checked}  # fmt: skip

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from .. import api
 from ..experiment.config.schema import Config, Tuning
+from ..experiment.from_config import study_of
 from ..experiment.result import UNACCOUNTED, Result, label_of
 from ..experiment.run import Stopped
 from ..privacy.accountant import shown
@@ -26,11 +27,11 @@ def sweep_config(
         run_config(config, out, name, data_dir=data_dir, as_json=as_json)
         tell(errors, UNACCOUNTED, "yellow")
         return
-    study = api.read_study(config, data_dir=data_dir)
+    study = study_of(config, data_dir)
     out = out or next_free(f"{name}-sweep")
     with progress_bar(errors) as progress:
         try:
-            result = api.train_sweep(study, out=out, listener=Bars(progress).listener())
+            result = api.sweep(study, out=out, listener=Bars(progress).listener())
         except Stopped as stopped:
             progress.stop()
             say_stopped(errors, stopped)

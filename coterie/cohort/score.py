@@ -22,13 +22,19 @@ def _score_function(task: Task):  # type: ignore[no-untyped-def]
 
 
 def score(
-    task: Task, examples: Examples, vectors: Tensor, memory: int = 2**30, bounded: bool = False
+    task: Task,
+    examples: Examples,
+    vectors: Tensor,
+    memory: int = 2**30,
+    bounded: bool = False,
+    losses: bool = False,
 ) -> Tensor:
     """Return the mean score of `vectors` `[runs, silos, P]` on each silo's examples: `[runs, silos]`.
 
     A model with a value that is not finite scores NaN. If `bounded`, the score of every example is forced
-    into [0, 1], and NaN becomes 1.
+    into [0, 1], and NaN becomes 1. With `losses`, return the mean loss instead of the score.
     """
+    measure = vmap(task.losses) if losses else _score_function(task)
     runs, silos, size = vectors.shape
     sizes = np.array(examples.sizes)
     pair = np.repeat(np.arange(runs * silos), np.tile(sizes, runs))
@@ -41,7 +47,7 @@ def score(
         for start in range(0, len(rows), chunk):
             part = rows.part(start, start + chunk)
             x, y = examples.gather(part.silo[:, None], part.example)
-            points = _score_function(task)(task.layout.unflatten(flat[part.pair]), x, y)
+            points = measure(task.layout.unflatten(flat[part.pair]), x, y)
             if bounded:
                 points = points.nan_to_num(nan=1.0).clamp(0, 1)
             total.index_add_(0, part.pair, (points * part.real).double().sum(1))

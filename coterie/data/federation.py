@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +20,7 @@ from . import preprocess
 from .partition import Part, Partition, View, split_into_silos
 from .preparation import Preparation, SiloSteps, plan_preparation
 from .sources.catalogue import find_table
+from .sources.memory import read as read_memory
 from .sources.table import Table, some_rows
 
 
@@ -33,6 +34,17 @@ class Silo:
     test_x: Tensor
     test_y: Tensor
 
+    def __post_init__(self) -> None:
+        for part, x, y in (("training", self.x, self.y), ("test", self.test_x, self.test_y)):
+            if y.dim() != 1 or len(x) != len(y):
+                raise Problem(
+                    f"data: silo '{self.name}' needs one target for each of its {len(x)} {part} examples, got"
+                    f" targets of shape {tuple(y.shape)}"
+                )
+
+    def __repr__(self) -> str:
+        return f"Silo('{self.name}': {len(self.y)} training and {len(self.test_y)} test examples)"
+
 
 @dataclass(frozen=True, eq=False)
 class Federation:
@@ -44,6 +56,7 @@ class Federation:
     `preparation` is how raw rows became these examples (none for a federation made of tensors).
     `source` names the data in ledgers, together with how silos were cut from it: a silo that was cut in
     another way is another data set. It is the `name` unless given; data without a name has no ledgers.
+    `recipe` is the [data] table of a configuration that loads the same, where there is one.
     """
 
     name: str
@@ -53,6 +66,7 @@ class Federation:
     not_covered: tuple[str, ...] = ()
     preparation: Preparation | None = None
     source: str | None = None
+    recipe: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if self.source is None:
@@ -63,6 +77,15 @@ class Federation:
             raise Problem(f"data: two silos of '{self.name}' have the same name")
         if self.preparation is not None and self.preparation.scale != self.scale:
             object.__setattr__(self, "preparation", replace(self.preparation, scale=self.scale))
+
+    def __repr__(self) -> str:
+        train, test = sum(self.sizes), sum(len(silo.test_y) for silo in self.silos)
+        kind = f"{len(self.classes)} classes" if self.classes else "a numeric target"
+        shape = " x ".join(map(str, self.shape))
+        return (
+            f"Federation('{self.name}': {len(self)} silos, {train:,} training and {test:,} test examples of"
+            f" {shape} numbers, {kind})"
+        )
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -99,7 +122,8 @@ class Federation:
             if name not in by_name:
                 raise Problem(f"data: '{self.name}' has no silo '{name}'; {nearest(name, self.names)}")
         preparation = None if self.preparation is None else self.preparation.pick(names)
-        return replace(self, silos=tuple(by_name[name] for name in names), preparation=preparation)
+        silos = tuple(by_name[name] for name in names)
+        return replace(self, silos=silos, preparation=preparation, recipe=None)
 
     def facts(self) -> dict[str, Any]:
         """Return the public facts as plain data."""
@@ -121,24 +145,30 @@ class Federation:
 
 
 def load(
-    source: str = "digits",
+    source: Any = "digits",
     *,
     data_dir: str | Path | None = None,
+    name: str | None = None,
     silo_column: str | None = None,
     target_column: str | None = None,
     drop: Sequence[str] = (),
     **options: Any,
 ) -> Federation:
-    """Load a federation from a name (see `coterie data list`), a file or a folder.
+    """Load a federation from a name (see `coterie data list`), a file, a folder, or data in memory.
 
-    The columns (`drop`: those to leave out) are those of a CSV or Parquet file; further
-    options are those of `from_table`.
+    The columns (`drop`: those to leave out) are those of a CSV or Parquet file, of a DataFrame or of a dict
+    of columns. `name` is for data in memory, whose ledgers are found by it. Further options are those of
+    `from_table`.
 
     >>> len(load("digits", silos=5))
     5
     """
-    table = find_table(source, data_dir, silo_column=silo_column, target_column=target_column, drop=drop)
-    return from_table(table, **options)
+    chosen: dict[str, Any] = {"silo_column": silo_column, "target_column": target_column, "drop": drop}
+    if not isinstance(source, str | Path):
+        return from_table(read_memory(source, name or "", **chosen), **options)
+    if name is not None:
+        raise Problem(f"name: '{source}' has a name of its own; give one to data in memory only")
+    return from_table(find_table(str(source), data_dir, **chosen), **options)
 
 
 def from_table(

@@ -14,15 +14,13 @@ import torch
 from torch import Tensor
 
 from ..cohort.dp_sgd import Cohort, Settings
-from ..cohort.dual.linear import check_linear
 from ..cohort.examples import stack
 from ..cohort.gradients.clipping import rows_within
-from ..cohort.imitation import imitating
 from ..cohort.score import score
 from ..data.federation import Federation
 from ..engines.simulation import personal_vectors, simulate
 from ..errors import Problem
-from ..guard.checkpoint import History
+from ..guard.checkpoint import History, Recorded
 from ..guard.claims import secret_draw
 from ..guard.session import OpenSession, Session
 from ..methods.adaptive_clip import AdaptiveClip
@@ -43,6 +41,7 @@ from ..protocol.streams import SeededStreams
 from ..protocol.tree import map_leaves
 from ..tasks.task import Task
 from .diagnostics import Watch
+from .public_facts import PublicFederation, PublicTask
 from .result import Result, RunRecord, SiloRecord, label_of
 
 BUDGETS = {
@@ -222,16 +221,13 @@ class Experiment:
         self.task.module.to(self.training.device)
         rows_within(self.task, self.training.memory)
         check_dropping(self.training, self.federation.names, self.work, self.privacy, self.budgets)
-        if self.method.linear:
-            check_linear(self.task, self.federation, private=not bool(torch.isinf(self.epsilon).all()))
+        private = not bool(torch.isinf(self.epsilon).all())
+        self.method.check(PublicTask(self.task), PublicFederation(self.federation, private))
         clip = [c for v in self.variants for c in per_silo("privacy.clip", v.clip, self.federation.names)]
         check_budgets(self.epsilon.flatten().tolist(), self.delta.flatten().tolist(), clip)
         for value in self.lr.flatten().tolist():
             if not 0 < value < 1e38:
                 raise Problem(f"train.lr: expected a number > 0, got {value:g}")
-        for one in (self.method, getattr(self.method, "second", None)):
-            if getattr(one, "how", "") == "kl":
-                imitating(self.task)  # refuses a numeric target
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
@@ -343,7 +339,8 @@ class Experiment:
                 scores = score(self.task, test, vectors, self.training.memory).double().cpu()
                 totals = (scores * weight).sum(1)
                 if not history or history[-1][0] < state.round:
-                    history.append((state.round, totals.tolist()))
+                    losses = self._training_losses(cohort, vectors)
+                    history.append(Recorded(state.round, totals.tolist(), scores.tolist(), losses))
                 shown = float(totals.mean())
             opened.after(state, history)
             if on_round is not None:
@@ -356,6 +353,17 @@ class Experiment:
                 " not finite) and have no score: lower train.lr, or what pulls them"
             )
         return watch.tell(self._result(plan, scores, vectors.cpu(), history, seconds, opened, notes))
+
+    def _training_losses(self, cohort: Cohort, vectors: Tensor) -> list[list[float] | None]:
+        """Return the mean training loss of each silo in each run; None for a run with privacy."""
+        bare = torch.isinf(self.epsilon).all(1).tolist()
+        if not any(bare):
+            return [None] * len(bare)
+        memory = self.training.memory
+        means = iter(
+            score(self.task, cohort.examples, vectors[torch.tensor(bare)], memory, losses=True).tolist()
+        )
+        return [next(means) if is_bare else None for is_bare in bare]
 
     def _result(
         self,
@@ -380,17 +388,27 @@ class Experiment:
                     settings=self.variants[variant].shown,
                     seed=seed,
                     metric=self.task.metric,
-                    score=history[-1][1][r],
+                    score=history[-1].totals[r],
                     silos=silos,
                     seconds=seconds / len(self.keys),
                     bytes_up=sum(silo.bytes_up for silo in plan.silos[r]),
                     bytes_down=sum(silo.bytes_down for silo in plan.silos[r]),
-                    history=[(number, totals[r]) for number, totals in history],
+                    history=[(point.round, point.totals[r]) for point in history],
+                    curves=_curves([point.scores[r] for point in history], self.federation.names),
+                    losses=_curves([point.losses[r] for point in history], self.federation.names),
                 )
             )
         kept = {r: vectors[r] for r in range(len(runs))}
         preparation = self.federation.preparation
         return Result(self.task, self.federation.names, runs, kept, notes, preparation=preparation)
+
+
+def _curves(rows: Sequence[Sequence[float] | None], names: Sequence[str]) -> dict[str, list[float]]:
+    """Return the numbers of each silo, one for each row `[silos]`; none if a row is not known."""
+    known = [row for row in rows if row is not None]
+    return (
+        {name: [row[k] for row in known] for k, name in enumerate(names)} if len(known) == len(rows) else {}
+    )
 
 
 def experiments(

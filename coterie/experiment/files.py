@@ -36,4 +36,9 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, content: Any) -> None:
     """Write plain data as JSON in one move."""
-    write_text(path, json.dumps(finite(content), indent=2, allow_nan=False) + "\n")
+    write_text(path, json_text(content))
+
+
+def json_text(content: Any) -> str:
+    """Return plain data as the text of a JSON file; numbers that are not finite become null."""
+    return json.dumps(finite(content), indent=2, allow_nan=False) + "\n"

@@ -1,8 +1,9 @@
-"""From a configuration to experiments, and the same for people who write Python."""
+"""From a configuration to a study: data, model, methods, budgets and training, all checked."""
 
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,39 +16,30 @@ from ..privacy.budget import NOT_GIVEN, Privacy
 from ..protocol.method import Method
 from ..protocol.settings import settings_of
 from ..tasks.task import make_task
-from .config.schema import Config
+from .config.schema import Config, Data, PrivacyTable, Train
 from .experiment import Experiment, experiments
+from .run import Study
+
+
+def study_of(config: Config, data_dir: str | Path | None = None) -> Study:
+    """Load the data of a configuration, and make a checked experiment for each method."""
+    return Study(config, tuple(make_experiments(config, data_dir)))
 
 
 def load_federation(config: Config, data_dir: str | Path | None = None) -> Federation:
     """Load the data of a configuration."""
     data = config.data
-    kind = data.kind
-    if kind == "auto" and config.model.loss != "auto":
+    if data.kind == "auto" and config.model.loss != "auto":
         kind = "regression" if config.model.loss == "squared" else "classification"
-    return load(
-        data.source,
-        silos=data.silos,
-        rows=data.rows,
-        partition=data.partition,
-        shards=data.shards,
-        alpha=data.alpha,
-        rotations=data.rotations,
-        mask=data.mask,
-        test=data.test,
-        seed=data.seed,
-        features=data.features,
-        feature_range=data.feature_range,
-        norm=data.norm,
-        positive=data.positive,
-        target_range=data.target_range,
-        kind=kind,
-        min_examples=data.min_examples,
-        silo_column=data.silo_column,
-        target_column=data.target_column,
-        drop=data.drop,
-        data_dir=data_dir,
-    )
+        data = data.model_copy(update={"kind": kind})
+    return replace(load_data(data, data.source, data_dir), recipe=config.data.model_dump())
+
+
+def load_data(
+    data: Data, source: Any, data_dir: str | Path | None = None, name: str | None = None
+) -> Federation:
+    """Load a source with the settings of a [data] table; `name` is that of data in memory."""
+    return load(source, data_dir=data_dir, name=name, **data.model_dump(exclude={"source"}))
 
 
 def make_methods(config: Config) -> list[tuple[Method, str]]:
@@ -97,37 +89,44 @@ def _listed(value: Any) -> list[Any]:
 
 def make_experiments(config: Config, data_dir: str | Path | None = None) -> list[Experiment]:
     """Make the checked experiments of a configuration, one for each method."""
-    train, table = config.train, config.privacy
-    epsilon = NOT_GIVEN if table.epsilon is None else table.epsilon
-    where = (table.unit, table.budget_seed, table.noise_by, table.noise, table.sensitivity, table.quantile)
-    privacy = Privacy(epsilon, table.delta, table.clip, *where)
+    privacy = privacy_of(config.privacy)
     federation = load_federation(config, data_dir)
-    options = dict(config.model.model_extra or {})
     task = make_task(
         config.model.name,
         shape=federation.shape,
         classes=len(federation.classes),
         loss=config.model.loss,
-        options=options,
+        options=dict(config.model.model_extra or {}),
     )
-    training = Training(
+    training = training_of(config.train, len(federation))
+    return experiments(federation, task, make_methods(config), privacy, training)
+
+
+def privacy_of(table: PrivacyTable) -> Privacy:
+    """Return what a [privacy] table asks for."""
+    epsilon = NOT_GIVEN if table.epsilon is None else table.epsilon
+    where = (table.unit, table.budget_seed, table.noise_by, table.noise, table.sensitivity, table.quantile)
+    return Privacy(epsilon, table.delta, table.clip, *where)
+
+
+def training_of(train: Train, silos: int) -> Training:
+    """Return what a [train] table asks for, in a federation of so many silos."""
+    return Training(
         rounds=train.rounds,
         epochs=train.epochs or 1.0,
         steps=train.steps,
         batch=train.batch,
         lr=train.lr,
         seeds=tuple(train.seeds),
-        participation=_participation(train.participation, len(federation)),
+        participation=_participation(train.participation, silos),
         memory=train.memory,
         device=train.device,
-        dropping=dropping_of(config),
+        dropping=dropping_of(train),
     )
-    return experiments(federation, task, make_methods(config), privacy, training)
 
 
-def dropping_of(config: Config) -> Dropping | None:
-    """Read how silos drop out; None if they do not."""
-    train = config.train
+def dropping_of(train: Train) -> Dropping | None:
+    """Return how silos drop out; None if they do not."""
     if train.drop == 0 and train.uneven == 0:
         if train.recover is not None:
             raise Problem("train.recover: nobody drops out: give train.drop, too")

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor, nn
 
@@ -15,15 +15,16 @@ from .._json import finite
 from ..data.new_rows import Rows
 from ..data.preparation import Preparation
 from ..errors import Problem, nearest
+from ..privacy.accountant import shown_spent
 from ..tasks.task import Task
+from .frames import Row, counted, html_page, make_frame, text_table
 from .saved_models import personal_model, save_model
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
-if TYPE_CHECKING:
-    from .config.schema import Config
-    from .run import Trained
+    from .run import Study, Trained
 
 SIMULATED = (
     "Scores are those of a simulation: test examples are not covered by the statements, and choosing a"
@@ -47,7 +48,11 @@ class SiloRecord:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One run; `gaps` are duality gaps after rounds, of a dual method without privacy."""
+    """One run; `gaps` are duality gaps after rounds, of a dual method without privacy.
+
+    `history` lists scores over all silos after some rounds. `curves` are the scores of each silo after the
+    same rounds, `losses` the mean losses on its training examples, in a run without privacy.
+    """
 
     method: str
     settings: dict[str, Any]
@@ -60,6 +65,8 @@ class RunRecord:
     bytes_down: int
     history: list[tuple[int, float]]
     gaps: list[tuple[int, float]] = field(default_factory=list)
+    curves: dict[str, list[float]] = field(default_factory=dict)
+    losses: dict[str, list[float]] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
@@ -78,14 +85,25 @@ def deviation(scores: Sequence[float]) -> float:
     return statistics.stdev(scores) if all(map(math.isfinite, scores)) else math.nan
 
 
-@dataclass
+class Views(Protocol):
+    """What draws results and saves them."""
+
+    def figure(self, result: Result) -> Figure:
+        """Draw a result."""
+        ...
+
+    def save(self, result: Result, folder: str | Path) -> None:
+        """Save a result in a folder."""
+        ...
+
+
+@dataclass(repr=False, eq=False)
 class Result:
     """Runs, with the personal vectors of each: `vectors[run]` is `[silos, P]`.
 
     `relations[run]` is Omega `[silos, silos]`, of methods that learn how silos are related.
-    `trained[run]` is what is known of the experiment whose runs begin with that one, and `config` describes
-    the study.
-    `preparation` is how raw rows become examples.
+    `trained[run]` is what is known of the experiment whose runs begin with that one, and `study` what was
+    asked for; both hold no examples. `views` draws and saves. `preparation` is how raw rows become examples.
     """
 
     task: Task
@@ -97,7 +115,8 @@ class Result:
     published: dict[str, dict[str, Any]] = field(default_factory=dict)
     relations: dict[int, Tensor] = field(default_factory=dict)
     trained: dict[int, Trained] = field(default_factory=dict)
-    config: Config | None = None
+    study: Study | None = None
+    views: Views | None = None
     preparation: Preparation | None = None
 
     def add(self, other: Result) -> None:
@@ -135,6 +154,95 @@ class Result:
             )
         return rows
 
+    def __repr__(self) -> str:
+        return "\n  ".join([self._title(), *text_table(self._shown()), *self._remarks()])
+
+    def _repr_html_(self) -> str:
+        """Return the summary as a table, for notebooks."""
+        return html_page(self._title(), self._shown(), self._remarks())
+
+    def _title(self) -> str:
+        better = "higher" if self.task.higher_is_better else "lower"
+        size = f"{counted(len(self.names), 'silo')}, {counted(len(self.runs), 'run')}"
+        return f"Result: {size}, test {self.task.metric} over all silos ({better} is better)"
+
+    def _shown(self) -> list[list[str]]:
+        """Return the summary as rows of text, with a header."""
+        rows = [["method", "mean", "std", "seeds", "epsilon at most"]]
+        for row in self.summary:
+            std = f"{row['std']:.4f}" if row["seeds"] > 1 else "-"
+            label = label_of(row["method"], row["settings"])
+            rows.append([label, f"{row['mean']:.4f}", std, str(row["seeds"]), shown_spent(row["epsilon"])])
+        return rows
+
+    def _remarks(self) -> list[str]:
+        if self.tuning is not None and self.tuning.get("chosen") is not None:
+            chosen = self.runs[self.tuning["chosen"]].label
+            return [f"Chosen of {counted(self.tuning['ran'], 'trial')}: {chosen}"]
+        return [UNACCOUNTED] if self.tuning is None and len(self.summary) > 1 else []
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row for each run and silo: its test score, and what it spent with which noise."""
+        rows = [
+            self._row(number, {"silo": name, "metric": run.metric, **asdict(silo)})
+            for number, run in enumerate(self.runs)
+            for name, silo in run.silos.items()
+        ]
+        return make_frame(rows, ["silo", "metric", "score", "epsilon", "delta", "noise"])
+
+    def history(self) -> pd.DataFrame:
+        """Return a row for each run, silo and recorded round: its test score and its training loss.
+
+        The loss is NaN in runs with privacy, since no budget pays for showing it.
+        """
+        rows = [
+            self._row(number, {"silo": name, "round": at, "score": scores[place], "loss": losses[place]})
+            for number, run in enumerate(self.runs)
+            for name, scores in run.curves.items()
+            for losses in [run.losses.get(name) or [math.nan] * len(scores)]
+            for place, (at, _) in enumerate(run.history)
+        ]
+        return make_frame(rows, ["silo", "round", "score", "loss"])
+
+    def _row(self, number: int, facts: dict[str, Any]) -> Row:
+        run = self.runs[number]
+        return Row(number, run.method, run.settings, run.seed, facts)
+
+    def plot(self) -> Figure:
+        """Draw scores by method and silo, and scores over rounds; a matplotlib figure."""
+        if self.views is None:
+            raise Problem("this result cannot be drawn: it does not come from run or sweep")
+        return self.views.figure(self)
+
+    def save(self, folder: str | Path) -> None:
+        """Write the folder that `coterie run` writes: result, plot, statements, models, configuration."""
+        if self.views is None:
+            raise Problem("this result cannot be saved: it does not come from run or sweep")
+        self.views.save(self, folder)
+
+    def state(self) -> None:
+        """Make the statements of all runs that are saved, where they are not made yet."""
+        for first, trained in self.trained.items():
+            if any(run not in trained.statements for _, run in trained.saved()):
+                self.trained[first] = trained.stated()
+            self.published |= self.trained[first].published()
+
+    def statement(self, silo: str, run: int = 0) -> dict[str, Any]:
+        """Return the privacy statement of one silo in one run, as its file has it."""
+        place = self._place(silo, run)
+        first = max((first for first in self.trained if first <= run), default=None)
+        if first is None:
+            raise Problem(f"there is no statement of run {run}: this result does not come from run or sweep")
+        return self.trained[first].statement(run - first, place)
+
+    def _place(self, silo: str, run: int) -> int:
+        """Return the place of a silo; refuse one, or a run, that is not there."""
+        if silo not in self.names:
+            raise Problem(f"there is no silo '{silo}'; {nearest(str(silo), self.names)}")
+        if not isinstance(run, int) or not 0 <= run < len(self.runs):
+            raise Problem(f"there is no run {run}; there are {len(self.runs)}, from 0")
+        return self.names.index(silo)
+
     def best(self) -> dict[str, Any]:
         """Give the row of the summary with the best mean (choosing by it is tuning)."""
         sign = 1 if self.task.higher_is_better else -1
@@ -158,11 +266,10 @@ class Result:
 
     def vector(self, silo: str, run: int = 0) -> Tensor:
         """Give one silo's personal vector."""
-        if silo not in self.names:
-            raise Problem(f"there is no silo '{silo}'; {nearest(silo, self.names)}")
+        place = self._place(silo, run)
         if run not in self.vectors:
-            raise Problem(f"there is no run {run}; there are {len(self.runs)}, from 0")
-        return self.vectors[run][self.names.index(silo)]
+            raise Problem(f"the model of run {run} is not kept: it was finished before this run was resumed")
+        return self.vectors[run][place]
 
     def model(self, silo: str, run: int = 0) -> nn.Module:
         """Give one silo's personal model as a plain module."""

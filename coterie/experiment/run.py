@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
 
@@ -22,14 +22,20 @@ from ..guard.interrupts import after_the_round, undisturbed
 from ..guard.meter import Meter, make_meter
 from ..guard.session import Pace, Session
 from ..planning.plan import Plan
+from ..privacy.accountant import shown_spent
 from ..privacy.ledger.filters import Spent
 from ..privacy.statement.build import statement_cache
 from .config.schema import Config
 from .estimate import seconds
 from .experiment import Experiment
-from .result import Result, RunRecord
+from .frames import Row, counted, html_page, make_frame, text_table
+from .result import Result, RunRecord, file_names
 from .statements import published_facts, statement_of
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+FACTS = ("rate", "steps", "noise", "epsilon", "delta", "bytes_up", "bytes_down")
 Statements = dict[int, list[dict[str, Any]]]
 
 
@@ -44,6 +50,10 @@ class Study:
     config: Config
     experiments: tuple[Experiment, ...]
     fingerprint: str = ""
+
+    def __repr__(self) -> str:
+        labels = ", ".join(label for experiment in self.experiments for label in experiment.labels)
+        return f"Study({self.experiments[0].federation!r}: {labels})"
 
     @property
     def notes(self) -> list[str]:
@@ -65,6 +75,17 @@ class Study:
         """The description, by which a folder recognises the study."""
         return self.config.to_toml()
 
+    def with_ledger(self, folder: str | Path | None) -> Study:
+        """Return the study metered by the ledgers of a folder; the same without one."""
+        if folder is None:
+            return self
+        privacy = self.config.privacy.model_copy(update={"ledger": str(folder)})
+        return replace(self, config=self.config.model_copy(update={"privacy": privacy}))
+
+    def without_examples(self) -> Study:
+        """Return what can be described and stated, but not trained again."""
+        return replace(self, experiments=tuple(map(without_examples, self.experiments)))
+
     def key(self, parts: Sequence[Any]) -> str:
         """Return the key of a checkpoint: a training resumes only if it is equal."""
         beside = (self.fingerprint, self.experiments[0].task.frozen_digest)
@@ -81,18 +102,69 @@ class StudyPlan:
     @property
     def notes(self) -> list[str]:
         """What a person should know before training."""
-        single = "[tuning]: this is the plan of single runs; a sweep needs more noise"
         notes = [*self.study.notes, *(note for plan in self.plans for note in plan.notes)]
-        return list(dict.fromkeys([*notes, *([single] if self.study.config.tuning is not None else [])]))
+        tuning = self.study.config.tuning
+        if tuning is not None and tuning.trials != "all":
+            notes.append("[tuning]: this is the plan of single runs; a sweep needs more noise")
+        return list(dict.fromkeys(notes))
 
     @cached_property
     def seconds(self) -> tuple[float, ...]:
         """Estimates of how long each experiment takes on this machine, from steps on made-up examples."""
         return tuple(seconds(experiment, plan) for experiment, plan in self.pairs())
 
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row for each run and silo: what it does, with which noise, what it spends and sends."""
+        rows: list[Row] = []
+        for experiment, plan in self.pairs():
+            first = len({row.run for row in rows})
+            for run, (seed, number) in enumerate(experiment.keys):
+                settings = experiment.variants[number].shown
+                for silo in plan.silos[run]:
+                    facts = {key: getattr(silo, key) for key in FACTS}
+                    facts |= {"silo": silo.name, "examples": silo.work.size, "budget": silo.limit}
+                    rows.append(Row(first + run, experiment.method.title, settings, seed, facts))
+        return make_frame(rows, ["silo", "examples", "budget", *FACTS])
+
+    def __repr__(self) -> str:
+        return "\n  ".join([self._title(), *text_table(self._shown()), *(f"note: {n}" for n in self.notes)])
+
+    def _repr_html_(self) -> str:
+        """Return the plan as a table, for notebooks."""
+        return html_page(self._title(), self._shown(), self.notes)
+
+    def _title(self) -> str:
+        first = self.study.experiments[0]
+        runs = sum(len(experiment.keys) for experiment in self.study.experiments)
+        size = f"{counted(len(first.federation), 'silo')}, {counted(runs, 'run')}"
+        return f"Plan: {size} of {counted(first.training.rounds, 'round')}; nothing is trained yet"
+
+    def _shown(self) -> list[list[str]]:
+        """Return rows of text, one for each method and setting, over all silos of its first seed."""
+        rows = [["method", "steps per silo", "noise", "epsilon at most", "bytes up", "bytes down"]]
+        for experiment, plan in self.pairs():
+            shown: set[int] = set()
+            for run, (_, number) in enumerate(experiment.keys):
+                if number in shown:
+                    continue
+                shown.add(number)
+                silos = plan.silos[run]
+                steps = between(sorted({silo.steps for silo in silos}), "{:d}")
+                noise = between(sorted({silo.noise for silo in silos}), "{:.3f}")
+                spent = shown_spent(max(silo.epsilon for silo in silos))
+                up, down = (sum(getattr(silo, key) for silo in silos) for key in ("bytes_up", "bytes_down"))
+                rows.append([experiment.labels[number], steps, noise, spent, f"{up:,}", f"{down:,}"])
+        return rows
+
     def pairs(self) -> Iterator[tuple[Experiment, Plan]]:
         """Return each experiment with its plan."""
         return zip(self.study.experiments, self.plans, strict=True)
+
+
+def between(values: Sequence[float], form: str) -> str:
+    """Return the smallest and the largest of sorted numbers as text; one number where they look the same."""
+    low, high = form.format(values[0]), form.format(values[-1])
+    return low if low == high else f"{low} to {high}"
 
 
 def _ignore(*_: Any) -> None:
@@ -129,20 +201,27 @@ class Trained:
     metered: bool = False
     statements: Statements = field(default_factory=dict)
 
-    @property
-    def firsts(self) -> list[int]:
-        """The first run of each variant, whose statements and models are saved."""
+    chosen: int | None = None
+
+    def saved(self) -> list[tuple[str, int]]:
+        """Return the runs whose statements and models are saved, each after the name of its folder.
+
+        Of a sweep that is the chosen trial, else the first seed of each variant.
+        """
+        names = file_names(self.experiment.labels)
+        if self.chosen is not None:
+            return [(names[self.experiment.keys[self.chosen][1]], self.chosen)]
         seeds = len(self.experiment.training.seeds)
-        return [number * seeds for number in range(len(self.experiment.variants))]
+        return [(name, number * seeds) for number, name in enumerate(names)]
 
     def statement(self, run: int, k: int) -> dict[str, Any]:
         """Return the statement of silo k in one run."""
         if run in self.statements:
             return self.statements[run][k]
-        if self.metered:
+        if self.metered or self.chosen is not None:
             raise Problem(
-                f"there is no statement of run {run}: a metered training states only the first seed of each"
-                " setting"
+                f"there is no statement of run {run}: of a metered training the first seed of each setting is"
+                " stated, and of a sweep the chosen trial"
             )
         return statement_of(self.experiment, self.plan, run, k)
 
@@ -153,18 +232,17 @@ class Trained:
         statements = {
             run: self.statements.get(run)
             or [statement_of(self.experiment, self.plan, run, k, meter, cache) for k in silos]
-            for run in self.firsts
+            for _, run in self.saved()
         }
         cache.save()
         return replace(self, metered=self.metered or meter is not None, statements=statements)
 
     def published(self) -> dict[str, dict[str, Any]]:
         """Return what papers would report for each variant and silo, as far as it was stated."""
-        labels = self.experiment.labels
+        labels, keys = self.experiment.labels, self.experiment.keys
         return {
-            labels[number]: {content["silo"]: published_facts(content) for content in self.statements[run]}
-            for number, run in enumerate(self.firsts)
-            if run in self.statements
+            labels[keys[run][1]]: {content["silo"]: published_facts(content) for content in contents}
+            for run, contents in self.statements.items()
         }
 
 
@@ -255,9 +333,8 @@ def train_study(
     """
     listener = listener or Listener()
     experiments = study.experiments
-    result = Result(
-        experiments[0].task, experiments[0].federation.names, notes=study.notes, config=study.config
-    )
+    public = study.without_examples()
+    result = Result(experiments[0].task, experiments[0].federation.names, notes=study.notes, study=public)
     for note in study.notes:
         listener.on_note(note)
     finished = [] if store is None else store.open(study)
@@ -281,7 +358,7 @@ def train_study(
         ]
         _check_together(experiments, plans, meters, begun)
         for number, (experiment, own, meter) in enumerate(zip(experiments, plans, meters, strict=True)):
-            trained = Trained(without_examples(experiment), own, meter is not None)
+            trained = Trained(public.experiments[number], own, meter is not None)
             if store is not None and done[number]:
                 runs = [run for run in finished if run.label in experiment.labels]
                 result.add(_read_back(store, trained, runs, result))
@@ -345,7 +422,9 @@ def train_one(
 def _read_back(store: Store, trained: Trained, runs: list[RunRecord], whole: Result) -> Result:
     """Return the result of an experiment that was finished before."""
     trained, vectors = store.read(trained)
-    return Result(whole.task, whole.names, runs, vectors, published=trained.published(), trained={0: trained})
+    before = Result(whole.task, whole.names, runs, vectors, published=trained.published())
+    before.trained, before.preparation = {0: trained}, trained.experiment.federation.preparation
+    return before
 
 
 def meters_for(study: Study, alone: Plan | None) -> list[Meter | None]:

@@ -22,9 +22,9 @@ from ..privacy.adversaries import ADVERSARIES
 from .config.schema import Tuning
 from .experiment import Experiment
 from .files import write_json
-from .result import Result, file_names
+from .result import Result
 from .run import Listener, Stopped, Store, Study, Trained, meters_for, train_one, without_examples
-from .statements import published_facts, statement_for
+from .statements import statement_for
 from .sweep import (
     Sweep,
     best_of,
@@ -72,7 +72,7 @@ def sweep_study(study: Study, listener: Listener | None = None, store: Store | N
             result = _nothing(experiment, sweep, store, meter)
         else:
             result = _trials(study, sweep, store, meter, listener)
-        result.config = study.config
+        result.study = study.without_examples()
         return result
     except Problem:
         if store is not None:
@@ -129,12 +129,11 @@ def _trials(
             },
             "left": {} if meter is None else meter.left,
         }
-        label = file_names([experiment.labels[keys[chosen][1]]])[0]
-        result.published[label] = {content["silo"]: published_facts(content) for content in statements}
-        stated = {chosen: statements}
-        result.trained = {0: Trained(without_examples(experiment), plan, meter is not None, stated)}
+        bare, metered = without_examples(experiment), meter is not None
+        trained = Trained(bare, plan, metered, {chosen: statements}, chosen)
+        result.trained, result.published = {0: trained}, trained.published()
         if store is not None:
-            store.save_run(experiment, label, statements, result.vectors[chosen])
+            store.save_experiment(trained, result)
             store.save(result, complete=True)
         if meter is not None:
             meter.release_held(str(chosen))

@@ -14,15 +14,29 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import Problem
 from ..protocol.messages import pack, unpack
 from ..protocol.state import State
 from ..protocol.tree import leaves
 
-SCHEMA = "coterie-checkpoint/1"
-History = list[tuple[int, list[float]]]
+SCHEMA = "coterie-checkpoint/2"
+
+
+class Recorded(NamedTuple):
+    """Scores after a round: of each run over all silos, of each run and silo, and training losses.
+
+    `losses[run]` is None for a run with privacy.
+    """
+
+    round: int
+    totals: list[float]
+    scores: list[list[float]]
+    losses: list[list[float] | None]
+
+
+History = list[Recorded]
 
 
 @dataclass(frozen=True)
@@ -80,7 +94,7 @@ def load(path: Path, key: str) -> Checkpoint | None:
     if facts["schema"] != SCHEMA or facts["key"] != key:
         raise Problem(f"checkpoint '{path}' is of another training: remove it, or choose another folder")
     shared, own = unpack(body[8 + length :])
-    history = [(number, list(scores)) for number, scores in facts["history"]]
+    history = [Recorded(*row) for row in facts["history"]]
     return Checkpoint(State(facts["round"], shared, own), history, facts["claims"])
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from torch import Tensor
 
 from ..protocol.merging import Merger
-from ..protocol.method import HandOver, Method, Start
+from ..protocol.method import HandOver, Method
 from ..protocol.settings import PerRun, setting
 
 if TYPE_CHECKING:
@@ -19,21 +19,15 @@ if TYPE_CHECKING:
 class MRMTL(Method):
     """Every silo trains its own model, pulled with strength `lam` toward the mean of all.
 
-    With `lam` 0 it is Local. The pull uses released vectors only, so it costs no privacy.
+    With `lam` 0 it is Local; "auto" stands for `MRMTLAuto`. The pull uses released vectors only, so it costs
+    no privacy.
     """
 
     name: ClassVar[str] = "mr-mtl"
     paper: ClassVar[str] = "Liu et al. 2022"
-    lam: PerRun = setting(1.0, minimum=0, help="pull toward the mean of all personal models")
-
-    def init(self, task: Start, silos: int) -> tuple[Tensor, Tensor]:
-        """Start the mean and every silo from the same vector."""
-        start = task.initial()
-        return start, start.expand(-1, silos, -1)
-
-    def broadcast(self, shared: Tensor) -> Tensor:
-        """Send the mean."""
-        return shared
+    lam: PerRun = setting(
+        1.0, minimum=0, words=("auto",), help="pull toward the mean of all personal models, or 'auto'"
+    )
 
     def local(self, sent: Tensor, own: Tensor, oracle: Oracle) -> tuple[Tensor, Tensor]:
         """Train the silo's own model, upload how it moved."""
@@ -41,7 +35,7 @@ class MRMTL(Method):
         return trained - own, trained
 
     def merge(self, shared: Tensor, uploads: Tensor, merger: Merger) -> Tensor:
-        """Move the mean with the models; those of silos that are not there stay where they are."""
+        """Move the mean with the models; those of absent silos stay where they are."""
         return shared + merger.mean(uploads, everybody=True)
 
     def personal(self, sent: Tensor, own: Tensor) -> Tensor:
@@ -49,5 +43,5 @@ class MRMTL(Method):
         return own
 
     def hand_over(self, shared: Tensor) -> HandOver:
-        """Let the next method begin from the shared model."""
+        """Let the next method start from the mean."""
         return HandOver(shared)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from numbers import Real
 
 from ..errors import Problem, nearest
 from .merges import PLACES
@@ -51,7 +52,26 @@ class Privacy:
     sensitivity: str = "certified"
     quantile: float | None = None
 
+    def __repr__(self) -> str:
+        shown = {field.name: getattr(self, field.name) for field in fields(self)}
+        told = {
+            field.name: shown[field.name]
+            for field in fields(self)
+            if shown[field.name] != field.default or field.name == "delta"
+        }
+        return f"Privacy({', '.join(f'{key}={value!r}' for key, value in told.items())})"
+
     def __post_init__(self) -> None:
+        given = {"epsilon": self.epsilon, "delta": [self.delta], "clip": self.clip}
+        if self.noise is not None:
+            given["noise"] = self.noise
+        problems = [
+            problem
+            for key, values in given.items()
+            for problem in number_problems(f"privacy.{key}", values, drawn=key == "epsilon")
+        ]
+        if problems:
+            raise Problem("\n".join(problems))
         self._check_noise()
         for value in values_of(self.epsilon):
             if isinstance(value, str):
@@ -88,6 +108,30 @@ class Privacy:
             )
         if self.sensitivity == "paper" and (self.noise is None or self.noise_by != "silos"):
             raise Problem("privacy.sensitivity: 'paper' requires privacy.noise and noise_by = 'silos'")
+
+
+def number_problems(key: str, values: Swept, drawn: bool = False) -> list[str]:
+    """List what is wrong with a number, one for each silo, or a list of these.
+
+    With `drawn` it may be the name of a preference that budgets are drawn from.
+    """
+    if isinstance(values, Sequence) and not values:
+        return [f"{key}: a list of values must not be empty"]
+    return [
+        f"{key}: expected a number, or one for each silo, got {number!r}"
+        for value in values_of(values)
+        if not (drawn and isinstance(value, str))
+        for number in _numbers(value)
+        if isinstance(number, bool) or not isinstance(number, Real)
+    ]
+
+
+def _numbers(value: PerSilo) -> list[object]:
+    """List the numbers that a value has for silos."""
+    if not isinstance(value, Mapping):
+        return [value]
+    dealt = value.get("each")
+    return list(dealt) if isinstance(dealt, list | tuple) else list(value.values())
 
 
 def values_of(value: Swept) -> list[PerSilo]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -38,6 +38,15 @@ class Unit:
 
     def __str__(self) -> str:
         return self.name
+
+    def __reduce__(self) -> tuple[Callable[[str], Unit], tuple[str]]:
+        """Pickle a unit by its name: there is one object per unit."""
+        return unit_named, (self.name,)
+
+
+def unit_named(name: str) -> Unit:
+    """Return the unit of a name."""
+    return UNITS[name]
 
 
 EXAMPLE = Unit(

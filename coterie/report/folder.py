@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from ..errors import Problem
 from ..experiment.experiment import Experiment
-from ..experiment.files import write, write_json, write_text
+from ..experiment.files import json_text, write, write_json, write_text
 from ..experiment.result import Result, RunRecord, SiloRecord, file_names, label_of
 from ..experiment.run import Study, Trained
 from ..experiment.saved_models import save_model
@@ -36,11 +37,12 @@ class Folder:
         if not self.path.exists() or not any(self.path.iterdir()):
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
+                self._keep_fingerprint(study.fingerprint)
                 write_text(kept, text)
             except OSError as error:
                 raise Problem(f"--out: cannot write to '{self.path}': {error.strerror or error}") from error
             return []
-        if not kept.is_file() or kept.read_text() != text:
+        if not kept.is_file() or kept.read_text() != text or not self._fits(study.fingerprint):
             raise Problem(f"--out: '{self.path}' holds something else: choose another folder")
         if not result.is_file():
             return []
@@ -52,6 +54,19 @@ class Folder:
         if complete:
             raise Problem(f"--out: '{self.path}' already holds this result: choose another folder")
         return runs
+
+    @property
+    def _fingerprint(self) -> Path:
+        """A digest of examples in memory: for the owner only, and removed when the result is complete."""
+        return self.path / ".fingerprint"
+
+    def _keep_fingerprint(self, fingerprint: str) -> None:
+        if fingerprint:
+            self._fingerprint.touch(mode=0o600)
+            self._fingerprint.write_text(fingerprint)
+
+    def _fits(self, fingerprint: str) -> bool:
+        return not self._fingerprint.is_file() or self._fingerprint.read_text() == fingerprint
 
     def has(self, experiment: Experiment, plan: Plan, runs: list[RunRecord], metered: bool = False) -> bool:
         """Whether an experiment is finished here: every run as planned, every file in its place.
@@ -78,8 +93,10 @@ class Folder:
 
     def discard(self) -> None:
         """Remove a folder in which nothing was trained yet."""
-        if self.path.is_dir() and {entry.name for entry in self.path.iterdir()} == {"config.toml"}:
-            (self.path / "config.toml").unlink()
+        new = {"config.toml", self._fingerprint.name}
+        if self.path.is_dir() and {entry.name for entry in self.path.iterdir()} <= new:
+            (self.path / "config.toml").unlink(missing_ok=True)
+            self._fingerprint.unlink(missing_ok=True)
             self.path.rmdir()
             if self.path.parent.name == "runs" and not any(self.path.parent.iterdir()):
                 self.path.parent.rmdir()
@@ -93,14 +110,32 @@ class Folder:
             write(self.path / "plot.png", lambda place: draw(result, place))
         write_text(self.path / "summary.md", markdown(result))
         write_json(self.path / "result.json", {"complete": complete, **result.to_json()})
+        if complete:
+            self._fingerprint.unlink(missing_ok=True)
 
-    def save_experiment(self, trained: Trained, result: Result) -> None:
-        """Write the statements of every variant, and the models of its first seed."""
+    def save_whole(self, result: Result) -> None:
+        """Write a complete result; a folder that holds the same one already is left as it is."""
+        if result.study is None:
+            raise Problem("this result cannot be saved: it does not come from run or sweep")
+        result.state()
+        saved = self.path / "result.json"
+        if saved.is_file() and saved.read_text() == json_text({"complete": True, **result.to_json()}):
+            return
+        self.open(result.study)
+        for first, trained in result.trained.items():
+            self.save_experiment(trained, result, first)
+        self.save(result, complete=True)
+
+    def save_experiment(self, trained: Trained, result: Result, first: int = 0) -> None:
+        """Write the statements of every variant, and the models of its first seed.
+
+        `first` is the place in the result of the experiment's first run.
+        """
         experiment = trained.experiment
-        for label, run in zip(file_names(experiment.labels), trained.firsts, strict=True):
-            self.save_run(experiment, label, trained.statements[run], result.vectors[run])
-            if run in result.relations:
-                self.save_relations(label, experiment.federation.names, result.relations[run])
+        for label, run in trained.saved():
+            self.save_run(experiment, label, trained.statements[run], result.vectors[first + run])
+            if first + run in result.relations:
+                self.save_relations(label, experiment.federation.names, result.relations[first + run])
 
     def read(self, trained: Trained) -> tuple[Trained, dict[int, Tensor]]:
         """Return a finished experiment with its statements, and the models of each variant's first seed."""
@@ -109,7 +144,7 @@ class Folder:
         experiment, layout = trained.experiment, trained.experiment.task.layout
         names = file_names(experiment.federation.names)
         statements, vectors = {}, {}
-        for label, run in zip(file_names(experiment.labels), trained.firsts, strict=True):
+        for label, run in trained.saved():
             stated, models = self.path / "statements" / label, self.path / "models" / label
             try:
                 statements[run] = [json.loads((stated / f"{name}.json").read_text()) for name in names]
@@ -144,16 +179,27 @@ class Folder:
 
 
 def read_run(content: dict[str, Any]) -> RunRecord:
-    """Read a run back from `result.json`."""
+    """Read a run back from `result.json`, where null is an infinite epsilon or a score that is no number."""
     silos = {
-        name: SiloRecord(*(float("inf") if record[key] is None else record[key] for key in _SILO))
+        name: SiloRecord(
+            _score(record["score"]), *(_spent(record[key]) for key in ("epsilon", "delta", "noise"))
+        )
         for name, record in content["silos"].items()
     }
-    history = [(number, float(score)) for number, score in content["history"]]
-    return RunRecord(**{**content, "silos": silos, "history": history})
+    pairs = {key: [(number, _score(value)) for number, value in content[key]] for key in ("history", "gaps")}
+    lists = {
+        key: {name: [_score(value) for value in values] for name, values in content.get(key, {}).items()}
+        for key in ("curves", "losses")
+    }
+    return RunRecord(**{**content, "score": _score(content["score"]), "silos": silos, **pairs, **lists})
 
 
-_SILO = ("score", "epsilon", "delta", "noise")
+def _score(value: float | None) -> float:
+    return math.nan if value is None else float(value)
+
+
+def _spent(value: float | None) -> float:
+    return math.inf if value is None else value
 
 
 def next_free(name: str) -> Path:

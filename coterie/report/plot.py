@@ -5,11 +5,14 @@ from __future__ import annotations
 import statistics
 import textwrap
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..experiment.result import Result, RunRecord, deviation
 from ..privacy.accountant import shown
 from .summary import Line, label_without, lines_over, place_of, swept_key
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 WIDE = 26
 FEW = 6  # lines whose legend fits beside them
@@ -20,6 +23,11 @@ COLOURS = ("#7d8597", "#e07a5f", "#2a6f97", "#81b29a", "#f2cc8f", "#6d597a", "#b
 
 
 def draw(result: Result, path: Path) -> None:
+    """Draw a result into a PNG file."""
+    figure_of(result).savefig(path, dpi=130, format="png")
+
+
+def figure_of(result: Result) -> Figure:
     """Draw scores by method and silo, and scores over rounds."""
     from matplotlib.figure import Figure
 
@@ -64,7 +72,7 @@ def draw(result: Result, path: Path) -> None:
     private = [row["epsilon"] for row in result.summary if row["epsilon"] < float("inf")]
     spent = f"epsilon at most {shown(max(private))}" if private else "no privacy"
     figure.suptitle(f"{len(result.names)} silos, {spent}; scores of a simulation", fontsize=10)
-    figure.savefig(path, dpi=130, format="png")
+    return figure
 
 
 def _looks(labels: list[str]) -> Looks:

@@ -106,10 +106,14 @@ def locate(source: str, folder: Path | None) -> Path:
     raise Problem(f"data.source: there is no '{source}' in '{folder}'; {nearest(source, known)}")
 
 
+def list_data(data_dir: str | Path | None = None) -> list[Entry]:
+    """List what can be loaded by name: built in, or in a folder (else in `COTERIE_DATA`)."""
+    return entries(data_folder(data_dir))
+
+
 def entries(folder: Path | None) -> list[Entry]:
     """Return an entry for everything that can be loaded by name."""
-    table = digits.read()
-    found = [Entry("digits", "built in", "ships with scikit-learn", len(table.y), 0)]
+    found = [Entry("digits", "built in", "ships with scikit-learn", digits.ROWS, 0)]
     for path in sorted(folder.iterdir()) if folder else []:
         form = form_of(path)
         if form == "npz":

@@ -49,28 +49,42 @@ def values_of(column: pd.Series[Any]) -> tuple[str, ...]:
 
 def read(path: Path, silo_column: str | None, target_column: str | None, drop: Sequence[str] = ()) -> Table:
     """Read a file of columns; a text column becomes one column per value."""
+    return from_frame(read_frame(path), path.stem, path.name, silo_column, target_column, drop)
+
+
+def from_frame(
+    frame: pd.DataFrame,
+    name: str,
+    what: str,
+    silo_column: str | None,
+    target_column: str | None,
+    drop: Sequence[str] = (),
+) -> Table:
+    """Make a table from a frame; messages call the frame `what`."""
     import pandas as pd
 
-    frame = read_frame(path)
+    repeated = frame.columns[frame.columns.duplicated()]
+    if len(repeated):
+        raise Problem(f"data: '{what}' has two columns named '{repeated[0]}': rename or drop one")
     if target_column is None:
-        raise Problem(f"data.target_column: name the column of '{path.name}' to predict")
+        raise Problem(f"data.target_column: name the column of '{what}' to predict")
     wanted = [("target_column", target_column), ("silo_column", silo_column), *(("drop", c) for c in drop)]
     for key, column in wanted:
         if column is not None and column not in frame.columns:
             hint = nearest(column, map(str, frame.columns))
             if len(frame.columns) == 1:
                 hint = "it has only one column: are its values separated by commas?"
-            raise Problem(f"data.{key}: '{path.name}' has no column '{column}'; {hint}")
+            raise Problem(f"data.{key}: '{what}' has no column '{column}'; {hint}")
     named = [c for c in (target_column, silo_column) if c is not None]
     rest = frame.drop(columns=[*named, *drop])
     if rest.columns.empty:
-        raise Problem(f"data: '{path.name}' has no feature column besides the target and the silo")
+        raise Problem(f"data: '{what}' has no feature column besides the target and the silo")
     text = [c for c in rest.columns if not pd.api.types.is_numeric_dtype(rest[c])]
     for column in (*named, *text):
         missing = np.flatnonzero(frame[column].isna())
         if len(missing):
             raise Problem(
-                f"data: column '{column}' of '{path.name}' has {len(missing)} missing value(s), the"
+                f"data: column '{column}' of '{what}' has {len(missing)} missing value(s), the"
                 f" first in row {missing[0] + 1}; fill them in or delete these rows"
             )
     for column in text:
@@ -78,13 +92,13 @@ def read(path: Path, silo_column: str | None, target_column: str | None, drop: S
         if 0 < len(strange) < len(rest) / 2:
             first = str(rest[column].iloc[strange[0]])
             raise Problem(
-                f"data: column '{column}' of '{path.name}' has {len(rest) - len(strange)} numbers and"
+                f"data: column '{column}' of '{what}' has {len(rest) - len(strange)} numbers and"
                 f" {len(strange)} value(s) that are not numbers, the first {first!r} in row"
                 f" {strange[0] + 1}; correct them, or leave the column out with data.drop"
             )
         if rest[column].nunique() > 100:
             raise Problem(
-                f"data: text column '{column}' of '{path.name}' has {rest[column].nunique()} different"
+                f"data: text column '{column}' of '{what}' has {rest[column].nunique()} different"
                 " values, more than the 100 allowed; encode it yourself, or leave it out with data.drop"
             )
     encoded, x = encode(rest, text)
@@ -94,7 +108,7 @@ def read(path: Path, silo_column: str | None, target_column: str | None, drop: S
     target = frame[target_column]
     y = target.to_numpy() if pd.api.types.is_numeric_dtype(target) else target.astype(str).to_numpy(str)
     return Table(
-        path.stem,
+        name,
         x,
         y.astype(np.int64) if y.dtype.kind == "b" else y,
         None if silo_column is None else frame[silo_column].astype(str).to_numpy(str),

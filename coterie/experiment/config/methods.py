@@ -14,7 +14,7 @@ def method_problems(k: int, table: Any) -> list[str]:
 
 def _problems_of(table: Any) -> list[str]:
     """List what is wrong with the table of a method, or of the one `after` which it runs."""
-    from ...methods import AUTO, METHODS, MRMTL
+    from ...methods import METHODS
     from ...protocol.settings import check_setting, settings_of
     from ..experiment import BUDGETS
 
@@ -42,14 +42,9 @@ def _problems_of(table: Any) -> list[str]:
         if value == []:
             problems.append(f"{key}: expected at least one value, got an empty list")
         for one in value if isinstance(value, list) else [value]:
-            if (name, key, one) == (MRMTL.name, "lam", AUTO):
-                continue
             problem = check_setting(key, one, settings[key])
             if problem:
-                told = problem.removeprefix(key + " must be ")
-                if (name, key) == (MRMTL.name, "lam"):
-                    told = told.replace(", got", f" or '{AUTO}', got")
-                problems.append(f"{key}: expected {told}")
+                problems.append(f"{key}: expected {problem.removeprefix(key + ' must be ')}")
     return problems
 
 

@@ -281,7 +281,7 @@ def check(content: dict[str, Any], where: str = "config") -> Config:
     try:
         config = Config.model_validate(content)
     except ValidationError as error:
-        problems += [_sentence(dict(e)) for e in error.errors()]
+        problems += [sentence(dict(e)) for e in error.errors()]
     methods = content.get("method")
     if isinstance(methods, list):
         problems += [p for k, table in enumerate(methods) for p in method_problems(k, table)]
@@ -330,8 +330,18 @@ def _privacy_problems(table: dict[str, Any]) -> list[str]:
     return problems
 
 
-def _sentence(error: dict[str, Any]) -> str:
-    """Say one pydantic error as: key, what was expected, what was given."""
+PLAINLY = {
+    "greater than or equal to": "a number >=",
+    "less than or equal to": "a number <=",
+    "greater than": "a number >",
+    "less than": "a number <",
+    "a valid integer": "a whole number",
+    "a valid ": "a ",
+}
+
+
+def sentence(error: Mapping[str, Any]) -> str:
+    """Return one pydantic error as a sentence: key, what was expected, what was given."""
     parts = [str(p) for p in error["loc"]]
     key = ".".join(parts)
     kind, message, given = error["type"], str(error["msg"]), error.get("input")
@@ -350,5 +360,7 @@ def _sentence(error: dict[str, Any]) -> str:
         return f"{key}: missing; it must be given"
     if kind == "coterie":
         return f"{key}: {message}"
-    expected = message.replace("Input should be ", "").replace("a valid integer", "a whole number")
-    return f"{key}: expected {expected.replace('a valid ', 'a ')}, got {given!r}"
+    expected = message.removeprefix("Input should be ")
+    for words, plain in PLAINLY.items():
+        expected = expected.replace(words, plain)
+    return f"{key}: expected {expected}, got {given!r}"

@@ -1,0 +1,63 @@
+"""Data that is already in memory: a pandas DataFrame, or a dict of arrays."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...errors import Problem, nearest
+from . import columns, npz
+from .table import Table
+
+ARRAYS = ("x", "y", "silo", "split")
+
+
+def read(
+    source: Any,
+    name: str,
+    silo_column: str | None = None,
+    target_column: str | None = None,
+    drop: Sequence[str] = (),
+) -> Table:
+    """Take a DataFrame, a dict of columns (with `target_column`), or a dict of arrays x, y, silo and split.
+
+    Without a name the data has no ledgers, since they could not find it again.
+    """
+    pandas = sys.modules.get("pandas")
+    if pandas is not None and isinstance(source, pandas.DataFrame):
+        return columns.from_frame(source, name, name or "the frame", silo_column, target_column, drop)
+    if not isinstance(source, Mapping):
+        raise Problem(
+            "data.source: expected a name, a file, a folder, a pandas DataFrame or a dict of arrays, got a"
+            f" {type(source).__name__}"
+        )
+    if target_column is not None or silo_column is not None:
+        import pandas as pd
+
+        try:
+            frame = pd.DataFrame(dict(source))
+        except ValueError as error:
+            raise Problem(f"data: these columns do not make a table: {error}") from error
+        return columns.from_frame(frame, name, name or "the dict", silo_column, target_column, drop)
+    return _arrays(source, name)
+
+
+def _arrays(source: Mapping[Any, Any], name: str) -> Table:
+    """Take the arrays of a dict, which means what it means in an .npz file."""
+    unknown = [key for key in source if key not in ARRAYS]
+    if unknown:
+        raise Problem(
+            f"data: a dict of arrays has x, y, silo and perhaps split, not '{unknown[0]}'; for columns with"
+            f" names of their own, name the target_column ({nearest(str(unknown[0]), ARRAYS)})"
+        )
+    arrays = {key: np.asarray(value) for key, value in source.items() if value is not None}
+    for key in ("y", "silo"):
+        if key in arrays and arrays[key].dtype.kind == "O":
+            missing = [row for row, value in enumerate(arrays[key]) if value is None or value != value]
+            if missing:
+                raise Problem(f"data: '{key}' is missing in row {missing[0] + 1}: fill it in or drop the row")
+            arrays[key] = arrays[key].astype(str)
+    return npz.from_arrays(arrays, name, name or "the dict")

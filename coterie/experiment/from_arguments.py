@@ -1,0 +1,303 @@
+"""From what a person passes in Python to a study, described as a configuration file would describe it.
+
+Arguments are checked by the rules of the file's tables, and all problems of a call are reported together.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, TypedDict
+
+import numpy as np
+from pydantic import ValidationError
+from torch import nn
+
+from ..data.federation import Federation
+from ..errors import Problem, nearest
+from ..methods import AUTO, METHODS, MRMTL, MRMTLAuto, Then, Tune
+from ..planning.schedule import Participation
+from ..privacy.budget import NOT_GIVEN, PerSilo, Privacy, Swept
+from ..protocol.method import Method
+from ..protocol.settings import settings_of
+from ..tasks.models import Copies, Factory
+from ..tasks.task import Task, make_task
+from .config.files import find_beside
+from .config.methods import method_problems
+from .config.schema import Config, Data, Model, PrivacyTable, Train, Tuning, sentence
+from .experiment import experiments
+from .from_config import load_data, methods_of, training_of
+from .run import Study
+
+ModelLike = str | Callable[..., nn.Module] | nn.Module | Task
+MethodLike = Method | type[Method] | str | Mapping[str, Any]
+NEEDS_ANOTHER = (
+    "'tune' trains on what silos learned together: use Then(first=FedAvg(), second=Tune(), share=0.6); alone"
+    " it would hold them near an untrained model"
+)
+
+
+class TrainingOptions(TypedDict, total=False):
+    """How long and how fast silos train: the keys of a configuration's [train] table.
+
+    `docs/configuration.md` explains each.
+    """
+
+    rounds: int
+    epochs: float
+    steps: int
+    batch: int
+    lr: Swept
+    seeds: int | Sequence[int]
+    participation: float | Mapping[str, float]
+    drop: PerSilo
+    recover: float
+    uneven: float
+    memory: int | str
+    device: str
+    checkpoint: int
+
+
+def make_study(
+    federation: Any,
+    methods: Any,
+    privacy: Any,
+    options: Mapping[str, Any],
+    *,
+    model: Any = "linear",
+    loss: Any = "auto",
+    model_options: Any = None,
+    tuning: Mapping[str, Any] | None = None,
+) -> Study:
+    """Check the arguments of a call, and make its study; `options` are those of [train]."""
+    problems: list[str] = []
+    if not isinstance(federation, Federation):
+        problems.append(
+            f"the data must be a federation, got {_kind(federation)}: load it first, as in"
+            " load(data, silo_column=..., target_column=...)"
+        )
+    if not isinstance(privacy, Privacy):
+        problems.append(f"privacy must be Privacy(epsilon=..., delta=...), got {_short(privacy)}")
+    pairs = read_methods(methods, problems)
+    train = _table(problems, Train, "train", options or {"epochs": 1.0})
+    if "steps" in options and "epochs" in options:
+        problems.append("train: give epochs or steps, not both")
+    chosen = None if tuning is None else _table(problems, Tuning, "tuning", tuning)
+    budgets: Any = None
+    task: Any = None
+    if isinstance(privacy, Privacy):
+        budgets = _table(problems, PrivacyTable, "privacy", _privacy(privacy))
+    if isinstance(federation, Federation):
+        task = _checked(problems, lambda: task_of(model, federation, loss, model_options))
+    _refuse(problems)
+    training = training_of(train, len(federation))
+    config = Config(
+        data=_data(federation),
+        model=_model(task, model, loss),
+        train=train,
+        privacy=budgets,
+        tuning=chosen,
+        method=[method_table(method, how) for method, how in pairs],
+    )
+    made = experiments(federation, task, pairs, privacy, training)
+    return Study(config, tuple(made), _fingerprint(federation, task))
+
+
+def _checked(problems: list[str], make: Callable[[], Any]) -> Any:
+    """Return what a function makes; note why it cannot."""
+    try:
+        return make()
+    except Problem as problem:
+        problems += str(problem).split("\n")
+        return None
+
+
+def _refuse(problems: Iterable[str]) -> None:
+    """Raise one `Problem` for all of them."""
+    lines = list(dict.fromkeys(problems))
+    if len(lines) == 1:
+        raise Problem(lines[0])
+    if lines:
+        raise Problem(f"{len(lines)} problems:" + "".join(f"\n  {line}" for line in lines))
+
+
+def _table(problems: list[str], kind: type[Any], name: str, values: Mapping[str, Any]) -> Any:
+    """Read a table of a configuration from arguments; note what is wrong with them."""
+    try:
+        return kind.model_validate(plain(values))
+    except ValidationError as error:
+        problems += [sentence({**wrong, "loc": (name, *wrong["loc"])}) for wrong in error.errors()]
+        return None
+
+
+def plain(value: Any) -> Any:
+    """Return numbers, text, lists and dicts in place of what means the same, such as arrays and paths.
+
+    >>> plain({"lr": (np.float64(0.5), 1)})
+    {'lr': [0.5, 1]}
+    """
+    if isinstance(value, Mapping):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, Participation):
+        return {"poisson": value.share} if value.sampler == "poisson" else value.share
+    if isinstance(value, np.generic | np.ndarray):
+        return plain(value.tolist())
+    if isinstance(value, tuple | range | list):
+        return [plain(each) for each in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def load_source(
+    source: Any, values: Mapping[str, Any], *, name: Any = None, data_dir: str | Path | None = None
+) -> Federation:
+    """Check the arguments of `load` as a [data] table, and load the data; it is described by that table."""
+    problems: list[str] = []
+    if name is not None and not isinstance(name, str):
+        problems.append(f"name: expected a text, got {_short(name)}")
+    named = isinstance(source, str | Path)
+    content: dict[str, Any] = {"data": {"source": str(source) if named else "in memory", **values}}
+    find_beside(content, Path())
+    data = _table(problems, Data, "data", content["data"])
+    _refuse(problems)
+    federation = load_data(data, source, data_dir, name)
+    return replace(federation, recipe=data.model_dump()) if named else federation
+
+
+def task_of(model: Any, federation: Federation, loss: Any, options: Any) -> Task:
+    """Make the task of a model for the examples of a federation."""
+    if isinstance(model, Task):
+        return model
+    if not isinstance(loss, str):
+        raise Problem(f"model.loss: expected the name of a loss, got {_short(loss)}")
+    if options is not None and not isinstance(options, Mapping):
+        raise Problem(f"model_options: expected a dict of settings, got {_short(options)}")
+    return make_task(
+        model, shape=federation.shape, classes=len(federation.classes), loss=loss, options=options
+    )
+
+
+def read_methods(given: Any, problems: list[str]) -> list[tuple[Method, str]]:
+    """Return methods from objects, classes, names or tables, each with how it takes silos' budgets.
+
+    What is wrong with them is added to `problems`.
+    """
+    several = isinstance(given, Sequence) and not isinstance(given, str)
+    listed = given if several else [given]
+    if given is None or not len(listed):
+        problems.append("methods: give at least one method, such as 'mr-mtl' or MRMTL(lam=0.5)")
+        return []
+    found = [_checked(problems, functools.partial(_read_method, each)) or [] for each in listed]
+    return [pair for pairs in found for pair in pairs]
+
+
+def _read_method(given: Any) -> list[tuple[Method, str]]:
+    if isinstance(given, str):
+        given = {"name": given}
+    if isinstance(given, Mapping):
+        table = plain(given)
+        name = table.get("name")
+        if not isinstance(name, str):
+            raise Problem(
+                f"methods: a table needs the name of a method, as {{'name': 'ditto'}}, got {given!r}"
+            )
+        if name not in METHODS:
+            raise Problem(f"methods: unknown method '{name}'; {nearest(name, METHODS)}")
+        problems = [problem.replace("method[0].", f"{name}: ", 1) for problem in method_problems(0, table)]
+        if problems:
+            raise Problem("\n".join(problems))
+        if name == Tune.name and "after" not in table:
+            raise Problem(NEEDS_ANOTHER)
+        return [(method, table.get("budgets", "own")) for method in methods_of(table)]
+    if inspect.isclass(given) and issubclass(given, Method):
+        given = given()
+    if not isinstance(given, Method):
+        raise Problem(f"methods: expected methods, such as 'ditto' or Ditto(lam=0.2), got {_short(given)}")
+    if isinstance(given, Tune):
+        raise Problem(NEEDS_ANOTHER)
+    return [(method, "own") for method in expanded(given)]
+
+
+def expanded(method: Method) -> list[Method]:
+    """Return the methods that a method stands for: MR-MTL whose lam is "auto" is a method of its own."""
+    if isinstance(method, Then):
+        chains = [replace(method, second=second) for second in expanded(method.second)]
+        return [replace(chain, first=first) for chain in chains for first in expanded(chain.first)]
+    if not isinstance(method, MRMTL):
+        return [method]
+    values: tuple[Any, ...] = method.lam if isinstance(method.lam, tuple) else (method.lam,)
+    if AUTO not in values:
+        return [method]
+    fixed = tuple(value for value in values if value != AUTO)
+    lam = fixed[0] if len(fixed) == 1 else fixed
+    return [*([replace(method, lam=lam)] if fixed else []), MRMTLAuto()]
+
+
+def method_table(method: Method, budgets: str = "own") -> dict[str, Any]:
+    """Describe a method as a [[method]] table: its name, and the settings that are not the default."""
+    if type(method) is Then:
+        first = {**method_table(method.first), "share": method.share}
+        return {**method_table(method.second, budgets), "after": first}
+    settings = {
+        name: plain(getattr(method, name))
+        for name, field in settings_of(method).items()
+        if getattr(method, name) != field.default
+    }
+    how = {} if budgets == "own" else {"budgets": budgets}
+    return {"name": method.name} | {key: _written(value) for key, value in settings.items()} | how
+
+
+def _written(value: Any) -> Any:
+    """Return a setting as a file can hold it."""
+    return value if isinstance(value, bool | int | float | str | list | dict) else str(value)
+
+
+def _privacy(privacy: Privacy) -> dict[str, Any]:
+    """Describe budgets as a [privacy] table."""
+    table = {field.name: getattr(privacy, field.name) for field in fields(privacy)}
+    if table["epsilon"] == NOT_GIVEN:
+        del table["epsilon"]
+    return {key: value for key, value in table.items() if value is not None}
+
+
+def _data(federation: Federation) -> Data:
+    """Describe data as a [data] table."""
+    recipe = federation.recipe or {"source": f"{federation.name} (in memory)"}
+    return Data.model_validate(recipe)
+
+
+def _model(task: Task, model: ModelLike, loss: str) -> Model:
+    """Describe a model as a [model] table."""
+    if isinstance(model, str):
+        options = plain(task.build.settings) if isinstance(task.build, Factory) else {}
+        return Model.model_validate({"name": model, "loss": loss, **options})
+    name = task.build.name if isinstance(task.build, Factory) else "made in Python"
+    return Model.model_validate({"name": name, "loss": task.loss})
+
+
+def _fingerprint(federation: Federation, task: Task) -> str:
+    """Return a digest of what no configuration describes: examples in memory, and a module's numbers."""
+    digest = hashlib.blake2b(digest_size=32)
+    described = federation.recipe is not None
+    if not described:
+        for silo in federation.silos:
+            digest.update(f"{silo.name}\0{federation.scale!r}\0".encode())
+            for values in (silo.x, silo.y, silo.test_x, silo.test_y):
+                digest.update(np.ascontiguousarray(values.cpu().numpy()).tobytes())
+    copies = isinstance(task.build, Factory) and isinstance(task.build.function, Copies)
+    if copies:
+        for values in task.module.state_dict().values():
+            digest.update(np.ascontiguousarray(values.cpu().numpy()).tobytes())
+    return "" if described and not copies else digest.hexdigest()
+
+
+def _kind(value: Any) -> str:
+    return f"a {type(value).__name__}"
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else _kind(value)
