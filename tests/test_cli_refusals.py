@@ -35,7 +35,7 @@ COLUMNS = ('data.silo_column="silo"', 'data.target_column="y"')
         (["model.name=lin"], "unknown model 'lin'; did you mean 'linear'?"),
         (["model.name=nowhere:net"], "cannot import 'nowhere:net'"),
         (["model.hidden=3"], "'linear' has no such setting (it has: bias)"),
-        (["model.loss=hinge"], "needs two classes, the data has 10"),
+        (["model.loss=hinge"], "needs two classes, but the data has 10"),
         (["model.loss=squared", "data.target_range=[0,9]", "model.bias=1", "data.silos=1800"], "1800 silos"),
         (["train.memory=1000"], "train.memory: 8 examples"),
         (["train.device=cuda"], "train.device: 'cuda' cannot be used here"),

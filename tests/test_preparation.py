@@ -16,6 +16,7 @@ from coterie.data.partition import PARTITIONS
 from coterie.data.preparation import Preparation
 from coterie.data.preprocess import FEATURES
 from coterie.data.sources.catalogue import find_table
+from coterie.data.sources.memory import read as read_memory
 from coterie.data.sources.table import Table
 from tests.helpers import LABELS, ROWS, images, refused
 from tests.source_files import archive, cell, leaf_text, write_har, write_idx
@@ -148,6 +149,13 @@ def test_columns_of_numbers_may_come_as_an_array(tmp_path, frame):
         preparation.prepare(frame[["age", "dose", "smokes"]].to_numpy(float), "a"),
         preparation.prepare(path, "a"),
     )
+
+
+def test_data_in_memory(frame):
+    federation = load(frame, **COLUMNS, drop=["note"], features="standardize")
+    check(federation, read_memory(frame, "made", **COLUMNS, drop=["note"]), frame)
+    arrays = {"x": images(), "y": LABELS, "silo": np.arange(ROWS) % 7}
+    check(load(arrays), read_memory(arrays, "made"), images())
 
 
 def test_every_other_source(tmp_path):
