@@ -219,3 +219,19 @@ def test_a_model_beside_no_script_is_refused_in_a_sentence_that_says_why(monkeyp
     with refused("cannot import 'a_model_of_mine:net': No module named 'nowhere_to_be_found'") as refusal:
         make_task("a_model_of_mine:net", shape=(3,), classes=2)
     assert "search path" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("command", [["--help"], ["data", "list"], ["epsilon", "--help"]])
+def test_commands_that_need_no_torch_do_not_import_it(command):
+    code = f"""
+import sys
+from coterie.cli.main import main
+sys.argv = {["coterie", *command]!r}
+try:
+    main()
+except SystemExit:
+    pass
+print([name for name in ("torch", "sklearn", "scipy", "pandas") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.splitlines()[-1] == "[]"

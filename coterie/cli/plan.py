@@ -34,10 +34,12 @@ def plan_config(config: Config, *, data_dir: str | None, as_json: bool) -> None:
         print(json.dumps(finite({"plans": facts, "notes": notes_of(made)}), indent=2))
         return
     out = Console()
+    for shown in plan_tables(made, plans):
+        out.print(shown)
+    for line in against_whom(made, plans):
+        tell(out, line)
     for experiment, plan in zip(made, plans, strict=True):
-        for shown in plan_tables(experiment, plan):
-            out.print(shown)
-        for line in (*against_whom([experiment], [plan]), *reported(experiment, plan)):
+        for line in reported(experiment, plan):
             tell(out, line)
         for line in too_little(experiment, plan):
             tell(out, line, "yellow")
