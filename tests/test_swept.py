@@ -47,9 +47,7 @@ def test_lines_are_means_over_seeds():
 def test_the_table_has_a_column_for_each_value():
     text = markdown(result(*SWEPT, run("local", 0.7), run("ditto", 0.9, epsilon=2)))
     lines = text.splitlines()
-    assert (
-        lines[0] == "Test mse (lower is better), 1 silos, 2 seed(s), by epsilon: mean ± deviation over seeds."
-    )
+    assert lines[0] == "Test mse (lower is better), 1 silo, 2 seeds, by epsilon: mean ± deviation over seeds."
     assert lines[2:7] == [
         "| method | 1 | 2 | 20 |",
         "| --- | --- | --- | --- |",
@@ -98,7 +96,7 @@ def test_a_table_of_a_sweep_tells_how_its_tuning_was_paid_for():
     made = result(*SWEPT)
     made.tuning = {"trials": 3}
     text = markdown(made)
-    assert "What tuning cost is in result.json" in text
+    assert "result.json and the statements include what tuning cost" in text
     assert "Tuning not accounted" not in text
 
 

@@ -21,7 +21,7 @@ SHORT = 9  # letters of a method's name above a column
 
 
 def summary_table(result: Result) -> Table:
-    """Show one row for each method and setting."""
+    """Return a table with a row for each method and setting."""
     arrow = "higher is better" if result.task.higher_is_better else "lower is better"
     table = compact(f"Test {result.task.metric} over all silos ({arrow})")
     table.add_column("method")
@@ -44,7 +44,7 @@ def summary_table(result: Result) -> Table:
 
 
 def silo_table(result: Result, budgets: Sequence[Sequence[float | None]], sizes: Sequence[int]) -> Table:
-    """Show one row for each silo: its budgets in all runs, what it spent, its score by the best methods."""
+    """Return a table with a row for each silo: its budgets, what it spent, its scores by the best methods."""
     firsts = {run.label: run for run in reversed(result.runs)}
     pick = max if result.task.higher_is_better else min
     means = {label_of(row["method"], row["settings"]): row["mean"] for row in result.summary}
@@ -69,10 +69,10 @@ def silo_table(result: Result, budgets: Sequence[Sequence[float | None]], sizes:
         row = (escape(name), str(sizes[k]), _range(given, number) if given else "none", spent, noise)
         table.add_row(*row, *marked)
     more = {"silos": len(result.names) - MOST_SILOS, "methods": len(firsts) - len(labels)}
-    told = [f"{count} more {what}" for what, count in more.items() if count > 0]
-    said = [f"and {' and '.join(told)}, see result.json"] if told else []
+    hidden = [f"{count} more {what}" for what, count in more.items() if count > 0]
+    said = [f"{' and '.join(hidden)}: see result.json"] if hidden else []
     if more["methods"] > 0:
-        said.append(f"methods: the {len(labels)} best by their means")
+        said.append(f"The methods shown are the {len(labels)} with the best means.")
     key = [f"{letter}: {name}" for name, letter in letters.items()]
     table.caption = escape("\n".join([*said, *key])) or None
     table.caption_justify = "left"
@@ -154,7 +154,7 @@ def _plan_table(group: Sequence[PlannedLabel]) -> Table:
         table.add_row(*row, *((size(silo.bytes_up), size(silo.bytes_down)) if bytes_agree else ()))
     captions = []
     if len(silos) > MOST_SILOS:
-        captions.append(f"and {len(silos) - MOST_SILOS} more silos; --json shows all")
+        captions.append(f"{len(silos) - MOST_SILOS} more silos: --json shows all.")
     if not bytes_agree:
         captions.append(f"Bytes per silo: {_traffic(group)}.")
     if group[0].differs:
