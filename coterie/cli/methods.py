@@ -130,13 +130,13 @@ def methods_table(methods: Sequence[dict[str, Any]]) -> Table:
 
 def passes(facts: dict[str, Any]) -> float:
     """Return how many noisy passes over its examples a silo makes per round."""
-    return sum(facts["dry_run"]["passes"]) / ROUNDS
+    return float(sum(facts["dry_run"]["passes"])) / ROUNDS
 
 
 def sends(facts: dict[str, Any]) -> float:
     """Return how many models a silo uploads per round, on average."""
     each = facts["dry_run"]["bytes_up"]
-    return sum(each) / len(each) / ROUNDS / MODEL
+    return float(sum(each)) / len(each) / ROUNDS / MODEL
 
 
 def show_method(out: Console, facts: dict[str, Any]) -> None:

@@ -65,8 +65,9 @@ def figure_of(result: Result) -> Figure:
         right.set_title(f"with {key} = {value:g}", fontsize=9, loc="left")
     _curves(right, groups, looks)
     if len(lines) > FEW:
-        given = {"fontsize": 7.5, "frameon": False, "ncols": ACROSS}
-        figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", **given)
+        handles, names = left.get_legend_handles_labels()
+        given: dict[str, Any] = {"fontsize": 7.5, "frameon": False, "ncols": ACROSS}
+        figure.legend(handles, names, loc="outside lower center", **given)
     elif key:
         left.legend(frameon=False, fontsize=7.5)
     else:
