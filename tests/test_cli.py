@@ -134,9 +134,13 @@ def test_epsilon_and_noise_are_inverse(monkeypatch, capsys):
     assert json.loads(out)["epsilon"] <= 5.19
 
 
-def test_data_list_and_show(monkeypatch, capsys):
+def test_data_list_and_show(monkeypatch, capsys, tmp_path):
     _, out, _ = call(monkeypatch, capsys, "data", "list")
     assert "digits" in out
+    (tmp_path / f"{'long' * 12}.csv").write_text("a,b")
+    _, out, _ = call(monkeypatch, capsys, "data", "list", "--data-dir", tmp_path, columns=80)
+    assert "…" not in out
+    assert f"{'long' * 12}.csv" in "".join(line.split()[-1] for line in out.splitlines() if line.strip())
     _, out, _ = call(monkeypatch, capsys, "data", "show", "digits", "--silos", "4", "--partition", "shards")
     assert "4 silos" in out
     assert "█" in out
@@ -179,13 +183,28 @@ def test_a_plan_shows_one_seed_and_says_that_others_draw_other_cohorts(config, m
     )
     _, out, _ = call(monkeypatch, capsys, "plan", config, *whole, "--set", "train.rounds=40")
     assert out.count("Plan: fedavg") == 1
-    assert out.count("this is seed 0; other seeds draw other cohorts: --json shows all") == out.count(
+    said = " ".join(out.split())
+    assert said.count("This is seed 0; other seeds draw other cohorts: --json shows all.") == out.count(
         "Plan: "
     )
     assert "kB \n" in out
     assert not [line for line in out.splitlines() if line.split() == ["kB", "kB"]]
     _, out, _ = call(monkeypatch, capsys, "plan", config, "--set", "train.seeds=3")
     assert "other seeds" not in out
+
+
+def test_methods_with_the_same_plan_share_a_table(config, monkeypatch, capsys):
+    """Also if one sends nothing: the bytes are then said below. A method with more noise has its own."""
+    more = '[[method]]\nname = "local"\n[[method]]\nname = "ditto"\n'
+    config.write_text(config.read_text() + more)
+    for columns in (80, 120):
+        _, out, _ = call(monkeypatch, capsys, "plan", config, columns=columns)
+        titles = [line.strip() for line in out.splitlines() if line.startswith("Plan: ")]
+        assert titles == ["Plan: fedavg, mr-mtl lam={0.1, 1}, local", "Plan: ditto lam=1"]
+        said = " ".join(out.split())
+        assert "Bytes per silo: 5.2 kB up, 5.2 kB down (fedavg, mr-mtl lam={0.1, 1}); none (local)." in said
+        heads = [line.split() for line in out.splitlines() if line.split()[:1] == ["silo"]]
+        assert [head[-2:] for head in heads] == [["epsilon", "delta"], ["up", "down"]]
 
 
 def test_noise_that_differs_between_methods_is_told_as_a_range(config, monkeypatch, capsys):
@@ -204,8 +223,8 @@ def test_run_says_of_which_rows_nothing_protects(config, monkeypatch, capsys):
     assert "fedavg, mr-mtl: epsilon holds against the server" in out
     assert "fedavg budgets=none: nothing protects against the server" in out
     _, out, _ = call(monkeypatch, capsys, "plan", config, *few, "--set", "privacy.epsilon=[2,inf]")
-    assert "fedavg epsilon=2: epsilon holds against the server" in out
-    assert "fedavg epsilon=inf: nothing protects against the server" in out
+    assert "fedavg epsilon=2, mr-mtl lam=1 epsilon=2: epsilon holds against the server" in out
+    assert "mr-mtl lam=1 epsilon=inf, fedavg budgets=none: nothing protects against the server" in out
 
 
 def test_models_that_diverge_are_warned_of(config, monkeypatch, capsys):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import io
 import math
 import pickle
 import subprocess
@@ -15,13 +16,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
+from coterie.cli.output import say
+from coterie.cli.run import tell
 from coterie.cohort.derived import derived
 from coterie.data.federation import from_table
 from coterie.data.sources.table import Table
 from coterie.methods import IFCA, Dual, FedAvg, Then, Tune
 from coterie.tasks.task import make_task
-from tests.helpers import experiment, refused, task_for
+from tests.helpers import call, experiment, refused, task_for
 from tests.test_silo_unit import protected
 
 ROOT = Path(__file__).parents[1]
@@ -219,3 +223,60 @@ def test_a_model_beside_no_script_is_refused_in_a_sentence_that_says_why(monkeyp
     with refused("cannot import 'a_model_of_mine:net': No module named 'nowhere_to_be_found'") as refusal:
         make_task("a_model_of_mine:net", shape=(3,), classes=2)
     assert "search path" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("command", [["--help"], ["data", "list"], ["epsilon", "--help"]])
+def test_commands_that_need_no_torch_do_not_import_it(command):
+    code = f"""
+import sys
+from coterie.cli.main import main
+sys.argv = {["coterie", *command]!r}
+try:
+    main()
+except SystemExit:
+    pass
+print([name for name in ("torch", "sklearn", "scipy", "pandas") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("beside", [True, False], ids=["beside the configuration", "in the current folder"])
+def test_the_command_line_finds_models_of_ones_own(config, tmp_path, monkeypatch, capsys, beside):
+    name = f"a_model_{beside}".lower()
+    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder])
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" if not beside else tmp_path).joinpath(f"{name}.py").write_text(
+        "from torch import nn\n\ndef net(input_shape, outputs):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, outputs))\n"
+    )
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    code, _, err = call(monkeypatch, capsys, "plan", config, "--set", f"model.name={name}:net")
+    assert (code, "cannot import" in err) == (0, False)
+
+
+class Terminal(io.StringIO):
+    """What is printed on a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_lines_are_wrapped_for_a_terminal_and_nowhere_else(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "30")
+    text = "a sentence that is longer than thirty letters\n  and /one/path/that/has/no/place/to/be/cut"
+    terminal, pipe = Terminal(), io.StringIO()
+    say(text, terminal)
+    say(text, pipe)
+    assert pipe.getvalue() == text + "\n"
+    assert terminal.getvalue().splitlines() == [
+        "a sentence that is longer than",
+        "  thirty letters",
+        "  and",
+        "    /one/path/that/has/no/place/to/be/cut",
+    ]
+    terminal, pipe = Terminal(), io.StringIO()
+    tell(Console(file=terminal, width=30, no_color=True), text.partition("\n")[0])
+    tell(Console(file=pipe, width=30), text.partition("\n")[0])
+    assert pipe.getvalue() == text.partition("\n")[0] + "\n"
+    assert max(len(line.rstrip()) for line in terminal.getvalue().splitlines()) <= 30

@@ -151,7 +151,7 @@ def test_the_table_of_silos_fits_a_terminal_with_any_number_of_methods(federatio
         (row,) = [line.split() for line in text.splitlines() if line.startswith(f" {name}")]
         assert sorted(row[5:]) == sorted(f"{run.silos[name].score:.3f}" for _, run in best)
         assert float(row[3]) >= max(run.silos[name].epsilon for run in result.runs)
-    assert "and 2 more methods, see result.json" in text
+    assert "2 more methods: see result.json" in text
 
 
 def test_a_method_that_diverged_is_not_among_the_best(federation):

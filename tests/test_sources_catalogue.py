@@ -17,6 +17,7 @@ def test_digits_are_built_in():
     assert table.x.shape == (1797, 8, 8)
     assert (table.x.min(), table.x.max()) == (0, 1)
     assert sorted(set(table.y.tolist())) == list(range(10))
+    assert entries(None)[0].rows == len(table.y)
 
 
 @pytest.mark.parametrize("name", ["made", "made.npz"])

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from coterie.experiment.result import Result, RunRecord, SiloRecord
-from coterie.report.plot import draw
+from coterie.report.plot import COLOURS, GREY, MARKED, draw, figure_of
 from coterie.report.summary import lines_over, markdown, swept_key
 
 
@@ -47,9 +47,7 @@ def test_lines_are_means_over_seeds():
 def test_the_table_has_a_column_for_each_value():
     text = markdown(result(*SWEPT, run("local", 0.7), run("ditto", 0.9, epsilon=2)))
     lines = text.splitlines()
-    assert (
-        lines[0] == "Test mse (lower is better), 1 silos, 2 seed(s), by epsilon: mean ± deviation over seeds."
-    )
+    assert lines[0] == "Test mse (lower is better), 1 silo, 2 seeds, by epsilon: mean ± deviation over seeds."
     assert lines[2:7] == [
         "| method | 1 | 2 | 20 |",
         "| --- | --- | --- | --- |",
@@ -98,7 +96,7 @@ def test_a_table_of_a_sweep_tells_how_its_tuning_was_paid_for():
     made = result(*SWEPT)
     made.tuning = {"trials": 3}
     text = markdown(made)
-    assert "What tuning cost is in result.json" in text
+    assert "result.json and the statements include what tuning cost" in text
     assert "Tuning not accounted" not in text
 
 
@@ -114,3 +112,42 @@ def test_lines_are_drawn(tmp_path, key, least):
     runs = [run("mr-mtl", 0.1 + value, **{key: value}) for value in (least, 1.0, 30.0)]
     draw(result(*runs, run("local", 0.3)), tmp_path / "plot.png")
     assert (tmp_path / "plot.png").stat().st_size > 10_000
+
+
+def names_of(legend) -> list[str]:
+    return [text.get_text() for text in legend.get_texts()]
+
+
+@pytest.mark.parametrize("count", [3, 8, 12, 30])
+@pytest.mark.parametrize("higher", [False, True])
+def test_a_plot_of_many_methods_marks_the_best_and_stays_low(count, higher):
+    """Each method has a row; colours and the legend are for as many as eyes can tell apart."""
+    scores = [0.1 + (7 * k % count) / count for k in range(count)]
+    figure = figure_of(result(*(run(f"m{k}", score) for k, score in enumerate(scores)), higher=higher))
+    left, right = figure.axes
+    rows = [label.get_text().split()[0] for label in left.get_yticklabels()]
+    order = [f"m{k}" for k in range(count)]
+    ranked = sorted(order, key=lambda name: scores[int(name[1:])], reverse=higher)
+    colours = {line.get_color() for line in right.get_lines()}
+    if count <= len(COLOURS):
+        assert (rows, names_of(right.get_legend())) == (order, order)
+        assert len(colours) == count
+    else:
+        assert rows == ranked
+        assert names_of(right.get_legend()) == [*ranked[:MARKED], f"{count - MARKED} others"]
+        assert colours == {*COLOURS[1:], GREY}
+    assert len(right.get_lines()) == count
+    assert figure.get_size_inches()[1] < max(7, 1.5 + 0.33 * count)
+
+
+def test_a_plot_of_many_lines_marks_those_that_reach_the_best():
+    over = [run(f"m{k}", 1 + k / 10 + value / 100, lam=value) for k in range(12) for value in (1, 2, 30)]
+    figure = figure_of(result(*over))
+    assert names_of(figure.legends[0]) == [*(f"m{k}" for k in range(MARKED)), "5 others"]
+    assert [len(axes.get_lines()) for axes in figure.axes] == [12, 12]
+
+
+def test_models_that_diverged_come_last_in_a_plot():
+    diverged = [run("broken", float("nan"))]
+    figure = figure_of(result(*diverged, *(run(f"m{k}", 1.0 + k) for k in range(9))))
+    assert figure.axes[0].get_yticklabels()[-1].get_text().startswith("broken")

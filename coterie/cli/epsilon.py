@@ -10,31 +10,32 @@ from .._json import finite
 from ..privacy.accountant import Bounds, bounds, epsilon_of, shown
 from ..privacy.events import Event
 from ..privacy.published.formulas import published_for, warning
+from .output import say
 
 
 def show_epsilon(event: Event, delta: float, adjacency: str, tight: bool, as_json: bool) -> None:
-    """Print the certified epsilon of an event; tightly with its lower bound and the published formulas."""
+    """Print the certified epsilon of an event; if `tight`, with a lower bound and what papers report."""
     facts = {
         "noise": event.noise, "rate": event.rate, "steps": event.count, "sampler": event.sampler,
         "delta": delta, "adjacency": adjacency,
     }  # fmt: skip
     if not tight:
-        found = epsilon_of((event,), delta, adjacency)
-        print(json.dumps(finite({"epsilon": found, **facts})) if as_json else _words(found))
+        certified = epsilon_of((event,), delta, adjacency)
+        print(json.dumps(finite({"epsilon": certified, **facts})) if as_json else _words(certified))
         return
     both = bounds((event,), delta, adjacency, tight=True)
     beside = published_for(event.noise, event.rate, event.count, delta)
     warnings = [line for line in (warning(one, both.lower) for one in beside) if line]
     if as_json:
         published = [{"paper": p.paper, "formula": p.formula, "epsilon": p.epsilon} for p in beside]
-        certified = {"epsilon": both.upper, "lower": both.lower, "rdp": both.rdp, "by": both.by}
-        print(json.dumps(finite({**certified, **facts, "published": published, "warnings": warnings})))
+        known = {"epsilon": both.upper, "lower": both.lower, "rdp": both.rdp, "by": both.by}
+        print(json.dumps(finite({**known, **facts, "published": published, "warnings": warnings})))
         return
-    print(_sentence(both))
+    say(_sentence(both))
     for one in beside:
-        print(f"  published: {_words(one.epsilon)}  {one.formula} ({one.paper})")
+        say(f"  published: {_words(one.epsilon)}  {one.formula} ({one.paper})")
     for line in warnings:
-        print(f"warning: {line}", file=sys.stderr)
+        say(f"warning: {line}", sys.stderr)
 
 
 def _words(value: float) -> str:
@@ -46,5 +47,5 @@ def _sentence(both: Bounds) -> str:
     source = {"exact": "closed form", "pld": "privacy-loss distribution", "rdp": "Renyi privacy"}
     return (
         f"{_words(both.upper)} at most, {least:.4f} at least"
-        f" (by {source.get(both.by, 'nothing')}; Renyi privacy alone: {_words(both.rdp)})"
+        f" ({source.get(both.by, 'no finite bound is known')}; Renyi privacy alone: {_words(both.rdp)})"
     )

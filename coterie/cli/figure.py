@@ -6,10 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..errors import Problem
+from .output import say
 
 
 def draw_tradeoff_figure(noises: list[float], rate: float, steps: int, out: Path, unit: str) -> None:
-    """Draw trade-off curves of sampled Gaussian steps, which no attacker beats."""
+    """Draw the trade-off curves of sampled Gaussian steps: no attacker does better."""
     from ..report.tradeoff_plot import draw_tradeoff, noise_panel
 
     title = f"{steps:,} steps, each with a chance of {rate:.3g}"
@@ -17,14 +18,15 @@ def draw_tradeoff_figure(noises: list[float], rate: float, steps: int, out: Path
 
 
 def draw_tuning_figure(epsilon: float, mean: float, out: Path) -> None:
-    """Draw the cost of tuning in the model of mean estimation; print whether it pays."""
+    """Draw what tuning brings and costs in the model of mean estimation; print whether it pays off."""
     from ..report.tuning_plot import draw_tuning, tuning_figures
 
-    made = tuning_figures(epsilon, mean)
-    _drawn(out, lambda: draw_tuning(made, epsilon, mean, out))
-    for name, figure in made.items():
+    figures = tuning_figures(epsilon, mean)
+    _drawn(out, lambda: draw_tuning(figures, epsilon, mean, out))
+    say("Gain of tuning over the better of Local and FedAvg, by the distribution of the number of trials:")
+    for name, figure in figures.items():
         words = ", ".join(f"{label} {gain:+.3g}" for label, gain in figure.gains.items())
-        print(f"  {name} heterogeneity, gain of tuning over the better of Local and FedAvg: {words}")
+        say(f"  {name} heterogeneity: {words}")
 
 
 def _drawn(out: Path, draw: Callable[[], None]) -> None:
@@ -32,4 +34,4 @@ def _drawn(out: Path, draw: Callable[[], None]) -> None:
         draw()
     except OSError as error:
         raise Problem(f"--out: cannot write '{out}': {error.strerror or error}") from error
-    print(f"drawn: {out}")
+    say(f"Saved the picture as {out}.")

@@ -15,7 +15,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-data_app = typer.Typer(help="See what data there is.", no_args_is_help=True)
+data_app = typer.Typer(help="List and inspect data sets.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 
 ConfigPath = Annotated[Path, typer.Argument(help="A TOML file, as in examples/.", metavar="CONFIG")]
@@ -194,9 +194,9 @@ def advise(
 
 @app.command()
 def methods(
-    name: Annotated[str, typer.Argument(help="Only this one.")] = "", as_json: AsJson = False
+    name: Annotated[str, typer.Argument(help="Show all about this method.")] = "", as_json: AsJson = False
 ) -> None:
-    """List the methods: what each does, sends and costs, where it is sound, and its settings."""
+    """List the methods and what each costs and sends; with NAME, show its settings and paper."""
     from .methods import show_methods
 
     show_methods(as_json, name)
@@ -248,7 +248,7 @@ def noise(
 
 @data_app.command("list")
 def data_list(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """List the data that can be named as a source."""
+    """List the data sets that can be loaded by name."""
     from dataclasses import asdict
 
     from ..data.sources.catalogue import data_folder, list_data
@@ -416,11 +416,12 @@ def statement_schema() -> None:
 def main() -> None:
     """Run the command line; what a user can mend ends in one sentence and exit code 2."""
     from ..errors import Problem
+    from .output import say
 
     try:
         app()
     except Problem as problem:
-        print(f"coterie: {problem}", file=sys.stderr)
+        say(f"coterie: {problem}", sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("coterie: stopped", file=sys.stderr)

@@ -28,10 +28,12 @@ def plan_config(config: Config, *, data_dir: str | None, as_json: bool, publishe
         print(json.dumps(finite(plan_facts(planned)), indent=2))
         return
     out = Console()
+    for shown in plan_tables(study.experiments, planned.plans):
+        out.print(shown)
+    for line in against_whom(study.experiments, planned.plans):
+        tell(out, line)
     for experiment, plan in planned.pairs():
-        for shown in plan_tables(experiment, plan):
-            out.print(shown)
-        for line in (*against_whom([experiment], [plan]), *reported(experiment, plan, published)):
+        for line in reported(experiment, plan, published):
             tell(out, line)
         for line in too_little(experiment, plan, published):
             tell(out, line, "yellow")

@@ -20,7 +20,7 @@ SHADES = " ░▒▓█"
 
 
 def data_table(entries: Sequence[Entry], folder: Path | None) -> Table:
-    """Show what can be loaded; places are relative to the folder of data, if there is one."""
+    """Return a table of what can be loaded, with places relative to the folder of data, if there is one."""
     table = compact("Data" if folder is None else f"Data in {folder}")
     for name in ("name", "format", "rows", "silos", "where"):
         table.add_column(name, justify="right" if name in ("rows", "silos") else "left", overflow="fold")
@@ -33,7 +33,7 @@ def data_table(entries: Sequence[Entry], folder: Path | None) -> Table:
 
 
 def federation_table(federation: Federation) -> Table:
-    """Show silos, their sizes and the labels each has, as shades."""
+    """Return a table of silos, their sizes and, as shades, the labels that each has."""
     shape = " x ".join(map(str, federation.shape))
     kind = f"{len(federation.classes)} classes" if federation.classes else "numeric target"
     table = compact(f"{federation.name}: {len(federation)} silos, examples of {shape}, {kind}")
@@ -55,7 +55,7 @@ def federation_table(federation: Federation) -> Table:
             label = f"{float(silo.y.mean()):.3f} ({float(silo.y.std()) if len(silo.y) > 1 else 0:.3f})"
         table.add_row(escape(silo.name), str(len(silo.y)), str(len(silo.test_y)), bar, label)
     if len(federation) > 2 * MOST_SILOS:
-        table.caption = f"and {len(federation) - 2 * MOST_SILOS} more silos"
+        table.caption = f"{len(federation) - 2 * MOST_SILOS} more silos"
     return table
 
 

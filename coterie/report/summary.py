@@ -28,7 +28,7 @@ class Line:
 
 
 def swept_key(runs: Sequence[RunRecord]) -> str | None:
-    """Give the setting of which one method has the most values, if they are enough for a line."""
+    """Return the setting for which a method has the most values, if they are enough for a line."""
     seen: dict[tuple[str, str], set[float]] = {}
     for run in runs:
         for key in run.settings:
@@ -39,7 +39,7 @@ def swept_key(runs: Sequence[RunRecord]) -> str | None:
 
 
 def place_of(run: RunRecord, key: str) -> float | None:
-    """Give a setting as a place on an axis, if it has one."""
+    """Return the value of a setting as a place on an axis, or None if it has none."""
     value = run.settings.get(key)
     number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     return float(value) if number else None  # type: ignore[arg-type]
@@ -52,26 +52,27 @@ def label_without(run: RunRecord, key: str) -> str:
 
 
 def lines_over(runs: Sequence[RunRecord], key: str) -> list[Line]:
-    """Give a line for each method and its other settings."""
+    """Return a line for each method with its other settings."""
     groups: dict[str, dict[tuple[float, ...], list[float]]] = {}
     for run in runs:
         value = place_of(run, key)
         at = () if value is None else (value,)
         groups.setdefault(label_without(run, key), {}).setdefault(at, []).append(run.score)
-    made = []
+    lines = []
     for label, points in groups.items():
         scores = [points[at] for at in sorted(points)]
         spread = tuple(deviation(s) if len(s) > 1 else None for s in scores)
         values = tuple(value for at in sorted(points) for value in at)
-        made.append(Line(label, values, tuple(map(statistics.fmean, scores)), spread))
-    return made
+        lines.append(Line(label, values, tuple(map(statistics.fmean, scores)), spread))
+    return lines
 
 
 def markdown(result: Result) -> str:
-    """Give the summary as a table in markdown: methods by values of what varies most, else one column."""
+    """Return the summary as a table in markdown, with a column for each value of what varies most, if any."""
     better = "higher" if result.task.higher_is_better else "lower"
     seeds = max(row["seeds"] for row in result.summary)
-    title = f"Test {result.task.metric} ({better} is better), {len(result.names)} silos, {seeds} seed(s)"
+    counts = f"{_count(len(result.names), 'silo')}, {_count(seeds, 'seed')}"
+    title = f"Test {result.task.metric} ({better} is better), {counts}"
     key = swept_key(result.runs)
     if key is None:
         rows = [
@@ -89,19 +90,19 @@ def markdown(result: Result) -> str:
     values = sorted({value for line in lines for value in line.values})
     rows = [[line.label, *(_cell(line, value) for value in values)] for line in lines]
     heads = ["method", *(f"{value:g}" for value in values)]
-    told = f"{title}, by {key}" + (": mean ± deviation over seeds" if seeds > 1 else "")
+    heading = f"{title}, by {key}" + (": mean ± deviation over seeds" if seeds > 1 else "")
     spent = "" if key == "epsilon" else "\n" + _spent(result.runs, key, values)
-    return _table(told, heads, rows) + spent + _caveats(result)
+    return _table(heading, heads, rows) + spent + _caveats(result)
 
 
 def _spent(runs: Sequence[RunRecord], key: str, values: Sequence[float]) -> str:
-    """Say the largest epsilon of each method and value, where the values are not epsilons themselves."""
-    found: dict[str, dict[float | None, float]] = {}
+    """Say the largest epsilon of each method and value, where the values are not themselves epsilons."""
+    spent: dict[str, dict[float | None, float]] = {}
     for run in runs:
         most = max(silo.epsilon for silo in run.silos.values())
-        row, value = found.setdefault(label_without(run, key), {}), place_of(run, key)
+        row, value = spent.setdefault(label_without(run, key), {}), place_of(run, key)
         row[value] = max(row.get(value, 0.0), most)
-    told = {shown_spent(most) for row in found.values() for most in row.values()}
+    told = {shown_spent(most) for row in spent.values() for most in row.values()}
     if len(told) == 1:
         return f"Epsilon at most {told.pop()}.\n"
     rows = [
@@ -112,21 +113,24 @@ def _spent(runs: Sequence[RunRecord], key: str, values: Sequence[float]) -> str:
                 for value in values
             ),
         ]
-        for label, row in found.items()
+        for label, row in spent.items()
     ]
     return _table(f"Epsilon at most, by {key}", ["method", *(f"{value:g}" for value in values)], rows)
 
 
 def _caveats(result: Result) -> str:
-    """Say what the numbers do not tell."""
-    lines = [
-        "Units, deltas, and against whom an epsilon holds and against whom nothing protects: statements/."
-    ]
+    """Say what the numbers leave out."""
+    lines = ["The files in statements/ say what each epsilon protects, at which delta, and against whom."]
     if result.tuning is not None:
-        lines.append("What tuning cost is in result.json and in the statements.")
+        lines.append("result.json and the statements include what tuning cost.")
     elif len(result.summary) > 1:
         lines.append(UNACCOUNTED)
     return "\n" + "\n".join([*lines, SIMULATED]) + "\n"
+
+
+def _count(number: int, noun: str) -> str:
+    """Say how many there are of something."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _cell(line: Line, value: float) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from rich.markup import escape
 from rich.table import Table
@@ -19,7 +21,7 @@ SHORT = 9  # letters of a method's name above a column
 
 
 def summary_table(result: Result) -> Table:
-    """Show one row for each method and setting."""
+    """Return a table with a row for each method and setting."""
     arrow = "higher is better" if result.task.higher_is_better else "lower is better"
     table = compact(f"Test {result.task.metric} over all silos ({arrow})")
     table.add_column("method")
@@ -42,7 +44,7 @@ def summary_table(result: Result) -> Table:
 
 
 def silo_table(result: Result, budgets: Sequence[Sequence[float | None]], sizes: Sequence[int]) -> Table:
-    """Show one row for each silo: its budgets in all runs, what it spent, its score by the best methods."""
+    """Return a table with a row for each silo: its budgets, what it spent, its scores by the best methods."""
     firsts = {run.label: run for run in reversed(result.runs)}
     pick = max if result.task.higher_is_better else min
     means = {label_of(row["method"], row["settings"]): row["mean"] for row in result.summary}
@@ -67,10 +69,10 @@ def silo_table(result: Result, budgets: Sequence[Sequence[float | None]], sizes:
         row = (escape(name), str(sizes[k]), _range(given, number) if given else "none", spent, noise)
         table.add_row(*row, *marked)
     more = {"silos": len(result.names) - MOST_SILOS, "methods": len(firsts) - len(labels)}
-    told = [f"{count} more {what}" for what, count in more.items() if count > 0]
-    said = [f"and {' and '.join(told)}, see result.json"] if told else []
+    hidden = [f"{count} more {what}" for what, count in more.items() if count > 0]
+    said = [f"{' and '.join(hidden)}: see result.json"] if hidden else []
     if more["methods"] > 0:
-        said.append(f"methods: the {len(labels)} best by their means")
+        said.append(f"The methods shown are the {len(labels)} with the best means.")
     key = [f"{letter}: {name}" for name, letter in letters.items()]
     table.caption = escape("\n".join([*said, *key])) or None
     table.caption_justify = "left"
@@ -83,30 +85,63 @@ def _range(values: Sequence[float], show: Callable[[float], str]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def plan_tables(experiment: Experiment, plan: Plan) -> list[Table]:
-    """Show what each silo will do and spend, of the first seed; variants that do the same share a table."""
-    alike: dict[tuple[SiloPlan, ...], list[str]] = {}
-    seeds = list(dict.fromkeys(seed for seed, _ in experiment.keys))
-    of_seed = dict(zip(experiment.keys, plan.silos, strict=True))
-    differ = any(of_seed[key] != of_seed[seeds[0], key[1]] for key in experiment.keys)
-    for variant in dict.fromkeys(variant for _, variant in experiment.keys):
-        alike.setdefault(of_seed[seeds[0], variant], []).append(experiment.labels[variant])
-    tables = [_plan_table(silos, labels) for silos, labels in alike.items()]
-    if differ:
-        for table in tables:
-            told = f"this is seed {seeds[0]}; other seeds draw other cohorts: --json shows all"
-            table.caption = f"{table.caption}\n{told}" if table.caption else told
-    return tables
+def plan_tables(experiments: Sequence[Experiment], plans: Sequence[Plan]) -> list[Table]:
+    """Show what each silo will do and spend with the first seed.
+
+    Methods and settings that agree in this share a table, also if they send more or fewer bytes.
+    """
+    alike: dict[Any, list[PlannedLabel]] = {}
+    for experiment, plan in zip(experiments, plans, strict=True):
+        for planned in _planned(experiment, plan):
+            alike.setdefault(planned.key, []).append(planned)
+    return [_plan_table(group) for group in alike.values()]
 
 
-def _plan_table(silos: tuple[SiloPlan, ...], labels: list[str]) -> Table:
-    table = compact("Plan: " + ", ".join(labels))
+@dataclass(frozen=True)
+class PlannedLabel:
+    """A method with its settings, and the plan of its silos with one seed; other seeds may draw others."""
+
+    label: str
+    silos: tuple[SiloPlan, ...]
+    seed: int
+    differs: bool
+
+    @property
+    def traffic(self) -> tuple[int, int] | None:
+        """The bytes up and down, if they are the same for all silos."""
+        each = {(silo.bytes_up, silo.bytes_down) for silo in self.silos}
+        return each.pop() if len(each) == 1 else None
+
+    @property
+    def key(self) -> Any:
+        """What must agree in one table: all but bytes that a line can say for all silos."""
+        rows = self.silos
+        if self.traffic is not None:
+            rows = tuple(replace(silo, bytes_up=0, bytes_down=0) for silo in rows)
+        return rows, self.traffic is None, self.differs and self.seed
+
+
+def _planned(experiment: Experiment, plan: Plan) -> list[PlannedLabel]:
+    """Return the plans of an experiment's variants, each with the first seed."""
+    by_key = dict(zip(experiment.keys, plan.silos, strict=True))
+    seed = experiment.keys[0][0]
+    differs = any(by_key[key] != by_key[seed, key[1]] for key in experiment.keys)
+    variants = dict.fromkeys(variant for _, variant in experiment.keys)
+    return [PlannedLabel(experiment.labels[v], by_key[seed, v], seed, differs) for v in variants]
+
+
+def _plan_table(group: Sequence[PlannedLabel]) -> Table:
+    """Show the plan that some methods and settings have in common."""
+    silos = group[0].silos
+    table = compact(escape(f"Plan: {listed([planned.label for planned in group])}"))
     table.add_column("silo", no_wrap=True)
     released = ("share", "merges") if silos[0].merges is not None else ("rate", "steps")
-    for name in ("size", *released, "noise", "budget", "epsilon", "delta", "up", "down"):
+    bytes_agree = len({planned.traffic for planned in group}) == 1
+    traffic = ("up", "down") if bytes_agree else ()
+    for name in ("size", *released, "noise", "budget", "epsilon", "delta", *traffic):
         table.add_column(name, justify="right", no_wrap=True)
     for silo in silos[:MOST_SILOS]:
-        table.add_row(
+        row = (
             escape(silo.name),
             str(silo.work.size),
             f"{silo.rate:.3g}",
@@ -115,9 +150,41 @@ def _plan_table(silos: tuple[SiloPlan, ...], labels: list[str]) -> Table:
             "none" if silo.limit is None else number(silo.limit),
             shown(silo.epsilon),
             f"{silo.delta:g}",
-            size(silo.bytes_up),
-            size(silo.bytes_down),
         )
+        table.add_row(*row, *((size(silo.bytes_up), size(silo.bytes_down)) if bytes_agree else ()))
+    captions = []
     if len(silos) > MOST_SILOS:
-        table.caption = f"and {len(silos) - MOST_SILOS} more silos; --json shows all"
+        captions.append(f"{len(silos) - MOST_SILOS} more silos: --json shows all.")
+    if not bytes_agree:
+        captions.append(f"Bytes per silo: {_traffic(group)}.")
+    if group[0].differs:
+        captions.append(f"This is seed {group[0].seed}; other seeds draw other cohorts: --json shows all.")
+    table.caption = escape("\n".join(captions)) or None
+    table.caption_justify = "left"
     return table
+
+
+def _traffic(group: Sequence[PlannedLabel]) -> str:
+    """Say how many bytes a silo sends and receives, by method."""
+    labels: dict[str, list[str]] = {}
+    for planned in group:
+        up, down = planned.traffic or (0, 0)
+        each = f"{size(up)} up, {size(down)} down" if up or down else "none"
+        labels.setdefault(each, []).append(planned.label)
+    return "; ".join(f"{each} ({listed(names)})" for each, names in labels.items())
+
+
+def listed(labels: Sequence[str]) -> str:
+    """List labels; those that differ in the value of their last setting only are put together.
+
+    >>> listed(["local", "mr-mtl lam=0.1", "mr-mtl lam=1"])
+    'local, mr-mtl lam={0.1, 1}'
+    """
+    values: dict[str, list[str]] = {}
+    for label in labels:
+        start, equals, value = label.rpartition("=")
+        values.setdefault(start + equals if equals else label, []).append(value)
+    return ", ".join(
+        start + ("" if start[-1] != "=" else own[0] if len(own) == 1 else f"{{{', '.join(own)}}}")
+        for start, own in values.items()
+    )

@@ -11,12 +11,12 @@ MOST_SILOS = 20
 
 
 def number(value: float, digits: int = 4) -> str:
-    """Show a number shortly."""
+    """Return a number in few digits."""
     return "none" if math.isinf(value) else f"{value:.{digits}g}"
 
 
 def size(count: float) -> str:
-    """Show bytes with a unit.
+    """Return a number of bytes with a unit.
 
     >>> size(2048)
     '2.0 kB'
@@ -29,5 +29,5 @@ def size(count: float) -> str:
 
 
 def compact(title: str) -> Table:
-    """Make a table that is no wider than it must be."""
+    """Return an empty table that will be no wider than it must be."""
     return Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, title_justify="left")

@@ -1,0 +1,25 @@
+"""Print plain lines so that a terminal of any width shows them well; quick to import."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+from typing import TextIO
+
+
+def say(text: str, file: TextIO | None = None) -> None:
+    """Print lines; a terminal gets them wrapped between words, a file or a pipe each in one piece."""
+    out = file or sys.stdout
+    if out.isatty():
+        width = shutil.get_terminal_size().columns
+        text = "\n".join(_wrapped(line, width) for line in text.split("\n"))
+    print(text, file=out)
+
+
+def _wrapped(line: str, width: int) -> str:
+    """Wrap a line between words; what follows is indented as the line is, and a little more."""
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    return textwrap.fill(
+        line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
