@@ -1,4 +1,4 @@
-"""Messages between silos and server as bytes: a tree of tensors, in the safetensors format."""
+"""Messages between silos and the server as bytes: trees of tensors in the safetensors format."""
 
 from __future__ import annotations
 
@@ -16,35 +16,36 @@ from .tree import Tree, map_leaves
 
 
 def pack(tree: Tree) -> bytes:
-    """Turn a tree into bytes."""
+    """Return a tree as bytes."""
     tensors: dict[str, Tensor] = {}
     outline = _outline(tree, tensors)
     return save_tensors(tensors, {"shape": json.dumps(outline)})
 
 
 def unpack(data: bytes) -> Tree:
-    """Turn bytes back into a tree."""
+    """Return the tree that `pack` turned into bytes."""
     length = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + length])
-    deserialize(data)  # checks the lengths before anything is read
+    deserialize(data)  # checks all lengths before anything is read
     return _fill(json.loads(header["__metadata__"]["shape"]), load_tensors(data))
 
 
 def only(who: Tensor, value: Tensor) -> dict[str, Tensor]:
-    """Give a part of an upload that only some silos send; `who` is `[runs, silos, 1]`, public."""
+    """Return a part of an upload that only the silos in `who`, a public mask `[runs, silos, 1]`, send."""
     shape = (*who.shape[:2], *[1] * (value.dim() - 2))
     return {"if": who, "then": torch.where(who.reshape(shape), value, torch.zeros_like(value))}
 
 
 def is_only(tree: Tree) -> bool:
-    """Whether a tree is a part that only some silos send."""
+    """Return whether a tree is a part of an upload that only some silos send."""
     return isinstance(tree, dict) and set(tree) == {"if", "then"}
 
 
 def bytes_of(tree: Tree, silos: int) -> list[int]:
-    """Count the bytes of each silo's message: `[1, silos, ...]`, or `[1, 1, ...]` for all alike.
+    """Return the number of bytes of each silo's message.
 
-    Of a part that only some send (see `only`) the others send nothing; who sends it is public.
+    Tensors are `[1, silos, ...]`, or `[1, 1, ...]` if all silos send the same. If only some silos send a
+    part (see `only`), the others send no bytes for it; which silos send it is public.
     """
     if is_only(tree):
         sends = tree["if"][0].reshape(-1).expand(silos).tolist()
@@ -56,17 +57,17 @@ def bytes_of(tree: Tree, silos: int) -> list[int]:
         return [sum(sizes) for sizes in zip(*parts, strict=True)] if parts else [0] * silos
     if tree is None:
         return [0] * silos
-    with torch._C.DisableTorchFunction():  # shapes are no secret, and asking labels takes long
+    with torch._C.DisableTorchFunction():  # shapes are public, and propagating labels is slow
         return [math.prod(tree.shape[2:]) * tree.element_size()] * silos
 
 
 def addressed(sent: Tree, k: int, silos: int) -> Tree:
-    """Give what silo k gets of a message that has a part for each silo."""
+    """Return the part of a message that is addressed to silo k; parts for all silos are kept whole."""
     return map_leaves(lambda leaf: leaf[:, k : k + 1] if leaf.shape[1] == silos else leaf, sent)
 
 
 def _outline(tree: Tree, tensors: dict[str, Tensor]) -> Any:
-    """Describe a tree, and put its tensors where they are numbered; a part that nobody sends is left out."""
+    """Return the outline of a tree, with its tensors put into `tensors`; omit parts that nobody sends."""
     if tree is None:
         return None
     if isinstance(tree, Tensor):
