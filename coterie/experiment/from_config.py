@@ -130,7 +130,7 @@ def dropping_of(config: Config) -> Dropping | None:
     train = config.train
     if train.drop == 0 and train.uneven == 0:
         if train.recover is not None:
-            raise Problem("train.recover: nobody drops out: give train.drop, too")
+            raise Problem("train.recover: no silo drops out, so none comes back; set train.drop too")
         return None
     return Dropping(train.drop, train.recover, train.uneven)
 

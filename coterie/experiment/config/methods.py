@@ -8,12 +8,12 @@ from ...errors import nearest
 
 
 def method_problems(k: int, table: Any) -> list[str]:
-    """List what is wrong with one table, each with its key."""
+    """Return what is wrong with one table, each problem with its key."""
     return [f"method[{k}].{problem}" for problem in _problems_of(table)]
 
 
 def _problems_of(table: Any) -> list[str]:
-    """List what is wrong with the table of a method, or of the one `after` which it runs."""
+    """Return what is wrong with the table of a method, or of the method `after` which it runs."""
     from ...methods import AUTO, METHODS, MRMTL
     from ...protocol.settings import check_setting, settings_of
     from ..experiment import BUDGETS
@@ -41,27 +41,29 @@ def _problems_of(table: Any) -> list[str]:
             continue
         if value == []:
             problems.append(f"{key}: expected at least one value, got an empty list")
-        for one in value if isinstance(value, list) else [value]:
-            if (name, key, one) == (MRMTL.name, "lam", AUTO):
+        for item in value if isinstance(value, list) else [value]:
+            if (name, key, item) == (MRMTL.name, "lam", AUTO):
                 continue
-            problem = check_setting(key, one, settings[key])
+            problem = check_setting(key, item, settings[key])
             if problem:
-                told = problem.removeprefix(key + " must be ")
+                expected = problem.removeprefix(key + " must be ")
                 if (name, key) == (MRMTL.name, "lam"):
-                    told = told.replace(", got", f" or '{AUTO}', got")
-                problems.append(f"{key}: expected {told}")
+                    expected = expected.replace(", got", f" or '{AUTO}', got")
+                problems.append(f"{key}: expected {expected}")
     return problems
 
 
 def _problems_of_first(table: Any) -> list[str]:
     if not isinstance(table, dict):
-        return [f"name: expected a table of a method, as {{ name = 'ifca', share = 0.1 }}, got {table!r}"]
+        return [
+            f"name: expected the table of a method, such as {{ name = 'ifca', share = 0.1 }}, got {table!r}"
+        ]
     share = table.get("share", 0.1)
     good = isinstance(share, int | float) and not isinstance(share, bool) and 0 < share < 1
-    wrong = [] if good else [f"share: expected a share of rounds, got {share!r}"]
+    wrong = [] if good else [f"share: expected a share of rounds in (0, 1), got {share!r}"]
     for key in ("after", "budgets"):
         if key in table:
-            wrong.append(f"{key}: not possible here: it belongs to the method that comes after")
+            wrong.append(f"{key}: not allowed here; it belongs to the method that runs after this one")
     rest = {key: value for key, value in table.items() if key not in ("share", "after", "budgets")}
-    wrong += [f"{key}: a list is not possible here" for key, value in rest.items() if isinstance(value, list)]
+    wrong += [f"{key}: a list is not allowed here" for key, value in rest.items() if isinstance(value, list)]
     return wrong + _problems_of(rest)
