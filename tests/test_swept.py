@@ -74,7 +74,7 @@ def test_a_table_over_something_else_tells_epsilons_too():
     """Of noises that are given nobody could read what they come to."""
     over = [noisy("fedavg", noise, epsilon) for noise, epsilon in ((0.5, 40.0), (1, 9.0), (2, 3.0))]
     text = markdown(result(*over, noisy("heads", 1, 8.0), noisy("local", 0, 5.0)))
-    _, spent = text.split("Epsilon at most, by noise.\n\n")
+    _, spent = text.split("Largest epsilon, by noise.\n\n")
     assert spent.splitlines()[:5] == [
         "| method | 0.5 | 1 | 2 |",
         "| --- | --- | --- | --- |",
@@ -83,8 +83,10 @@ def test_a_table_over_something_else_tells_epsilons_too():
         "| local | 5.000 | 5.000 | 5.000 |",
     ]
     same = [run("mr-mtl", 0.5, lam=lam) for lam in (1, 2, 3)]
-    assert "\nEpsilon at most 1.000.\n" in markdown(result(*same))
-    assert "Epsilon at most" not in markdown(result(*SWEPT))
+    assert "\nEpsilon is at most 1.000.\n" in markdown(result(*same))
+    over_epsilon = markdown(result(*SWEPT))
+    assert "Epsilon is at most" not in over_epsilon
+    assert "Largest epsilon" not in over_epsilon
 
 
 def test_without_a_line_the_table_has_a_row_for_each_method():
@@ -98,7 +100,7 @@ def test_a_table_of_a_sweep_tells_how_its_tuning_was_paid_for():
     made = result(*SWEPT)
     made.tuning = {"trials": 3}
     text = markdown(made)
-    assert "What tuning cost is in result.json" in text
+    assert "The cost of tuning is in result.json" in text
     assert "Tuning not accounted" not in text
 
 

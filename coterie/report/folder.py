@@ -1,4 +1,4 @@
-"""The folder of a study: result, statements, models, plot, configuration."""
+"""The folder of a study: its result, statements, models, plot and configuration."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from .statement_page import page
 
 @dataclass(frozen=True)
 class Folder:
-    """Where a run is saved."""
+    """The folder in which a study is saved."""
 
     path: Path
 
     def open(self, study: Study) -> list[RunRecord]:
-        """Make the folder, or find a study in it that was interrupted; return its finished runs."""
+        """Create the folder, or find an interrupted study in it; return the runs that are finished."""
         text = study.text
         kept, result = self.path / "config.toml", self.path / "result.json"
         if self.path.exists() and not self.path.is_dir():
-            raise Problem(f"--out: '{self.path}' is a file: name a folder")
+            raise Problem(f"--out: '{self.path}' is a file; expected a folder")
         if not self.path.exists() or not any(self.path.iterdir()):
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
@@ -41,26 +41,26 @@ class Folder:
                 raise Problem(f"--out: cannot write to '{self.path}': {error.strerror or error}") from error
             return []
         if not kept.is_file() or kept.read_text() != text:
-            raise Problem(f"--out: '{self.path}' holds something else: choose another folder")
+            raise Problem(f"--out: '{self.path}' holds something else; choose another folder")
         if not result.is_file():
             return []
         try:
             content = json.loads(result.read_text())
             runs, complete = [read_run(run) for run in content["runs"]], content["complete"]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise Problem(f"--out: '{result}' is damaged: choose another folder ({error})") from error
+            raise Problem(f"--out: '{result}' is damaged; choose another folder ({error})") from error
         if complete:
-            raise Problem(f"--out: '{self.path}' already holds this result: choose another folder")
+            raise Problem(f"--out: '{self.path}' already holds this result; choose another folder")
         return runs
 
     def has(self, experiment: Experiment, plan: Plan, runs: list[RunRecord], metered: bool = False) -> bool:
-        """Whether an experiment is finished here: every run as planned, every file in its place.
+        """Return whether an experiment is finished: every run is as planned and every file is in its place.
 
-        What a metered run spent is in the ledgers, and may differ from the plan.
+        What a metered run spent is recorded in the ledgers, and may differ from the plan.
         """
-        found = {(run.label, run.seed): run for run in runs}
+        finished = {(run.label, run.seed): run for run in runs}
         for (seed, v), silos in zip(experiment.keys, plan.silos, strict=True):
-            run = found.get((experiment.labels[v], seed))
+            run = finished.get((experiment.labels[v], seed))
             if run is None or set(run.silos) != {silo.name for silo in silos}:
                 return False
             for silo in silos:
@@ -77,7 +77,7 @@ class Folder:
         )
 
     def discard(self) -> None:
-        """Remove a folder in which nothing was trained yet."""
+        """Remove the folder if nothing was trained in it yet."""
         if self.path.is_dir() and {entry.name for entry in self.path.iterdir()} == {"config.toml"}:
             (self.path / "config.toml").unlink()
             self.path.rmdir()
@@ -85,7 +85,7 @@ class Folder:
                 self.path.parent.rmdir()
 
     def save(self, result: Result, complete: bool) -> None:
-        """Write the plot (of what is complete), the table and `result.json`, which comes last."""
+        """Write the plot (if the study is complete), the table and, last, `result.json`."""
         from .plot import draw
         from .summary import markdown
 
@@ -115,8 +115,8 @@ class Folder:
                 statements[run] = [json.loads((stated / f"{name}.json").read_text()) for name in names]
                 loaded = [load_file(str(models / f"{name}.safetensors")) for name in names]
                 vectors[run] = torch.stack([layout.flatten(parameters) for parameters in loaded])
-            except Exception as error:  # safetensors raises its own kinds
-                raise Problem(f"--out: '{self.path}' is damaged: choose another folder ({error})") from error
+            except Exception as error:  # safetensors raises exceptions of its own
+                raise Problem(f"--out: '{self.path}' is damaged; choose another folder ({error})") from error
         return replace(trained, statements=statements), vectors
 
     def save_run(
@@ -135,7 +135,7 @@ class Folder:
             write(place, lambda at, about=about: save_model(at, *about))  # type: ignore[misc]
 
     def save_relations(self, label: str, names: tuple[str, ...], omega: Tensor) -> None:
-        """Write how silos are related, as data and as a picture."""
+        """Write the relations between silos, as data and as a picture."""
         from .relations_plot import draw_relations, relations_facts
 
         place = self.path / "relations" / f"{label}.json"
@@ -144,7 +144,7 @@ class Folder:
 
 
 def read_run(content: dict[str, Any]) -> RunRecord:
-    """Read a run back from `result.json`."""
+    """Return a run read from `result.json`."""
     silos = {
         name: SiloRecord(*(float("inf") if record[key] is None else record[key] for key in _SILO))
         for name, record in content["silos"].items()
@@ -157,7 +157,7 @@ _SILO = ("score", "epsilon", "delta", "noise")
 
 
 def next_free(name: str) -> Path:
-    """Give a folder under `runs/` that does not exist yet."""
+    """Return a folder under `runs/` that does not exist yet."""
     number = 1
     while (path := Path("runs") / f"{name}-{number}").exists():
         number += 1

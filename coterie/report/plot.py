@@ -1,4 +1,4 @@
-"""The plot of a result: scores of the methods, and how they came about."""
+"""The plot of a result: the scores of the methods, and how they developed over rounds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..privacy.accountant import shown
 from .summary import Line, label_without, lines_over, place_of, swept_key
 
 WIDE = 26
-FEW = 6  # lines whose legend fits beside them
+FEW = 6  # the most lines whose legend fits beside them
 STYLES = ("-", "--", "-.", ":")
 ACROSS = 4
 Looks = dict[str, tuple[str, str]]
@@ -20,7 +20,7 @@ COLOURS = ("#7d8597", "#e07a5f", "#2a6f97", "#81b29a", "#f2cc8f", "#6d597a", "#b
 
 
 def draw(result: Result, path: Path) -> None:
-    """Draw scores by method and silo, and scores over rounds."""
+    """Draw scores by method and silo, and scores over rounds, into a PNG file."""
     from matplotlib.figure import Figure
 
     groups: dict[str, list[RunRecord]] = {}
@@ -68,7 +68,7 @@ def draw(result: Result, path: Path) -> None:
 
 
 def _looks(labels: list[str]) -> Looks:
-    """Give each label a colour and a style of its line, in both panels the same."""
+    """Return a colour and a line style for each label, the same in both panels."""
     return {
         label: (COLOURS[place % len(COLOURS)], STYLES[place // len(COLOURS) % len(STYLES)])
         for place, label in enumerate(labels)
@@ -76,12 +76,12 @@ def _looks(labels: list[str]) -> Looks:
 
 
 def _wrapped(label: str) -> str:
-    """Break a long label into lines."""
+    """Return a label broken into lines."""
     return textwrap.fill(label, WIDE)
 
 
 def _middle(runs: list[RunRecord], key: str) -> tuple[float, dict[str, list[RunRecord]]]:
-    """Give the middle value of what was varied, and the runs with it or without this setting, by method."""
+    """Return the middle value of the varied setting, and the runs with it or without it, by method."""
     values = sorted({value for line in lines_over(runs, key) for value in line.values})
     value = values[len(values) // 2]
     groups: dict[str, list[RunRecord]] = {}
@@ -105,7 +105,7 @@ def _scores(axes: Any, groups: dict[str, list[RunRecord]], looks: Looks) -> None
         axes.errorbar(mean, place, xerr=spread, fmt="D", color=colour, ms=8, capsize=4, mec="black", mew=0.6)
         labels.append(f"{_wrapped(label)}\n{mean:.4f}")
     axes.set_yticks(
-        range(len(groups)), labels, fontsize=10 if max(one.count("\n") for one in labels) < 3 else 8
+        range(len(groups)), labels, fontsize=10 if max(label.count("\n") for label in labels) < 3 else 8
     )
     axes.set_ylim(len(groups) - 0.4, -0.5)
     axes.set_title("diamond: mean and deviation over seeds; dots: silos", fontsize=9, loc="left")
@@ -114,7 +114,7 @@ def _scores(axes: Any, groups: dict[str, list[RunRecord]], looks: Looks) -> None
 
 
 def _lines(axes: Any, lines: list[Line], key: str, looks: Looks) -> None:
-    """Draw each method's mean over what was varied, with its deviation over seeds."""
+    """Draw each method's mean over the varied setting, with its deviation over seeds."""
     for line in lines:
         colour, style = looks[line.label]
         if not line.values:

@@ -1,4 +1,4 @@
-"""A result as lines over one setting that was varied: for the plot, and for a table in markdown."""
+"""A result as lines over one setting that was varied, for the plot and for a table in Markdown."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from ..experiment.result import SIMULATED, UNACCOUNTED, Result, RunRecord, deviation, label_of
 from ..privacy.accountant import shown_spent
 
-ENOUGH = 3  # values of a setting that make a line
+ENOUGH = 3  # values of a setting that are enough for a line
 
 
 @dataclass(frozen=True)
 class Line:
-    """One method: the values of the setting that varies, mean scores, and their deviations over seeds
-    (none for one seed).
+    """One method's mean scores over the values of the setting that varies.
 
-    A method without this setting has no values, and one mean.
+    `deviations` are over seeds, or None with one seed. A method without this setting has no values and one
+    mean.
     """
 
     label: str
@@ -28,47 +28,47 @@ class Line:
 
 
 def swept_key(runs: Sequence[RunRecord]) -> str | None:
-    """Give the setting of which one method has the most values, if they are enough for a line."""
+    """Return the setting with the most values in one method, or None if they are too few for a line."""
     seen: dict[tuple[str, str], set[float]] = {}
     for run in runs:
         for key in run.settings:
             if (value := place_of(run, key)) is not None:
                 seen.setdefault((key, label_without(run, key)), set()).add(value)
-    best = max(seen, key=lambda one: (len(seen[one]), one[0] == "epsilon"), default=("", ""))
+    best = max(seen, key=lambda pair: (len(seen[pair]), pair[0] == "epsilon"), default=("", ""))
     return best[0] if len(seen.get(best, ())) >= ENOUGH else None
 
 
 def place_of(run: RunRecord, key: str) -> float | None:
-    """Give a setting as a place on an axis, if it has one."""
+    """Return a setting's position on an axis, or None if it is not a finite number."""
     value = run.settings.get(key)
     number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     return float(value) if number else None  # type: ignore[arg-type]
 
 
 def label_without(run: RunRecord, key: str) -> str:
-    """Name a run without a setting that has a place on the axis."""
+    """Return a run's label, without a setting that has a position on the axis."""
     gone = place_of(run, key) is not None
     return label_of(run.method, {k: v for k, v in run.settings.items() if k != key or not gone})
 
 
 def lines_over(runs: Sequence[RunRecord], key: str) -> list[Line]:
-    """Give a line for each method and its other settings."""
+    """Return a line for each method and its other settings."""
     groups: dict[str, dict[tuple[float, ...], list[float]]] = {}
     for run in runs:
         value = place_of(run, key)
         at = () if value is None else (value,)
         groups.setdefault(label_without(run, key), {}).setdefault(at, []).append(run.score)
-    made = []
+    lines = []
     for label, points in groups.items():
         scores = [points[at] for at in sorted(points)]
         spread = tuple(deviation(s) if len(s) > 1 else None for s in scores)
         values = tuple(value for at in sorted(points) for value in at)
-        made.append(Line(label, values, tuple(map(statistics.fmean, scores)), spread))
-    return made
+        lines.append(Line(label, values, tuple(map(statistics.fmean, scores)), spread))
+    return lines
 
 
 def markdown(result: Result) -> str:
-    """Give the summary as a table in markdown: methods by values of what varies most, else one column."""
+    """Return the summary as a Markdown table: methods by values of the setting that varies, if one does."""
     better = "higher" if result.task.higher_is_better else "lower"
     seeds = max(row["seeds"] for row in result.summary)
     title = f"Test {result.task.metric} ({better} is better), {len(result.names)} silos, {seeds} seed(s)"
@@ -89,21 +89,21 @@ def markdown(result: Result) -> str:
     values = sorted({value for line in lines for value in line.values})
     rows = [[line.label, *(_cell(line, value) for value in values)] for line in lines]
     heads = ["method", *(f"{value:g}" for value in values)]
-    told = f"{title}, by {key}" + (": mean ± deviation over seeds" if seeds > 1 else "")
+    heading = f"{title}, by {key}" + (": mean ± deviation over seeds" if seeds > 1 else "")
     spent = "" if key == "epsilon" else "\n" + _spent(result.runs, key, values)
-    return _table(told, heads, rows) + spent + _caveats(result)
+    return _table(heading, heads, rows) + spent + _caveats(result)
 
 
 def _spent(runs: Sequence[RunRecord], key: str, values: Sequence[float]) -> str:
-    """Say the largest epsilon of each method and value, where the values are not epsilons themselves."""
-    found: dict[str, dict[float | None, float]] = {}
+    """Return the largest epsilon of each method and value as text."""
+    largest: dict[str, dict[float | None, float]] = {}
     for run in runs:
         most = max(silo.epsilon for silo in run.silos.values())
-        row, value = found.setdefault(label_without(run, key), {}), place_of(run, key)
+        row, value = largest.setdefault(label_without(run, key), {}), place_of(run, key)
         row[value] = max(row.get(value, 0.0), most)
-    told = {shown_spent(most) for row in found.values() for most in row.values()}
-    if len(told) == 1:
-        return f"Epsilon at most {told.pop()}.\n"
+    texts = {shown_spent(most) for row in largest.values() for most in row.values()}
+    if len(texts) == 1:
+        return f"Epsilon is at most {texts.pop()}.\n"
     rows = [
         [
             label,
@@ -112,18 +112,18 @@ def _spent(runs: Sequence[RunRecord], key: str, values: Sequence[float]) -> str:
                 for value in values
             ),
         ]
-        for label, row in found.items()
+        for label, row in largest.items()
     ]
-    return _table(f"Epsilon at most, by {key}", ["method", *(f"{value:g}" for value in values)], rows)
+    return _table(f"Largest epsilon, by {key}", ["method", *(f"{value:g}" for value in values)], rows)
 
 
 def _caveats(result: Result) -> str:
-    """Say what the numbers do not tell."""
+    """Return what the numbers do not show."""
     lines = [
-        "Units, deltas, and against whom an epsilon holds and against whom nothing protects: statements/."
+        "See statements/ for units, deltas, and the adversaries against whom each epsilon holds or does not."
     ]
     if result.tuning is not None:
-        lines.append("What tuning cost is in result.json and in the statements.")
+        lines.append("The cost of tuning is in result.json and in the statements.")
     elif len(result.summary) > 1:
         lines.append(f"{UNACCOUNTED[:1].upper()}{UNACCOUNTED[1:]}.")
     return "\n" + "\n".join([*lines, SIMULATED]) + "\n"

@@ -23,12 +23,12 @@ SHADES = " ░▒▓█"
 
 
 def number(value: float, digits: int = 4) -> str:
-    """Show a number shortly."""
+    """Return a number as short text; "none" if it is infinite."""
     return "none" if math.isinf(value) else f"{value:.{digits}g}"
 
 
 def size(count: float) -> str:
-    """Show bytes with a unit.
+    """Return a number of bytes as text with a unit.
 
     >>> size(2048)
     '2.0 kB'
@@ -41,12 +41,12 @@ def size(count: float) -> str:
 
 
 def compact(title: str) -> Table:
-    """Make a table that is no wider than it must be."""
+    """Return an empty table that is no wider than it needs to be."""
     return Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, title_justify="left")
 
 
 def summary_table(result: Result) -> Table:
-    """Show one row for each method and setting."""
+    """Return a table with one row for each method and setting."""
     arrow = "higher is better" if result.task.higher_is_better else "lower is better"
     table = compact(f"Test {result.task.metric} over all silos ({arrow})")
     table.add_column("method")
@@ -69,7 +69,7 @@ def summary_table(result: Result) -> Table:
 
 
 def silo_table(result: Result, budgets: Sequence[Sequence[float | None]], sizes: Sequence[int]) -> Table:
-    """Show one row for each silo: its budgets in all runs, what it spent, its score by the best methods."""
+    """Return a table with one row per silo: its budgets, spending, and scores with the best methods."""
     firsts = {run.label: run for run in reversed(result.runs)}
     pick = max if result.task.higher_is_better else min
     means = {label_of(row["method"], row["settings"]): row["mean"] for row in result.summary}
@@ -80,7 +80,9 @@ def silo_table(result: Result, budgets: Sequence[Sequence[float | None]], sizes:
     table.add_column("silo", no_wrap=True)
     for name in ("size", "budget", "spent", "noise"):
         table.add_column(name, justify="right")
-    letters = dict(zip(labels, "abcdefghij", strict=False)) if any(len(one) > SHORT for one in labels) else {}
+    letters = (
+        dict(zip(labels, "abcdefghij", strict=False)) if any(len(label) > SHORT for label in labels) else {}
+    )
     for name in labels:
         table.add_column(escape(letters.get(name, name)), justify="right", no_wrap=True)
     for k, name in enumerate(result.names[:MOST_SILOS]):
@@ -94,24 +96,24 @@ def silo_table(result: Result, budgets: Sequence[Sequence[float | None]], sizes:
         row = (escape(name), str(sizes[k]), _range(given, number) if given else "none", spent, noise)
         table.add_row(*row, *marked)
     more = {"silos": len(result.names) - MOST_SILOS, "methods": len(firsts) - len(labels)}
-    told = [f"{count} more {what}" for what, count in more.items() if count > 0]
-    said = [f"and {' and '.join(told)}, see result.json"] if told else []
+    hidden = [f"{count} more {what}" for what, count in more.items() if count > 0]
+    lines = [f"and {' and '.join(hidden)}, see result.json"] if hidden else []
     if more["methods"] > 0:
-        said.append(f"methods: the {len(labels)} best by their means")
+        lines.append(f"methods: the {len(labels)} with the best mean")
     key = [f"{letter}: {name}" for name, letter in letters.items()]
-    table.caption = escape("\n".join([*said, *key])) or None
+    table.caption = escape("\n".join([*lines, *key])) or None
     table.caption_justify = "left"
     return table
 
 
 def _range(values: Sequence[float], show: Callable[[float], str]) -> str:
-    """Show the smallest and the largest number, once if they look the same."""
+    """Return the smallest and the largest number as text, or one of them if they look the same."""
     low, high = show(min(values)), show(max(values))
     return low if low == high else f"{low} to {high}"
 
 
 def plan_tables(experiment: Experiment, plan: Plan) -> list[Table]:
-    """Show what each silo will do and spend, of the first seed; variants that do the same share a table."""
+    """Return tables of what each silo will do and spend with the first seed; equal variants share a table."""
     alike: dict[tuple[SiloPlan, ...], list[str]] = {}
     seeds = list(dict.fromkeys(seed for seed, _ in experiment.keys))
     of_seed = dict(zip(experiment.keys, plan.silos, strict=True))
@@ -121,8 +123,8 @@ def plan_tables(experiment: Experiment, plan: Plan) -> list[Table]:
     tables = [_plan_table(silos, labels) for silos, labels in alike.items()]
     if differ:
         for table in tables:
-            told = f"this is seed {seeds[0]}; other seeds draw other cohorts: --json shows all"
-            table.caption = f"{table.caption}\n{told}" if table.caption else told
+            note = f"shown for seed {seeds[0]}; other seeds draw other cohorts (--json shows all)"
+            table.caption = f"{table.caption}\n{note}" if table.caption else note
     return tables
 
 
@@ -151,7 +153,7 @@ def _plan_table(silos: tuple[SiloPlan, ...], labels: list[str]) -> Table:
 
 
 def data_table(entries: Sequence[Entry]) -> Table:
-    """Show what can be loaded."""
+    """Return a table of the data that can be loaded."""
     table = compact("Data")
     for name in ("name", "format", "rows", "silos", "where"):
         table.add_column(name, justify="right" if name in ("rows", "silos") else "left")
@@ -163,7 +165,7 @@ def data_table(entries: Sequence[Entry]) -> Table:
 
 
 def federation_table(federation: Federation) -> Table:
-    """Show silos, their sizes and the labels each has, as shades."""
+    """Return a table of silos with their sizes and, as shades, how often each label occurs."""
     shape = " x ".join(map(str, federation.shape))
     kind = f"{len(federation.classes)} classes" if federation.classes else "numeric target"
     table = compact(f"{federation.name}: {len(federation)} silos, examples of {shape}, {kind}")
