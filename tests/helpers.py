@@ -43,13 +43,13 @@ LABELS = np.random.default_rng(0).permutation(np.arange(ROWS) % 10)
 UNSOUND_FOR_SILOS = {
     "mocha": "merge looks into raw uploads",
     "mr-mtl-auto": "merge looks into raw uploads",
-    "ifca": "what a silo chooses is raw",
+    "ifca": "a silo's choice is raw",
     "dual": "dual coordinates are noised in the silos",
     "weiavg": "the mean is uniform over all",
     "pfa": "the mean is uniform over all",
     "pfa+": "a silo sends one real vector",
     "random-projection": "the mean is uniform over all",
-    "then": "what a silo chooses is raw",
+    "then": "a silo's choice is raw",
 }
 
 

@@ -180,9 +180,9 @@ def test_bytes_are_those_of_each_run(federation):
 @pytest.mark.parametrize(
     ("method", "change", "said"),
     [
-        (MRMTL(lam=(0.1, 1.0)), {"participation": SOMETIMES}, "everybody takes part"),
-        (MRMTL(lam=(0.1, 1.0)), {"budgets": "uniform"}, "not for 'uniform'"),
-        (MRMTL(lam=(0.1, 1.0)), {"budgets": "closed-form"}, "not for 'closed-form'"),
+        (MRMTL(lam=(0.1, 1.0)), {"participation": SOMETIMES}, "every silo must take part"),
+        (MRMTL(lam=(0.1, 1.0)), {"budgets": "uniform"}, "got 'uniform'"),
+        (MRMTL(lam=(0.1, 1.0)), {"budgets": "closed-form"}, "got 'closed-form'"),
     ],
 )
 def test_sweeps_of_what_they_cannot_bill_are_refused(federation, method, change, said):
@@ -194,7 +194,7 @@ def test_sweeps_of_what_they_cannot_bill_are_refused(federation, method, change,
 
 def test_a_sweep_of_private_choices_is_refused(federation):
     made = experiment(federation, IFCA(clusters=2), lr=[0.1, 0.3])
-    with refused("private choices, which a sweep does not bill"):
+    with refused("private choices, which a sweep does not support"):
         tuned_plan(made, None)
 
 
@@ -202,8 +202,8 @@ def test_a_sweep_of_private_choices_is_refused(federation):
     ("table", "said"),
     [
         ({"name": "fedavg", "budgets": ["own", "minimum"]}, "budgets: expected one of"),
-        ({"name": "fedavg", "after": {"name": "ifca", "after": {"name": "x"}}}, "after.after: not possible"),
-        ({"name": "fedavg", "after": {"name": "ifca", "budgets": "none"}}, "after.budgets: not possible"),
+        ({"name": "fedavg", "after": {"name": "ifca", "after": {"name": "x"}}}, "after.after: not allowed"),
+        ({"name": "fedavg", "after": {"name": "ifca", "budgets": "none"}}, "after.budgets: not allowed"),
     ],
 )
 def test_tables_that_make_no_sense(table, said):

@@ -163,11 +163,11 @@ def test_what_a_plan_remarks_is_a_note_for_both_commands(config, monkeypatch, ca
     """Under the unit silo a plan counts merges; that clips differ is no accident of the training."""
     whole = ("--set", 'privacy.unit="silo"', "--set", "train.seeds=1")
     _, out, _ = call(monkeypatch, capsys, "plan", config, *whole)
-    assert "note: fedavg: budgets differ and the noise is one for all" in out
+    assert "note: fedavg: budgets differ but all silos share one noise" in out
     assert "merges" in out
     assert "steps" not in out
     _, out, err = call(monkeypatch, capsys, "run", config, *whole)
-    assert err.count("note: fedavg: budgets differ and the noise is one for all") == 1
+    assert err.count("note: fedavg: budgets differ but all silos share one noise") == 1
     assert "warning:" not in err
 
 

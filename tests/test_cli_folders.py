@@ -19,7 +19,7 @@ def test_a_folder_in_use_is_not_touched(config, monkeypatch, capsys):
     Path("afile").write_text("keep")
     code, _, err = call(monkeypatch, capsys, "run", config, "--out", "afile")
     assert (code, Path("afile").read_text()) == (2, "keep")
-    assert "'afile' is a file: name a folder" in err
+    assert "'afile' is a file; expected a folder" in err
     code, _, err = call(monkeypatch, capsys, "run", config, "--out", "/proc/nowhere")
     assert code == 2
     assert "--out: cannot write to '/proc/nowhere'" in err
@@ -64,7 +64,7 @@ def test_a_damaged_result_is_refused(config, monkeypatch, capsys, content):
     Path("here/result.json").write_text(content)
     code, _, err = call(monkeypatch, capsys, "run", config, "--out", "here")
     assert code == 2
-    assert "is damaged: choose another folder" in err
+    assert "is damaged; choose another folder" in err
 
 
 def start(*arguments, **environment) -> subprocess.Popen:

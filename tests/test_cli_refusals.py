@@ -29,7 +29,7 @@ COLUMNS = ('data.silo_column="silo"', 'data.target_column="y"')
         (["privacy.clip=0"], "privacy.clip: expected a finite number > 0, got 0"),
         (
             ["privacy.unit=silo", "privacy.clip={each=[1,2]}"],
-            "one noise is on the merge of all silos",
+            "the merge of all silos has one noise",
         ),
         (["privacy.epsilon={a=1}"], "there is no silo 'a'"),
         (["model.name=lin"], "unknown model 'lin'; did you mean 'linear'?"),

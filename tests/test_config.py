@@ -40,9 +40,9 @@ def test_defaults_are_enough():
         ("train.lr", -1, "train.lr: expected a finite number > 0, got -1"),
         ("train.lr", [], "train.lr: expected at least one value, got an empty list"),
         ("train.batch", 1.5, "train.batch: expected a whole number"),
-        ("train.seeds", 0, "train.seeds: expected how many seeds, or a list"),
-        ("train.seeds", [1, 1], "train.seeds: expected how many seeds, or a list of different"),
-        ("train.memory", "much", "train.memory: expected a size as \"1GB\", got 'much'"),
+        ("train.seeds", 0, "train.seeds: expected the number of seeds, or a list"),
+        ("train.seeds", [1, 1], "train.seeds: expected the number of seeds, or a list of different"),
+        ("train.memory", "much", "train.memory: expected a size such as \"1GB\", got 'much'"),
         ("train.epochs", 0, "train.epochs: expected a number > 0, got 0"),
         ("privacy.epsilon", 0, "privacy.epsilon: expected a number > 0 (inf: no privacy), got 0"),
         ("privacy.epsilon", -3, "privacy.epsilon: expected a number > 0"),
@@ -83,7 +83,7 @@ def test_defaults_are_enough():
         (
             "method",
             [{"name": "local", "after": "ifca"}],
-            "method[0].after.name: expected a table of a method",
+            "method[0].after.name: expected the table of a method",
         ),
         ("method", [{"name": "local", "after": {"name": "ifac"}}], "method[0].after.name: unknown method"),
         (
@@ -95,7 +95,7 @@ def test_defaults_are_enough():
         (
             "privacy.adjacency",
             "replace-one",
-            "privacy.adjacency: there is no choice: budgets are for zero-out",
+            "privacy.adjacency: cannot be set: budgets always use zero-out",
         ),
         ("train.participation", {"poisson": 2}, "train.participation: expected a share in (0, 1]"),
         ("train.participation", {"cohort": 0}, "{ cohort = number of silos }, got {'cohort': 0}"),
@@ -168,7 +168,7 @@ def test_files_beside_the_configuration(tmp_path):
     [
         ("rounds=3", "dotted key"),
         ("train.rounds", "dotted key"),
-        ("method.mu=1", "no method of the file has a setting 'mu'"),
+        ("method.mu=1", "no method in the file has a setting 'mu'"),
         ("privacy.epsilon.x=1", "not a key of a table"),
     ],
 )

@@ -57,10 +57,10 @@ def test_calls_of_several_doors_add_up():
 
 def test_sampled_sums_and_whole_uploads_need_two_noises():
     both = [Calls(DESCEND, 1, 4), Calls(SOLVE_DUAL_WHOLE, 1, 4)]
-    with pytest.raises(Refused, match="one noise fits only one of them"):
+    with pytest.raises(Refused, match="one noise cannot fit both"):
         released(both, WORK, NOISE)
     whole = Work(20, 20, 4)  # the rate is 1, and a sampled sum still is not a whole upload
-    with pytest.raises(Refused, match="one noise fits only one of them"):
+    with pytest.raises(Refused, match="one noise cannot fit both"):
         released(both, whole, NOISE)
 
 

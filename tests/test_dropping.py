@@ -147,7 +147,7 @@ def test_a_silo_that_is_never_there_is_charged_nothing(federation):
     assert claims_of("dual", plan, 1)[0].events(0, 5) == ()
     assert result.runs[0].silos["silo-1"].epsilon == 0
     assert all(result.runs[0].silos[name].epsilon > 3.9 for name in ("silo-0", "silo-2"))
-    assert any("'silo-1', take part in no round" in note for note in result.notes)
+    assert any("'silo-1', never take part" in note for note in result.notes)
 
 
 def whole(federation, method, share=None, **given):
@@ -212,18 +212,18 @@ def test_bad_numbers_are_one_sentence(federation):
     for key in ("recover", "uneven"):
         with refused(f"train.{key}: expected a number from 0 to 1, got -0.5"):
             Dropping(**{key: -0.5})
-    with refused("train.uneven: every silo takes one step a round"):
+    with refused("train.uneven: every silo takes one step per round"):
         experiment(federation, FedAvg(), dropping=Dropping(uneven=0.5), steps=1)
     made = experiment(federation, FedAvg(), lr=[0.1, 0.2])
     uniform = dataclasses.replace(
         made, budgets="uniform", training=dataclasses.replace(made.training, dropping=BOTH)
     )
-    with refused("not with budgets = 'uniform'"):
+    with refused("not allowed with budgets = 'uniform'"):
         uniform.check()
-    with refused("train.drop, train.uneven: a sweep is billed"):
+    with refused("train.drop, train.uneven: in a sweep"):
         check_sweep(dataclasses.replace(uniform, budgets="own"), Tuning(), metered=False)
     private = dataclasses.replace(uniform.privacy, unit="silo", noise_by="silos")
-    with refused("noises of silos that drop out would be missing"):
+    with refused("noise of silos that drop out would be missing"):
         dataclasses.replace(uniform, budgets="own", privacy=private).check()
     share = Participation(0.5, "poisson")
     drawn = dataclasses.replace(
@@ -231,7 +231,7 @@ def test_bad_numbers_are_one_sentence(federation):
         privacy=dataclasses.replace(private, noise_by="server"),
         training=dataclasses.replace(made.training, dropping=BOTH, participation=share),
     )
-    with refused("not with a ledger where whole silos are drawn in secret"):
+    with refused("not allowed with a ledger if whole silos are drawn in secret"):
         drawn.check_metered()
 
 
@@ -257,16 +257,16 @@ def test_from_the_command_line(config, monkeypatch, capsys):
     assert code == 0
     code, _, said = call(monkeypatch, capsys, "plan", config, "--set", "train.recover=0.5")
     assert code == 2
-    assert "nobody drops out" in said
+    assert "no silo drops out" in said
     assert out
 
 
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"recover": 0.5, "uneven": 0.5}, "train.recover: nobody drops out"),
-        ({"drop": {"silo-0": 0.0, "default": 0.0}, "recover": 0.5}, "train.recover: nobody drops out"),
-        ({"drop": 1.0}, "every silo is out of every round"),
+        ({"recover": 0.5, "uneven": 0.5}, "train.recover: no silo drops out"),
+        ({"drop": {"silo-0": 0.0, "default": 0.0}, "recover": 0.5}, "train.recover: no silo drops out"),
+        ({"drop": 1.0}, "every silo drops out of every round"),
         ({"drop": 0.1, "recover": "x"}, "train.recover: expected a number from 0 to 1, got 'x'"),
         ({"uneven": None}, "train.uneven: expected a number from 0 to 1, got None"),
     ],

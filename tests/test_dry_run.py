@@ -124,7 +124,7 @@ def test_what_is_asked_only_in_full_length_is_counted():
 
 def test_a_method_that_asks_for_values_is_counted_in_full_length():
     assert dry_run(AsksForValues(), roster(), LAYERS, ROUNDS, names=NAMES).bytes_up == (5 * 4 * 307,) * 3
-    with pytest.raises(Refused, match="other doors"):
+    with pytest.raises(Refused, match="called different doors"):
         dry_run(ChoosesByValues(), roster(), LAYERS, ROUNDS, names=NAMES)
 
 
@@ -133,7 +133,7 @@ def test_of_many_rounds_only_the_first_are_compared(unit, monkeypatch):
     whole = dry_run(FedAvg(), roster(), LAYERS, ROUNDS, unit, PRESENT, NAMES)
     monkeypatch.setattr(module, "COMPARED", 2)
     assert dry_run(FedAvg(), roster(), LAYERS, ROUNDS, unit, PRESENT, NAMES) == whole
-    with pytest.raises(Refused, match="other doors"):
+    with pytest.raises(Refused, match="called different doors"):
         dry_run(ChoosesByValues(), roster(), LAYERS, ROUNDS, names=NAMES)
 
 

@@ -113,7 +113,7 @@ class Counts(Dual):
 
 @pytest.mark.parametrize("method", [Peeks(), Predicts(), Unseals(), Counts()], ids=lambda m: m.name)
 def test_not_even_the_shape_of_duals_is_told(method):
-    with pytest.raises(Refused, match="into what a door keeps for itself"):
+    with pytest.raises(Refused, match="to look into state that only a door may read"):
         train(federation_of(), method)
 
 
@@ -164,7 +164,7 @@ def test_runs_that_ask_for_other_doors_do_not_train_together(federation):
     how = Participation(0.6, "poisson")
     settings = {"rounds": 6, "batch": 8, "participation": how}
     coterie.run(federation, AsksAgain(), BUDGET, seeds=(5,), **settings)
-    with refused("calls other doors in another of these runs"):
+    with refused("calls different doors in different runs"):
         coterie.run(federation, AsksAgain(), BUDGET, seeds=(5, 2), **settings)
 
 

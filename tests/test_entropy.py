@@ -25,7 +25,7 @@ def test_rounds_outside_of_a_reservation_are_not_answered():
         with pytest.raises(Problem, match="was not reserved"):
             streams.merging(0, "", outside)
     streams.generators(0, "a", 3, 0)
-    with pytest.raises(Problem, match="was answered before"):
+    with pytest.raises(Problem, match="was drawn before"):
         streams.generators(0, "a", 2, 0)  # earlier than what was answered
 
 
@@ -105,7 +105,7 @@ def test_the_same_call_is_not_answered_again():
     streams = EntropyStreams({"a": b"x" * 32})
     streams.begin("a", "row")
     streams.generators(0, "a", 1, 0)
-    with pytest.raises(Problem, match="was answered before"):
+    with pytest.raises(Problem, match="was drawn before"):
         streams.generators(0, "a", 1, 0)
     streams.generators(0, "a", 1, 1)
     streams.generators(1, "a", 1, 0)
@@ -120,12 +120,12 @@ def test_a_merge_is_answered_once_for_a_reservation(name):
     for _ in range(2):
         streams.begin("a", "same row")
         found += [drawn(streams, name, run, number) for run in (0, 1) for number in (0, 1)]
-        with pytest.raises(Problem, match="the merge of round 1 was answered before"):
+        with pytest.raises(Problem, match="the noise of the merge of round 1 was drawn before"):
             streams.merging(1, name, 1)
         streams.begin("b", "another row")
     assert len(set(found)) == 8
     if name == "a":  # another silo's reservation does not open it again
-        with pytest.raises(Problem, match="was answered before"):
+        with pytest.raises(Problem, match="was drawn before"):
             streams.merging(1, name, 1)
     streams.end("a")
     streams.end("b")

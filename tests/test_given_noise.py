@@ -145,7 +145,7 @@ rounds = 0
 """)
     code, _, said = call(monkeypatch, capsys, "plan", config)
     assert code == 2
-    for words in ("4 problem(s)", "not both", "only for unit = 'silo'", "'paper' goes with", "train.rounds"):
+    for words in ("4 problem(s)", "not both", "only with unit = 'silo'", "'paper' requires", "train.rounds"):
         assert words in said
 
 

@@ -289,7 +289,7 @@ def test_a_sensitivity_set_by_hand(monkeypatch):
     check(asked)
     for key, said in (
         ("sensitivity", "expected 'certified' or 'paper'"),
-        ("noise", "only for unit = 'silo'"),
+        ("noise", "allowed only with unit = 'silo'"),
         ("noise_multiplier", "unknown key"),
     ):
         with pytest.raises(Problem, match=rf"privacy\.{key}: {said}"):

@@ -89,7 +89,7 @@ def test_one_round_charged_where_many_were_trained(monkeypatch, tmp_path):
     )
     assert not noise_is_as_charged(made)
     meter, plan = meter_for(made, tmp_path)
-    with pytest.raises(Spent, match="round 1: no silo can go on"):  # what is not charged does not happen
+    with pytest.raises(Spent, match="round 1: no silo can continue"):  # what is not charged does not happen
         made.train(plan, session=Session(meter=meter))
     meter.close()
 

@@ -216,7 +216,7 @@ def test_silo_unit_merge_cannot_branch_on_raw_uploads():
     def branch(shared, uploads, merger):
         return shared + merger.mean(uploads) if uploads.max() > 0 else shared
 
-    with pytest.raises(Refused, match="leave torch by '__bool__'"):
+    with pytest.raises(Refused, match="leave torch through '__bool__'"):
         dry_run(looks(branch), roster(), (4,), 2, SILO)
 
 

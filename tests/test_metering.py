@@ -81,7 +81,7 @@ def test_a_silo_whose_budget_ends_leaves_and_the_others_go_on(federation, tmp_pa
     result = made.train(plan, session=Session(meter=meter, partial=True))
     assert 0 < meter.rounds[1] < 8
     assert meter.rounds[0] == meter.rounds[2] == 8
-    assert meter.left == {"silo-1": f"its budget pays for {meter.rounds[1]} of 8 rounds"}
+    assert meter.left == {"silo-1": f"its budget covers {meter.rounds[1]} of 8 rounds"}
     spent = result.runs[0].silos["silo-1"].epsilon
     assert spent <= 2.0 < plan.silos[0][1].epsilon
     assert check_ledger(meter.ledgers[1].path).totals["example"]["server"][0] == spent
@@ -90,9 +90,7 @@ def test_a_silo_whose_budget_ends_leaves_and_the_others_go_on(federation, tmp_pa
 def test_a_training_that_no_silo_can_pay_to_its_end_is_refused_before_it_costs_anything(federation, tmp_path):
     made = experiment(federation, FedAvg(), epsilon=4.0, rounds=8)
     meter, plan = meter_of(made, tmp_path, [(2.0, 1e-3)] * 3)
-    with pytest.raises(
-        Spent, match=r"no silo's budget pays for more than \d of 8 rounds.*nothing was charged"
-    ):
+    with pytest.raises(Spent, match=r"no silo's budget covers more than \d of 8 rounds.*nothing was charged"):
         made.train(plan, session=Session(meter=meter, partial=True))
     for ledger in meter.ledgers:
         assert check_ledger(ledger.path).totals["example"]["server"] == (0.0, 0.0)
@@ -145,7 +143,7 @@ def test_entropy_streams_never_answer_twice_and_never_repeat():
             drawn.append(streams.generators(1, silo, 0, 0)[1].random(4))
         assert attempt in (0, 1)
     assert len({tuple(values) for values in drawn}) == len(drawn)
-    with pytest.raises(Problem, match="was answered before"):
+    with pytest.raises(Problem, match="was drawn before"):
         streams.generators(0, "a", 0, 0)
 
 
@@ -187,7 +185,7 @@ def test_a_checkpoint_comes_back_whole_or_not_at_all(tmp_path):
     assert pack((again.state.shared, again.state.own)) == pack((state.shared, state.own))
     assert (again.state.round, again.history, again.claims) == (3, point.history, point.claims)
     assert load(tmp_path / "none", "key") is None
-    with pytest.raises(Problem, match="is of another training"):
+    with pytest.raises(Problem, match="belongs to another training"):
         load(path, "other key")
     content = bytearray(path.read_bytes())
     generator = np.random.default_rng(0)
@@ -273,5 +271,5 @@ def test_going_on_with_the_ledger_of_another_run_is_refused(federation, tmp_path
     again.resume(asked, meter.claims)
     other = [claims_of("fedavg", experiment(federation, FedAvg(), rounds=5).plan(), k) for k in range(3)]
     for wrong, rows in ((other, meter.claims), (asked, [[99]] * 3)):
-        with pytest.raises(Problem, match="does not have the run that the checkpoint goes on with"):
+        with pytest.raises(Problem, match="does not have the run that the checkpoint resumes"):
             meter_of(made, tmp_path, [(50.0, 1e-1)] * 3)[0].resume(wrong, rows)

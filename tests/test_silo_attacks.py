@@ -223,7 +223,7 @@ def test_where_silos_differ_no_lower_bound_is_claimed(federation):
 
 
 def test_a_delta_above_the_chance_of_coming_is_refused(federation):
-    with pytest.raises(Problem, match="the chance that a silo comes at all"):
+    with pytest.raises(Problem, match="the chance that a silo takes part at all"):
         stated(federation, how=Participation(0.001, "poisson"), noise=0.01)
 
 
@@ -232,7 +232,7 @@ def test_a_noise_that_is_given_does_not_go_without_budgets(federation):
     made = Experiment(
         federation, task_for(federation), FedAvg(), privacy, Training(rounds=2, batch=8), budgets="none"
     )
-    with pytest.raises(Problem, match="'none' does not go with"):
+    with pytest.raises(Problem, match="'none' is not allowed with"):
         made.plan()
 
 

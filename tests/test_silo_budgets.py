@@ -50,7 +50,7 @@ def test_every_silo_ends_at_its_own_budget(federation, noise_by, how):
 
 def test_differing_clips_are_told(federation):
     notes = protected(federation, FedAvg(), epsilon=BUDGETS).plan().notes
-    assert any("fedavg: budgets differ" in note and "to 0.5: small budgets" in note for note in notes)
+    assert any("fedavg: budgets differ" in note and "to 0.5; small budgets" in note for note in notes)
 
 
 def test_equal_budgets_have_one_clip(federation):
@@ -189,8 +189,8 @@ def test_ledgers_that_a_run_makes_have_each_silos_budget(tmp_path, monkeypatch, 
 
 
 def test_what_does_not_go_with_differing_budgets(federation):
-    with refused("all silos have a budget, or none has"):
+    with refused("all silos have a budget or none has"):
         protected(federation, FedAvg(), epsilon={"each": [1.0, math.inf]}).plan()
-    with refused("privacy.quantile: a clip that follows the uploads is one for all"):
+    with refused("privacy.quantile: all silos share a clip that follows the uploads"):
         made = protected(federation, FedAvg(), epsilon=BUDGETS)
         dataclasses.replace(made, privacy=dataclasses.replace(made.privacy, quantile=0.5)).plan()

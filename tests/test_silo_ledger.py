@@ -310,7 +310,7 @@ def test_a_silo_whose_budget_ends_leaves_and_the_merge_stays_as_it_was(tmp_path,
     result, meter, _ = metered(made, tmp_path, budgets, partial=True, every=1)
     left = meter.rounds[5]
     assert 0 < left < 6
-    assert meter.left == {"s5": f"its budget pays for {left} of 6 rounds"}
+    assert meter.left == {"s5": f"its budget covers {left} of 6 rounds"}
     assert not any(bool(here[0, 5]) for here in CAME[left:])
     with pytest.raises(Problem, match="round 5 of 's5' was not reserved"):
         meter.streams.generators(0, "s5", 5, 0)

@@ -124,14 +124,14 @@ def test_budgets_in_both_units(whole, monkeypatch, capsys):
 def test_what_stays_refused(whole, monkeypatch, capsys):
     code, _, err = call(monkeypatch, capsys, "sweep", whole, "--set", "train.lr=[0.1, 0.3]")
     assert code == 2
-    assert "a sweep is billed for the unit 'example' only" in err
+    assert "a sweep supports only the unit 'example'" in err
     code, _, err = call(monkeypatch, capsys, "advise", whole)
     assert code == 2
     assert "advice is for the unit 'example'" in err
     whole.write_text(whole.read_text() + 'budgets = "none"\n')
     code, _, err = call(monkeypatch, capsys, "run", whole, "--out", "one")
     assert code == 2
-    assert "no ledger pays for it" in err
+    assert "no ledger covers it" in err
 
 
 def shown_in(folder: Path, ledgers: Path) -> dict[str, object]:

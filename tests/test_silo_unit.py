@@ -311,7 +311,7 @@ def test_without_clip_and_noise_it_is_mr_mtl_without_privacy(classes):
 @pytest.mark.parametrize(
     ("method", "why"),
     [
-        (IFCA(clusters=2), "chooses is raw"),
+        (IFCA(clusters=2), "choice is raw"),
         (PFA(divide="top", top=0.7), "unit 'silo'"),
         (MRMTLAuto(), "unit 'silo'"),
     ],
@@ -327,7 +327,7 @@ def test_one_clip_for_all(federation):
     assert {silo.budget for silo in least.plan().silos[0]} == {1.0}
     with refused("privacy.clip: one noise"):
         protected(federation, FedAvg(), clip={"each": [1.0, 2.0]}).plan()
-    with refused("'uniform' is for the unit 'example'"):
+    with refused("'uniform' is allowed only with unit = 'example'"):
         dataclasses.replace(least, budgets="uniform").plan()
 
 
@@ -346,7 +346,7 @@ def test_a_second_mean_in_a_round_is_refused(federation):
         def merge(self, shared, uploads, merger):
             return shared + merger.mean(uploads) + merger.mean(uploads)
 
-    with pytest.raises(Refused, match="asked for once"):
+    with pytest.raises(Refused, match="more than one mean"):
         protected(federation, Twice()).plan()
 
 

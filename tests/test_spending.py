@@ -66,7 +66,7 @@ def test_one_noise_needs_rounds_that_are_alike(federation, method):
     if isinstance(method, FineTune):
         spending(federation, method, "uniform").plan()  # it trains once in every round
     else:
-        with refused("'uniform' needs a method that only trains"):
+        with refused("'uniform' requires a method that only trains"):
             spending(federation, method, "uniform").plan()
 
 
@@ -122,7 +122,7 @@ def test_remarks_on_public_silos_that_are_missing(federation):
     )
     assert "no public silo in" in told
     assert "last known basis" in told
-    assert "nobody takes part" in told
+    assert "no silo takes part" in told
     assert "one group only" not in told
 
 
@@ -132,9 +132,9 @@ def test_remarks_on_equal_budgets_and_silos_that_never_take_part(federation):
     tiny = dataclasses.replace(
         made, privacy=dataclasses.replace(made.privacy, epsilon={"each": [0.01, 2, 4]})
     )
-    found = [note for note in tiny.plan().notes if "take part in no round" in note]
+    found = [note for note in tiny.plan().notes if "never take part" in note]
     assert len(found) == 1
-    assert "do not pay for one" in found[0]
+    assert "do not cover one round" in found[0]
 
 
 def test_lam_auto_is_the_automatic_method():

@@ -14,7 +14,7 @@ import torch
 
 from coterie.errors import Problem
 from coterie.guard.checkpoint import load
-from coterie.guard.interrupts import after_the_round, undisturbed
+from coterie.guard.interrupts import InterruptAfterRound, InterruptsHeld
 from coterie.guard.session import Pace, Session
 from coterie.methods import MRMTL, FedAvg
 from coterie.privacy.ledger.filters import Spent
@@ -28,7 +28,7 @@ from tests.test_audit import forge
 
 def asked_at(at):
     """Ask to stop in a certain round."""
-    stopping = after_the_round(lambda: None)
+    stopping = InterruptAfterRound(lambda: None)
 
     def hear(number, _score):
         stopping.heard = stopping.heard or number == at
@@ -309,11 +309,11 @@ def interrupted(holding, times):
 
 def test_control_c_is_held_back_once_in_a_training_and_always_while_files_are_written():
     heard = []
-    assert interrupted(after_the_round(lambda: heard.append(1)), 0) is None
-    assert interrupted(after_the_round(lambda: heard.append(1)), 1) == 1
+    assert interrupted(InterruptAfterRound(lambda: heard.append(1)), 0) is None
+    assert interrupted(InterruptAfterRound(lambda: heard.append(1)), 1) == 1
     assert heard == [1]
-    assert interrupted(after_the_round(lambda: heard.append(1)), 3) == 1
-    assert interrupted(undisturbed(), 3) == 3
+    assert interrupted(InterruptAfterRound(lambda: heard.append(1)), 3) == 1
+    assert interrupted(InterruptsHeld(), 3) == 3
 
 
 def test_a_metered_run_stopped_by_control_c_costs_what_was_planned(tmp_path):

@@ -308,9 +308,9 @@ def test_what_cannot_be_billed_is_refused(federation, file, monkeypatch, capsys)
             check_sweep(made, tuning, metered)
 
     check("give one seed", seeds=(0, 1))
-    check("not a setting to be tuned", epsilon=[1.0, 2.0])
+    check("the budget cannot be tuned", epsilon=[1.0, 2.0])
     check("needs a list", lr=0.1)
-    check("there is none: use 'noised'", Tuning(score="public"))
+    check("there are none; use 'noised'", Tuning(score="public"))
     check("tuning.most", metered=True)
     with refused("shape must be"):
         trials_of(Tuning(trials="negative-binomial"), 3)

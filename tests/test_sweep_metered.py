@@ -139,7 +139,7 @@ def test_a_silo_that_left_gives_no_score_when_the_training_is_taken_up_at_its_en
     ).vectors
     noised_scores(made, sweep, torch.stack([vectors[run] for run in range(4)]), again)
     assert set(asked) == {"silo-1", "silo-2"}
-    assert "its ledger paid for 1 of" in again.left["silo-0"]
+    assert "its ledger covered 1 of" in again.left["silo-0"]
 
 
 def test_a_sweep_without_privacy_says_none(tmp_path, monkeypatch, capsys):

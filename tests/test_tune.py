@@ -66,7 +66,7 @@ def test_imitation_costs_what_a_training_does(classes):
 
 
 def test_weights_from_examples_are_refused_where_examples_are_protected(classes):
-    with pytest.raises(Refused, match="'fisher' returns is raw"):
+    with pytest.raises(Refused, match="'fisher' returns raw values"):
         experiment(classes, after(FedAvg(), "ewc")).plan()
 
 

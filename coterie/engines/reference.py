@@ -1,8 +1,7 @@
 """A slow, obvious engine: one silo at a time, one example at a time, every message in bytes.
 
-It shares no arithmetic with the cohort engine, only the random streams, and must give
-the same vectors. A silo here is an object with its own state that sees bytes only, as it
-would on a network.
+It shares only the random streams with the cohort engine, no arithmetic, and must produce the same vectors.
+A silo is an object with its own state that receives and sends only bytes, as it would over a network.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from .start import SeededStart
 
 
 class SlowOracle(Oracle):
-    """The doors of one silo, one run: plain autograd, one example at a time."""
+    """The doors of one silo in one run: plain autograd, one example at a time."""
 
     def __init__(
         self,
@@ -59,7 +58,7 @@ class SlowOracle(Oracle):
         home: bool = False,
         imitate: Tensor | None = None,
     ) -> Tensor:
-        """Train step by step."""
+        """Train one example at a time and return the new vector."""
         work, terms = self.terms.work, self.terms
         name, call = self.silo.name, self.calls
         self.calls += 1
@@ -82,7 +81,7 @@ class SlowOracle(Oracle):
         return vector.reshape(1, 1, -1)
 
     def select(self, candidates: Tensor, share: float) -> Tensor:
-        """Count errors one example at a time, and choose by noisy counts."""
+        """Count errors one example at a time, and return the candidate with the fewest, after noise."""
         call = self.calls
         self.calls += 1
         noisy = []
@@ -104,20 +103,20 @@ class SlowOracle(Oracle):
         whole: bool = False,
         unproven: tuple[Tensor, Tensor] | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Move duals one example at a time."""
+        """Move duals one example at a time; return what they add, and the new duals."""
         dice = self.streams.generators(0, self.silo.name, self.round, self.calls)
         self.calls += 1
         silo = SlowDuals(self.task, self.silo, self.scale, self.terms, float(stiffness))
-        share, own = float(per_run(xi)), (start.reshape(-1), duals[0, 0].double().numpy())
+        share, state = float(per_run(xi)), (start.reshape(-1), duals[0, 0].double().numpy())
         if unproven is not None:
             noise = float(unproven[0]) / share, float(unproven[1])
-            sums, moved = silo.unproven(*own, self.steps, dice, noise)
+            sums, moved = silo.unproven(*state, self.steps, dice, noise)
         else:
-            sums, moved = (silo.in_turn if whole else silo.apart)(*own, self.steps, dice)
+            sums, moved = (silo.in_turn if whole else silo.apart)(*state, self.steps, dice)
         return share * sums.reshape(1, 1, -1), duals + share * moved.reshape(duals.shape)
 
     def error(self, vector: Tensor, row: int) -> float:
-        """Give the error of one example, in [0, 1]."""
+        """Return the error of one example, in [0, 1]."""
         x, y = self.silo.x[row : row + 1].float() * self.scale, self.silo.y[row : row + 1]
         value = float(self.task.scores(self.task.layout.unflatten(vector), x, y))
         return 1 - value if self.task.higher_is_better else min(max(value, 0.0), 1.0)
@@ -125,21 +124,21 @@ class SlowOracle(Oracle):
     def gradient(
         self, vector: Tensor, row: int, imitate: Tensor | None = None, strength: PerRun | Tensor = 0.0
     ) -> Tensor:
-        """Give the gradient of one example."""
+        """Return the gradient of one example."""
         leaf = vector.clone().requires_grad_(True)
         x, y = self.silo.x[row : row + 1].float() * self.scale, self.silo.y[row : row + 1]
         loss = self.task.losses(self.task.layout.unflatten(leaf), x, y).sum()
         if imitate is not None:
             ours, theirs = (
-                torch.softmax(self.task.predict(self.task.layout.unflatten(one), x)[0], 0)
-                for one in (leaf, imitate.reshape(-1))
+                torch.softmax(self.task.predict(self.task.layout.unflatten(model), x)[0], 0)
+                for model in (leaf, imitate.reshape(-1))
             )
-            there = (theirs * (theirs / ours).log()).sum() + (ours * (ours / theirs).log()).sum()
-            loss = loss + float(per_run(strength)) * there / 2
+            divergence = (theirs * (theirs / ours).log()).sum() + (ours * (ours / theirs).log()).sum()
+            loss = loss + float(per_run(strength)) * divergence / 2
         return torch.autograd.grad(loss, leaf)[0]
 
     def fisher(self, vectors: Tensor) -> Tensor:
-        """Square the gradients one example at a time."""
+        """Return the mean of squared gradients, one example at a time."""
         self.calls += 1
         vector, count = vectors.reshape(-1), len(self.silo.y)
         squares = sum(self.gradient(vector, row).square() for row in range(count))
@@ -165,7 +164,7 @@ class ReferenceSilo:
         self.own = pack(method.init(start, 1)[1])
 
     def answer(self, message: bytes, number: int, steps: int | None = None) -> bytes:
-        """Do one round's work, so many steps of it, and give the upload."""
+        """Do one round's work, or only its first `steps` steps, and return the upload."""
         oracle = SlowOracle(
             self.task, self.silo, self.scale, self.terms, self.streams, number, self.rounds, steps
         )
@@ -174,18 +173,18 @@ class ReferenceSilo:
         return pack(upload)
 
     def shape(self, message: bytes, number: int) -> bytes:
-        """Give what an upload would look like, and forget it."""
+        """Return what an upload would look like, without changing the silo's state."""
         kept, answer = self.own, self.answer(message, number)
         self.own = kept
         return answer
 
     def personal(self, message: bytes) -> Tensor:
-        """Give the vector this silo predicts with."""
+        """Return the vector that this silo predicts with."""
         return self.method.personal(unpack(message), unpack(self.own)).reshape(-1)
 
 
 def _steps(terms: Sequence[Terms]) -> Steps:
-    """Give how the silos step."""
+    """Return how the silos step."""
     noises = [term.noise * term.clip / term.work.expected if term.noise else 0.0 for term in terms]
     columns = (
         [float(term.work.steps) for term in terms],
@@ -207,7 +206,7 @@ def run_reference(
     streams: SeededStreams,
     run: int = 0,
 ) -> Tensor:
-    """Train one run, silo by silo, and give the personal vectors `[silos, P]`."""
+    """Train one run, silo by silo, and return the personal vectors `[silos, P]`."""
     single, rounds = for_run(method, run), len(plan.counts.calls)
     roster = replace(roster, epsilon=roster.epsilon[run : run + 1], steps=_steps(terms), rounds=rounds)
     start = SeededStart(task, [seed], roster, rounds)
@@ -227,18 +226,18 @@ def run_reference(
     shared, _ = single.init(start, count)
     for number in range(rounds):
         sent = single.broadcast(shared)
-        here = [True] * count if plan.present is None else plan.present[number, run].tolist()
+        taking_part = [True] * count if plan.present is None else plan.present[number, run].tolist()
         steps = [None] * count if plan.steps is None else plan.steps[number, run].tolist()
         answers = [
             silo.answer(pack(addressed(sent, k, count)), number, steps[k])
             for k, silo in enumerate(silos)
-            if here[k]
+            if taking_part[k]
         ]
-        found = iter(unpack(answer) for answer in answers)
+        received = iter(unpack(answer) for answer in answers)
         shape = unpack(answers[0] if answers else silos[0].shape(pack(addressed(sent, 0, count)), number))
         nothing = map_leaves(torch.zeros_like, shape)
-        uploads = concatenate([next(found) if flag else nothing for flag in here], dim=1)
-        present = None if all(here) else torch.tensor([here])
+        uploads = concatenate([next(received) if flag else nothing for flag in taking_part], dim=1)
+        present = None if all(taking_part) else torch.tensor([taking_part])
         facts = replace(roster, round=number, present=present)
         merger: Merger = PlainMerger(facts)
         if plan.merge is not None:

@@ -1,4 +1,4 @@
-"""Dual coordinates of one silo in the slow engine: one example at a time, each minimum found by search."""
+"""Dual coordinates of one silo in the slow engine: one example at a time, each minimum by bisection."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Terms:
 
 @dataclass(frozen=True, eq=False)
 class SlowDuals:
-    """One silo's examples, read through the module's own gradients, and its duals moved one by one."""
+    """One silo's examples, read through the module's own gradients; duals move one by one."""
 
     task: Task
     silo: Silo
@@ -37,7 +37,7 @@ class SlowDuals:
     stiffness: float
 
     def features(self, row: int) -> np.ndarray:
-        """Give what each parameter adds to each output of an example: `[outputs, P]`."""
+        """Return what each parameter adds to each output of an example: `[outputs, P]`."""
         x = self.silo.x[row : row + 1].float() * self.scale
         vector = torch.zeros(self.task.layout.size, requires_grad=True)
         outputs = self.task.predict(self.task.layout.unflatten(vector), x)[0]
@@ -45,7 +45,7 @@ class SlowDuals:
         return torch.stack(rows).double().numpy()
 
     def targets(self, row: int) -> list[float]:
-        """Give the number or the signs that the outputs of an example should have."""
+        """Return the number, or the signs, that the outputs of an example should have."""
         y = self.silo.y[row]
         if not self.task.classes:
             return [float(y)]
@@ -53,16 +53,16 @@ class SlowDuals:
         return [1.0 if int(y) == k else -1.0 for k in wanted]
 
     def moves(self, row: int, model: np.ndarray, dual: np.ndarray, together: float) -> np.ndarray:
-        """Give the best move of each dual of an example."""
-        phi, found = self.features(row), []
+        """Return the best move of each dual of an example."""
+        phi, moves = self.features(row), []
         for output, target in enumerate(self.targets(row)):
             score = float(phi[output] @ model)
             curvature = self.stiffness * together * float(phi[output] @ phi[output])
-            found.append(slow_move(self.task.loss, score, float(dual[output]), target, curvature))
-        return np.array(found)
+            moves.append(slow_move(self.task.loss, score, float(dual[output]), target, curvature))
+        return np.array(moves)
 
     def apart(self, start: Tensor, duals: np.ndarray, steps: int, dice: Pair) -> tuple[Tensor, Tensor]:
-        """Move samples of duals, each on its own."""
+        """Move sampled duals, each independently of the others."""
         work, (clip, noise) = self.terms.work, (self.terms.clip, self.terms.noise)
         hits = coins(dice[0], work, work.steps)
         model, reached, total = start.double().numpy(), duals.copy(), np.zeros(len(start))
@@ -80,7 +80,7 @@ class SlowDuals:
         return torch.from_numpy(total).float(), torch.from_numpy(reached - duals).float()
 
     def in_turn(self, start: Tensor, duals: np.ndarray, steps: int, dice: Pair) -> tuple[Tensor, Tensor]:
-        """Move duals one after the other, clip and noise the whole."""
+        """Move duals one after the other; clip and noise their sum as a whole."""
         clip, noise = self.terms.clip, self.terms.noise
         total, moved = self._turns(start, duals, steps, dice[0])
         length = float(np.linalg.norm(total))
@@ -93,7 +93,7 @@ class SlowDuals:
     def unproven(
         self, start: Tensor, duals: np.ndarray, steps: int, dice: Pair, noise: tuple[float, float]
     ) -> tuple[Tensor, Tensor]:
-        """Move duals one after the other, with a paper's noise on duals and sum."""
+        """Move duals one after the other, with a paper's noise on the duals and on their sum."""
         total, moved = self._turns(start, duals, steps, dice[0])
         size, outputs = self.terms.work.size, duals.shape[1]
         beside = np.zeros_like(duals)
@@ -105,7 +105,7 @@ class SlowDuals:
     def _turns(
         self, start: Tensor, duals: np.ndarray, steps: int, sampler: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Give what moves in turn add up to, and the moves."""
+        """Return the sum of moves made one after the other, and the moves."""
         work, queue = self.terms.work, list[int]()
         model, reached, total = start.double().numpy(), duals.copy(), np.zeros(len(start))
         for _ in range(round(steps * work.expected)):
@@ -118,7 +118,7 @@ class SlowDuals:
 
 
 def slow_move(loss: str, score: float, dual: float, target: float, curvature: float) -> float:
-    """Find the best move by halving an interval: where the slope of what is minimised changes its sign."""
+    """Return the best move by bisection: the point where the slope of the objective changes sign."""
     low, high = {
         "squared": (-1e9, 1e9),
         "hinge": (min(0.0, target), max(0.0, target)),

@@ -19,7 +19,7 @@ from ..protocol.streams import SeededStreams
 class SlowMerger(Merger):
     """The merges of the unit 'silo' in one run, silo by silo.
 
-    `rows(key)` starts the noise of a row, `draws` has the noise of each silo.
+    `rows(key)` returns the generator for the noise of a row, and `draws` holds one for each silo's noise.
     """
 
     rule: MergeRule
@@ -46,7 +46,7 @@ class SlowMerger(Merger):
         return replace(self, rule=replace(self.rule, clip=clip.reshape(-1).double()), counted=[])
 
     def next_clip(self, clip: Tensor) -> Tensor:
-        """Count the uploads within the clip one by one."""
+        """Return the next clip, from uploads within the clip counted one by one."""
         if self.rule.quantile is None or not self.counted:
             return clip
         votes = 0.0
@@ -62,13 +62,13 @@ class SlowMerger(Merger):
         return self.roster.present is None or bool(self.roster.present[0, k])
 
     def _clipped(self, k: int, upload: np.ndarray) -> np.ndarray:
-        """Shorten the upload of silo k to its share of the clip."""
+        """Return the upload of silo k, clipped to its share of the clip."""
         share = 1.0 if self.rule.share is None else float(self.rule.share[0, k])
         norm, limit = float(np.sqrt((upload**2).sum())), float(self.rule.clip) * share
         return upload if norm <= limit else upload * (limit / norm)
 
     def mean(self, uploads: Tensor, weights: Tensor | None = None, everybody: bool = False) -> Tensor:
-        """Clip each upload, add them and the noise, divide by the planned size of a cohort, or by all."""
+        """Return the noisy sum of clipped uploads, divided by the planned cohort size or by all silos."""
         clip, noise = float(self.rule.clip), float(self.rule.noise) * self.rule.scale
         self.counted.append(uploads)
         total = np.zeros(uploads[0, 0].shape)
@@ -84,7 +84,7 @@ class SlowMerger(Merger):
         return torch.from_numpy(total).float().reshape(1, 1, *total.shape)
 
     def mix(self, uploads: Tensor, matrix: Tensor) -> Tensor:
-        """Clip each upload, add it to every row by the matrix, add the noise."""
+        """Return the noisy sums of clipped uploads, one per row of the matrix."""
         clip, noise = float(self.rule.clip), float(self.rule.noise) * self.rule.scale
         shares = matrix.double().numpy()
         self.counted.append(uploads)

@@ -1,4 +1,4 @@
-"""Engine 1: all silos and all runs in one process."""
+"""The fast engine: all silos and all runs in one process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .start import SeededStart
 
 
 def steps_of(cohort: Cohort) -> Steps:
-    """Give how the silos of a cohort step."""
+    """Return how the silos of a cohort step."""
     settings = cohort.settings
     count = torch.tensor([[float(work.steps) for work in cohort.work]], device=settings.lr.device)
     expected = torch.tensor([[work.expected for work in cohort.work]], device=settings.lr.device)
@@ -41,11 +41,11 @@ def simulate(
     before: Callable[[int], Sequence[int]] | None = None,
     drawn: Callable[[int], Tensor] | None = None,
 ) -> Iterator[State]:
-    """Train; give the state before the first round (or `start`, to go on from it) and after each.
+    """Train; yield the state before the first round (or `start`, to resume from it) and after each round.
 
-    `before` is asked before each round which silos may take part in it, by their places. Silos that
-    do not take part keep their state, and `merge` sees nothing of them. `drawn` tells who comes to a round,
-    `[runs, silos]`, in place of the plan.
+    `before` is called before each round and returns the indices of the silos that may take part. Silos that
+    do not take part keep their state, and `merge` sees nothing of them. `drawn(round)` says who takes part in
+    a round, `[runs, silos]`, in place of the plan.
     """
     rounds = len(plan.counts.calls)
     state, roster = start, replace(roster, steps=steps_of(cohort), rounds=rounds)
@@ -71,19 +71,19 @@ def _round(
 ) -> State:
     shared, own, steps = state.shared, state.own, plan.steps_at(roster.round)
     calls = plan.counts.calls[roster.round]
-    sent, here = method.broadcast(shared), present
-    some = None if method.linear else _few(present)  # its doors keep how they laid out all examples
+    sent, taking_part = method.broadcast(shared), present
+    some = None if method.linear else _few(present)  # doors of duals keep a layout of all examples
     if some is not None:
-        cohort, here = cohort.pick(some.tolist()), present[:, some]  # type: ignore[index]
+        cohort, taking_part = cohort.pick(some.tolist()), present[:, some]  # type: ignore[index]
         sent, own = (map_leaves(lambda leaf: _of(leaf, some, len(roster)), tree) for tree in (sent, own))
         steps = None if steps is None else steps[:, some]
     before = own
-    oracle = CohortOracle(cohort, streams, roster.round, calls, roster.rounds, here, plan.unit, steps)
+    oracle = CohortOracle(cohort, streams, roster.round, calls, roster.rounds, taking_part, plan.unit, steps)
     uploads, own = method.local(sent, own, oracle)
-    if present is not None and here is not None:
-        present, here = present.to(cohort.device), here.to(cohort.device)
-        uploads = map_leaves(lambda leaf: leaf.masked_fill(~_beside(here, leaf), 0), uploads)
-        own = map_leaves(lambda old, new: _kept(here, old, new), before, own)
+    if present is not None and taking_part is not None:
+        present, taking_part = present.to(cohort.device), taking_part.to(cohort.device)
+        uploads = map_leaves(lambda leaf: leaf.masked_fill(~_beside(taking_part, leaf), 0), uploads)
+        own = map_leaves(lambda old, new: _kept(taking_part, old, new), before, own)
     if some is not None:
         uploads = map_leaves(lambda leaf: _among(leaf, some, len(roster)), uploads)
         own = map_leaves(lambda all_, old, new: _put(all_, some, old, new), state.own, before, own)
@@ -92,14 +92,14 @@ def _round(
 
 
 def _merger(plan: Plan, roster: Roster, streams: Streams, uploads: Tree) -> Merger:
-    """Return what merges the uploads of the roster's round."""
+    """Return the merger of the roster's round."""
     if plan.merge is None:
         return PlainMerger(roster)
     return PrivateMerger.of(roster, plan.merge, streams, uploads, plan.counts.merged[roster.round])
 
 
 def _few(present: Tensor | None) -> Tensor | None:
-    """Give the places of the silos that take part in any run, if they are at most half of all."""
+    """Return the indices of the silos that take part in any run, or None if they are more than half."""
     if present is None:
         return None
     some = present.cpu().any(0).nonzero().flatten()
@@ -107,32 +107,32 @@ def _few(present: Tensor | None) -> Tensor | None:
 
 
 def _of(leaf: Tensor, some: Tensor, silos: int) -> Tensor:
-    """Give the part of some silos, if there is one for each."""
+    """Return the part of some silos, if a leaf has a part for each silo."""
     return leaf[:, some.to(leaf.device)] if leaf.shape[1] == silos else leaf
 
 
 def _among(leaf: Tensor, some: Tensor, silos: int) -> Tensor:
-    """Put what some silos sent in its place; the others sent nothing."""
+    """Return what some silos sent, in its place among all silos; the others sent nothing."""
     whole = leaf.new_zeros(leaf.shape[0], silos, *leaf.shape[2:])
     whole[:, some.to(leaf.device)] = leaf
     return whole
 
 
 def _put(whole: Tensor, some: Tensor, old: Tensor, new: Tensor) -> Tensor:
-    """Put the new state of some silos in its place; the same, if nothing is new."""
+    """Return the whole state with the new state of some silos in its place; unchanged if none is new."""
     return whole if new is old else whole.index_copy(1, some.to(whole.device), new)
 
 
 def _kept(present: Tensor, old: Tensor, new: Tensor) -> Tensor:
-    """Give the new state of who takes part and the old one of the others."""
+    """Return the new state of the silos that take part, and the old state of the others."""
     return old if new is old else torch.where(_beside(present, new), new, old)
 
 
 def _beside(present: Tensor, leaf: Tensor) -> Tensor:
-    """Give `present` `[runs, silos]` with as many axes as a leaf."""
+    """Return `present` `[runs, silos]` with as many axes as a leaf."""
     return present.reshape(*present.shape, *[1] * (leaf.dim() - 2))
 
 
 def personal_vectors(method: Method, state: State, silos: int) -> Tensor:
-    """Give the vectors that silos predict with: `[runs, silos, P]`."""
+    """Return the vectors that silos predict with: `[runs, silos, P]`."""
     return method.personal(method.broadcast(state.shared), state.own).expand(-1, silos, -1)

@@ -1,4 +1,4 @@
-"""Where a training starts: initial vectors, and public facts."""
+"""The start of a training: initial vectors and public facts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ APART = 0.001
 
 @dataclass(frozen=True)
 class SeededStart:
-    """Where a training starts: an initial vector for each run's seed, and public facts."""
+    """The start of a training: an initial vector for each run's seed, and public facts."""
 
     task: Task
     seeds: Sequence[int]
@@ -27,28 +27,28 @@ class SeededStart:
 
     @property
     def layers(self) -> tuple[int, ...]:
-        """Give the sizes of the parameters, in the order of the vector."""
+        """The lengths of the parameters, in the order of the vector."""
         return tuple(self.task.layout.lengths)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Give the names of the parameters, in the order of the vector."""
+        """The names of the parameters, in the order of the vector."""
         return tuple(self.task.layout.names)
 
     def initial(self, index: int = 0, apart: bool = False) -> Tensor:
-        """Give the initial vector of every run: `[runs, 1, P]`; if `apart`, none of them zero."""
+        """Return the initial vector of every run, `[runs, 1, P]`; if `apart`, none of them is zero."""
         seeds = [seed_for(seed, f"initial/{index}") for seed in self.seeds]
         vectors = [_apart(self.task.initial(seed), seed if apart else None) for seed in seeds]
         return torch.stack(vectors).unsqueeze(1).to(self.device)
 
     def duals(self, silos: int) -> Tensor:
-        """Give a dual of zero for each example and output: `[runs, silos, longest, outputs]`."""
+        """Return a zero dual for each example and output: `[runs, silos, longest, outputs]`."""
         longest = int(self.roster.sizes.max())
         return torch.zeros(len(self.seeds), silos, longest, self.task.outputs, device=self.device)
 
 
 def _apart(vector: Tensor, seed: int | None) -> Tensor:
-    """Replace a vector of zeros by small random numbers, if there is a seed for them."""
+    """Return the vector or, if it is zero and there is a seed, small random numbers."""
     if seed is None or bool(vector.any()):
         return vector
     return APART * torch.randn(vector.shape, generator=torch.Generator().manual_seed(seed % 2**63))

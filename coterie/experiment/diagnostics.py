@@ -1,4 +1,4 @@
-"""What is seen of methods that relate silos while they train: Omega and, without privacy, duality gaps."""
+"""Diagnostics of methods that relate silos: the learned Omega and, without privacy, duality gaps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_GAPS = 1000
 
 @dataclass
 class Watch:
-    """Watches one training of so many rounds."""
+    """Collects the diagnostics of one training of `rounds` rounds."""
 
     method: Method
     cohort: Cohort
@@ -27,22 +27,22 @@ class Watch:
     gaps: list[tuple[int, list[float]]] = field(default_factory=list)
 
     def see(self, state: State) -> None:
-        """Look at a state: a gap each round, or a thousand of them; the last relations."""
+        """Record the latest relations of a state, and the gap of each round, at most a thousand in all."""
         last = state.round == self.rounds
         every = -(-self.rounds // MOST_GAPS)
         bare = bool(torch.isinf(self.cohort.settings.clip).all()) and self.method.linear
         if not last and not (bare and state.round % every == 0):
             return
-        found = self.method.learned_relations(state.shared)
-        if found is None:
+        relations = self.method.learned_relations(state.shared)
+        if relations is None:
             return
-        self.omega = found.omega
-        if bare and found.lam is not None:
-            gap = duality_gap(self.cohort, state.own, found.omega, found.lam)
+        self.omega = relations.omega
+        if bare and relations.lam is not None:
+            gap = duality_gap(self.cohort, state.own, relations.omega, relations.lam)
             self.gaps.append((state.round, gap.tolist()))
 
-    def tell(self, result: Result) -> Result:
-        """Put what was seen into a result."""
+    def add_to(self, result: Result) -> Result:
+        """Return a result with the diagnostics added."""
         runs = [
             replace(run, gaps=[(number, each[r]) for number, each in self.gaps])
             for r, run in enumerate(result.runs)

@@ -1,4 +1,4 @@
-"""How long a training will take: a trial on zeros, no example is touched."""
+"""How long a training will take, estimated by a trial on zeros; no example is touched."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SOME = 6  # steps of a trial
 
 
 def seconds(experiment: Experiment, plan: Plan) -> float:
-    """Estimate the seconds of all runs of an experiment."""
+    """Return an estimate of the seconds that all runs of an experiment take."""
     federation, task = experiment.federation, experiment.task
     runs, silos = experiment.epsilon.shape
     longest = max(federation.sizes)
@@ -35,23 +35,23 @@ def seconds(experiment: Experiment, plan: Plan) -> float:
     settings = Settings(*(value.float().to(device) for value in numbers))
     start = torch.zeros(runs, silos, task.layout.size, device=device)
     streams = SeededStreams(experiment.keys)
-    calls = sum(len(made) for made in plan.counts.calls)
+    calls = sum(map(len, plan.counts.calls))
     mean_steps = sum(w.steps for w in experiment.work) / silos
-    tried = sorted({1, min(SOME, round(mean_steps))})  # a call costs something, and each of its steps
+    tried = sorted({1, min(SOME, round(mean_steps))})  # a call has a fixed cost and a cost per step
     took = []
     for steps in tried:
         work = tuple(replace(w, steps=steps) for w in experiment.work)
         cohort = Cohort(task, examples, work, settings, experiment.training.memory)
         took.append(min(_once(experiment, plan, cohort, start, streams, trial) for trial in range(3)))
     step = max(took[-1] - took[0], 0.0) / (tried[-1] - 1) if len(tried) > 1 else took[0]
-    here = 1.0 if plan.present is None else float(plan.present.double().mean())
-    return (took[0] + step * (mean_steps - 1)) * calls * here
+    share = 1.0 if plan.present is None else float(plan.present.double().mean())
+    return (took[0] + step * (mean_steps - 1)) * calls * share
 
 
 def _once(
     experiment: Experiment, plan: Plan, cohort: Cohort, start: Tensor, streams: SeededStreams, trial: int
 ) -> float:
-    """Time one call of a door."""
+    """Return the seconds that one call of a door takes."""
     began = time.perf_counter()
     if experiment.method.linear:
         _move_duals(cohort, start, plan, streams, trial)
@@ -61,8 +61,8 @@ def _once(
 
 
 def _move_duals(cohort: Cohort, start: Tensor, plan: Plan, streams: SeededStreams, trial: int) -> None:
-    """Ask the door of duals once."""
-    one = torch.ones(start.shape[:2], device=start.device)
-    duals = torch.zeros(*one.shape, max(cohort.examples.sizes), cohort.task.outputs, device=start.device)
+    """Call the door of duals once."""
+    ones = torch.ones(start.shape[:2], device=start.device)
+    duals = torch.zeros(*ones.shape, max(cohort.examples.sizes), cohort.task.outputs, device=start.device)
     solve = solve_apart if plan.counts.calls[0] == (SOLVE_DUAL,) else solve_in_turn
-    solve(cohort, DualRequest(start, duals, one, one), streams, trial, 0)
+    solve(cohort, DualRequest(start, duals, ones, ones), streams, trial, 0)

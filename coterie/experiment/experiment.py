@@ -1,4 +1,4 @@
-"""From data, methods and budgets to results: which runs there are, and training them."""
+"""From data, methods and budgets to results: which runs an experiment has, and how they are trained."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ from .result import Result, RunRecord, SiloRecord, label_of
 
 BUDGETS = {
     "own": "every silo keeps to its own budget",
-    "minimum": "everybody keeps to the smallest budget",
-    "maximum": "everybody spends the largest budget, more than most agreed to: for comparison only",
-    "none": "no privacy: for comparison only",
-    "uniform": "all silos add the same noise, and leave when their budgets are spent",
-    "closed-form": "the noise of the closed form of Liu et al. 2021, where it is more than needed",
+    "minimum": "every silo keeps to the smallest budget",
+    "maximum": "every silo spends the largest budget, which is more than most agreed to; for comparison only",
+    "none": "no privacy; for comparison only",
+    "uniform": "all silos add the same noise, and each leaves when its budget is spent",
+    "closed-form": "the noise follows the closed form of Liu et al. 2021 where that is more than needed",
 }
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One choice of everything that may be a list; each is trained with every seed."""
+    """One value for each setting that may be a list; each variant is trained with every seed."""
 
     shown: dict[str, Any]
     settings: dict[str, float]
@@ -66,14 +66,14 @@ class Variant:
     noise: PerSilo
 
 
-def _told(value: Any) -> Any:
-    """Give a setting as results tell it."""
+def _shown(value: Any) -> Any:
+    """Return a setting as results show it."""
     return str(value) if isinstance(value, Relations) else value
 
 
 @dataclass(frozen=True, eq=False)
 class Experiment:
-    """Runs of one method that train together: every variant with every seed, or those picked."""
+    """Runs of one method that train together: every variant with every seed, or only those `picked`."""
 
     federation: Federation
     task: Task
@@ -85,8 +85,8 @@ class Experiment:
 
     @cached_property
     def variants(self) -> list[Variant]:
-        """List the variants, in the order of the lists."""
-        own = {name: value for name in settings_of(self.method) for value in [getattr(self.method, name)]}
+        """The variants, in the order of the lists."""
+        own = {name: getattr(self.method, name) for name in settings_of(self.method)}
         axes: dict[str, list[Any]] = {
             name: list(value) if isinstance(value, tuple) else [value] for name, value in own.items()
         }
@@ -96,31 +96,31 @@ class Experiment:
             "clip": values_of(self.privacy.clip),
             "noise": values_of(0.0 if self.privacy.noise is None else self.privacy.noise),
         }
-        found = []
+        variants = []
         for choice in itertools.product(*axes.values()):
             picked = dict(zip(axes, choice, strict=True))
-            shown = {k: _told(v) for k, v in picked.items() if k in own or len(axes[k]) > 1}
+            shown = {k: _shown(v) for k, v in picked.items() if k in own or len(axes[k]) > 1}
             if self.budgets != "own":
                 shown["budgets"] = self.budgets
             settings = {k: picked[k] for k in own}
             rest = (picked[key] for key in ("lr", "epsilon", "clip", "noise"))
-            found.append(Variant(shown, settings, *rest))
-        return found
+            variants.append(Variant(shown, settings, *rest))
+        return variants
 
     @cached_property
     def keys(self) -> tuple[tuple[int, int], ...]:
-        """Name each run: its seed and the number of its variant; all of them, or those `picked`."""
+        """The (seed, number of the variant) of each run: all of them, or only those `picked`."""
         if self.picked is not None:
             return self.picked
         return tuple((seed, v) for v in range(len(self.variants)) for seed in self.training.seeds)
 
     @cached_property
     def labels(self) -> list[str]:
-        """Name each variant: method and settings."""
+        """The label of each variant: its method and settings."""
         return [label_of(self.method.title, variant.shown) for variant in self.variants]
 
     def streams(self) -> SeededStreams:
-        """Give the random streams of all runs; no run of any method shares its noise with another."""
+        """Return the random streams of all runs; no two runs share noise, whatever their methods."""
         return SeededStreams(tuple((seed, self.labels[v]) for seed, v in self.keys))
 
     def _per_run(self, choose: Callable[[Variant], PerSilo], key: str) -> Tensor:
@@ -130,12 +130,12 @@ class Experiment:
 
     @cached_property
     def own_epsilon(self) -> Tensor:
-        """Silos' own budgets, `[runs, silos]`."""
+        """The silos' own budgets, `[runs, silos]`."""
         return self._per_run(lambda v: v.epsilon, "privacy.epsilon")
 
     @cached_property
     def epsilon(self) -> Tensor:
-        """What silos may spend, `[runs, silos]`: their budgets, or what `budgets` makes of them."""
+        """What silos may spend, `[runs, silos]`: their own budgets, or what `budgets` makes of them."""
         own = self.own_epsilon
         if self.budgets == "minimum":
             return own.amin(1, keepdim=True).expand_as(own).contiguous()
@@ -144,28 +144,28 @@ class Experiment:
         return torch.full_like(own, math.inf) if self.budgets == "none" else own
 
     def not_covered(self, run: int, k: int) -> tuple[str, ...]:
-        """Name what no budget of a silo covers; where `budgets` gives it more than it agreed to, that."""
+        """Return what silo k's budget does not cover, including any spending above what it agreed to."""
         own, given = float(self.own_epsilon[run, k]), float(self.epsilon[run, k])
         more = "any amount" if math.isinf(given) else f"{given:g}"
-        over = f"what is above the silo's own budget of {own:g}: '{self.budgets}' let it spend {more}"
+        over = f"spending above the silo's own budget of {own:g}: '{self.budgets}' let it spend {more}"
         return (*self.federation.not_covered, *([over] if given > own else []))
 
     @cached_property
     def delta(self) -> Tensor:
-        """Deltas `[runs, silos]`."""
+        """The silos' deltas, `[runs, silos]`."""
         return self._per_run(lambda _: self.privacy.delta, "privacy.delta")
 
     @cached_property
     def clip(self) -> Tensor:
-        """Clips `[runs, silos]`; infinite where there is no privacy."""
+        """The clips, `[runs, silos]`; infinite without privacy."""
         clip = self._per_run(lambda v: v.clip, "privacy.clip")
         return torch.where(torch.isinf(self.epsilon), math.inf, clip)
 
     @cached_property
     def terms(self) -> list[Terms]:
-        """Under the unit 'silo': what each run trains with, the same for all silos."""
+        """The terms of each run under the unit 'silo', where one noise and one clip serve all silos."""
         if self.budgets in ("uniform", "closed-form"):
-            raise Problem(f"budgets: '{self.budgets}' is for the unit 'example'")
+            raise Problem(f"budgets: '{self.budgets}' is allowed only with unit = 'example'")
         clip = self._per_run(lambda v: v.clip, "privacy.clip")
         given = self.privacy.noise is not None
         noise = self._per_run(lambda v: v.noise, "privacy.noise") if given else None
@@ -178,7 +178,7 @@ class Experiment:
 
     @cached_property
     def lr(self) -> Tensor:
-        """Learning rates `[runs, silos]`."""
+        """The learning rates, `[runs, silos]`."""
         return self._per_run(lambda v: v.lr, "train.lr")
 
     @cached_property
@@ -188,7 +188,7 @@ class Experiment:
 
     @cached_property
     def running(self) -> Method:
-        """The method with one value for each run."""
+        """The method, with one value of each setting per run."""
         chosen = {
             name: tuple(self.variants[v].settings[name] for _, v in self.keys)
             for name, field in settings_of(self.method).items()
@@ -207,16 +207,16 @@ class Experiment:
 
     @cached_property
     def schedule(self) -> Schedule:
-        """Who takes part when, and how much each does."""
+        """Which silos take part in which rounds, and how much each does."""
         return draw_schedule(self.training, [seed for seed, _ in self.keys], self.federation.names, self.work)
 
     @property
     def present(self) -> Tensor | None:
-        """Who takes part when, `[rounds, runs, silos]`; None: everybody always."""
+        """Which silos take part in which rounds, `[rounds, runs, silos]`; None if all of them always do."""
         return self.schedule.present
 
     def check(self) -> None:
-        """Raise `Problem` for numbers that are impossible."""
+        """Raise `Problem` if a setting does not fit the data, the model or the method."""
         check_device(self.training.device)
         self.task.module.to(self.training.device)
         rows_within(self.task, self.training.memory)
@@ -231,7 +231,7 @@ class Experiment:
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        """What a person should know before anything is planned."""
+        """What a user should know before anything is planned."""
         sizes, names = self.federation.sizes, self.federation.names
         notes = []
         if self.budgets in ("maximum", "none"):
@@ -243,27 +243,29 @@ class Experiment:
         largest = max(float(silo.x.abs().max()) * self.federation.scale for silo in self.federation.silos)
         if largest > 10:
             notes.append(
-                f"features reach {largest:.4g}: gradients are clipped, so models learn better from numbers"
-                " around one; give data.feature_range (public bounds) or data.features"
+                f"features reach {largest:.4g}; because gradients are clipped, models learn better from"
+                " numbers around one: set data.feature_range (public bounds) or data.features"
             )
         if small := [name for name, n in zip(names, sizes, strict=True) if n < self.training.batch]:
             notes.append(
-                f"train.batch: {len(small)} silo(s), as '{small[0]}', have fewer than {self.training.batch}"
-                " training examples: each of their batches is the whole silo (rate 1)"
+                f"train.batch: {len(small)} silo(s), such as '{small[0]}', have fewer than"
+                f" {self.training.batch} training examples: each of their batches is the whole silo (rate 1)"
             )
         return tuple(notes)
 
     def check_metered(self) -> None:
-        """Refuse what no ledger keeps or pays for."""
+        """Raise `Problem` for a training that no ledger can account for."""
         if self.budgets in ("maximum", "none"):
-            raise Problem(f"method: budgets = '{self.budgets}' is for comparison only: no ledger pays for it")
+            raise Problem(f"method: budgets = '{self.budgets}' is for comparison only; no ledger covers it")
         share = self.training.participation
         drawn = share is not None and share.sampler == "poisson" and share.share < 1
         if self.privacy.unit == "silo" and self.training.dropping is not None and drawn:
-            raise Problem("train.drop, train.uneven: not with a ledger where whole silos are drawn in secret")
+            raise Problem(
+                "train.drop, train.uneven: not allowed with a ledger if whole silos are drawn in secret"
+            )
 
     def plan(self, on_progress: Callable[[int, int], None] | None = None) -> Plan:
-        """Give what every silo will do and spend, without training."""
+        """Return what every silo will do and spend, without training."""
         privacy, layout = self.privacy, self.task.layout
         given = self._per_run(lambda v: v.noise, "privacy.noise") if privacy.noise is not None else None
         request = Request(
@@ -291,7 +293,7 @@ class Experiment:
         return replace(plan, notes=tuple(dict.fromkeys(notes)))
 
     def cohort(self, plan: Plan) -> Cohort:
-        """Give the silos, ready to train."""
+        """Return the silos, ready to train."""
         device = self.training.device
         clip = self.clip if plan.unit.noise_in_doors else torch.full_like(self.clip, math.inf)
         numbers = (self.lr, clip, plan.noise(), plan.choice_noise())
@@ -305,9 +307,11 @@ class Experiment:
         on_round: Callable[[int, float | None], None] | None = None,
         session: Session | None = None,
     ) -> Result:
-        """Train all runs; `on_round` is called with each round and, now and then, with the mean score.
+        """Train all runs and return their result.
 
-        A `session` writes checkpoints and charges the ledgers; with a meter, noise comes from the system.
+        `on_round` is called after each round with its number and, from time to time, the mean score (else
+        None). A `session` writes checkpoints and charges the ledgers. With a meter, the noise comes from the
+        system's entropy instead of the seeds.
         """
         session = session or Session()
         if session.meter is not None:
@@ -349,10 +353,10 @@ class Experiment:
         notes = [*self.notes, *plan.notes, *(meter.notes() if meter is not None else [])]
         if broken := int((~torch.isfinite(vectors).all(-1)).sum()):
             notes.append(
-                f"{self.method.name}: {broken} of {vectors[..., 0].numel()} models diverged (numbers that are"
-                " not finite) and have no score: lower train.lr, or what pulls them"
+                f"{self.method.name}: {broken} of {vectors[..., 0].numel()} models diverged (their numbers"
+                " are not finite) and have no score: lower train.lr, or the strength of the pull"
             )
-        return watch.tell(self._result(plan, scores, vectors.cpu(), history, seconds, opened, notes))
+        return watch.add_to(self._result(plan, scores, vectors.cpu(), history, seconds, opened, notes))
 
     def _training_losses(self, cohort: Cohort, vectors: Tensor) -> list[list[float] | None]:
         """Return the mean training loss of each silo in each run; None for a run with privacy."""
@@ -418,16 +422,16 @@ def experiments(
     privacy: Privacy,
     training: Training,
 ) -> list[Experiment]:
-    """Make one experiment for each method and how it takes silos' budgets, checked."""
-    made = [
+    """Return one checked experiment for each (method, how it uses silos' budgets)."""
+    planned = [
         Experiment(federation, task, method, privacy, training, budgets=budgets)
         for method, budgets in methods
     ]
     seen: set[str] = set()
-    for experiment in made:
+    for experiment in planned:
         for label in experiment.labels:
             if label in seen:
-                raise Problem(f"'{label}' is asked for twice: name each method and setting once")
+                raise Problem(f"'{label}' is asked for twice: list each method and setting once")
             seen.add(label)
         experiment.check()
-    return made
+    return planned

@@ -129,7 +129,7 @@ def dropping_of(train: Train) -> Dropping | None:
     """Return how silos drop out; None if they do not."""
     if train.drop == 0 and train.uneven == 0:
         if train.recover is not None:
-            raise Problem("train.recover: nobody drops out: give train.drop, too")
+            raise Problem("train.recover: no silo drops out, so none comes back; set train.drop too")
         return None
     return Dropping(train.drop, train.recover, train.uneven)
 

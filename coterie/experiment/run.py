@@ -18,7 +18,7 @@ from torch import Tensor
 from ..errors import Problem
 from ..guard.checkpoint import key_of
 from ..guard.claims import certify, claims_of
-from ..guard.interrupts import after_the_round, undisturbed
+from ..guard.interrupts import InterruptAfterRound, InterruptsHeld
 from ..guard.meter import Meter, make_meter
 from ..guard.session import Pace, Session
 from ..planning.plan import Plan
@@ -372,7 +372,7 @@ def train_study(
                 pace=pace,
             )
             new = train_one(experiment, own, session, listener, resumable=store is not None)
-            with undisturbed():
+            with InterruptsHeld():
                 if store is not None or meter is not None:
                     trained = trained.stated(meter)
                 new.trained, new.published = {0: trained}, trained.published()
@@ -383,7 +383,7 @@ def train_study(
                     store.save(result, complete=False)
                 session.finish()
         if store is not None:
-            with undisturbed():
+            with InterruptsHeld():
                 store.save(result, complete=True)
     except Problem:
         if store is not None:
@@ -414,7 +414,7 @@ def train_one(
 
     with contextlib.ExitStack() as held:
         if resumable:
-            stopping = held.enter_context(after_the_round(listener.on_stopping))
+            stopping = held.enter_context(InterruptAfterRound(listener.on_stopping))
             session = replace(session, stopping=stopping)
         return experiment.train(plan, hear, session)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .._seeds import seed_for
 from ..errors import Problem
-from ..guard.interrupts import undisturbed
+from ..guard.interrupts import InterruptsHeld
 from ..guard.meter import Meter
 from ..guard.session import Charging, Session
 from ..planning.accounting import Account
@@ -111,7 +111,7 @@ def _trials(
     charging = Charging(sweep.asks, together=True)
     session = Session(place, study.key([sweep.drawn]), meter, every, charging)
     result = train_one(experiment, plan, session, listener, resumable=store is not None)
-    with undisturbed():
+    with InterruptsHeld():
         scores = noised_scores(experiment, sweep, _vectors(result), meter)
         chosen = best_of(scores, experiment.task.higher_is_better)
         silos = range(len(result.names))

@@ -13,7 +13,7 @@ from .experiment import Experiment
 
 
 def published_facts(statement: dict[str, Any]) -> dict[str, Any]:
-    """Return what papers' formulas report for a statement's events, and where that is too little."""
+    """Return what papers' formulas report for a statement's events, and warnings where that is too low."""
     formulas = {each["paper"]: each["epsilon"] for each in statement["published"]}
     return {"epsilon": formulas, "warnings": statement["warnings"]}
 
@@ -26,7 +26,7 @@ def statement_of(
     meter: Meter | None = None,
     cache: Cache | None = None,
 ) -> dict[str, Any]:
-    """Return the statement of one silo in one run, by its ledger if the run was metered."""
+    """Return the statement of one silo in one run, from its ledger if the run was metered."""
     account = accounting_of(plan).account(plan, run, k) if meter is None else meter.account(k, run)
     return statement_for(experiment, plan, run, k, account, cache=cache)
 
@@ -44,7 +44,7 @@ def statement_for(
 ) -> dict[str, Any]:
     """Return the statement of one silo from its account; `scored` if the silo releases scores.
 
-    `seen` names the adversaries who saw what was released, if not those of a single run.
+    `seen` names the adversaries who saw what was released, if they differ from those of a single run.
     """
     silo = plan.silos[run][k]
     trials = 1 if tuning is None else tuning["ran"]

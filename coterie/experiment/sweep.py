@@ -1,8 +1,8 @@
-"""Tuning that bills itself: a random number of trials, the best one chosen by a noised score.
+"""Tuning that is charged for: a random number of trials, of which a noised score chooses the best.
 
-Each trial draws one of the configured settings, all with the same noise, which is found so that
-the chosen model keeps to the silo's budget against whoever sees that model only. Against the
-server and the other silos, who see every trial, all trials add up.
+Each trial draws one of the configured settings. All trials use the same noise, calibrated so that the chosen
+model keeps to each silo's budget against anyone who sees only that model. Against the server and the other
+silos, which see every trial, the costs of all trials add up.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ..protocol.state import State
 from .config.schema import Tuning
 from .experiment import Experiment
 
-SHARE_FOR_SCORE = 0.1  # of epsilon, for the noise of a score alone
+SHARE_FOR_SCORE = 0.1  # of epsilon, which the release of a score alone may spend
 TRIALS_SEEN, CHOSEN_SEEN = ("server", "silos"), ("shared", "personal")
 
 
@@ -41,7 +41,7 @@ TRIALS_SEEN, CHOSEN_SEEN = ("server", "silos"), ("shared", "personal")
 class Sweep:
     """A sweep: how the number of trials is drawn, the settings drawn, and what scores release.
 
-    `scores[k]` is how silo k's score is released, None where nothing protects it. If `public`, only
+    `scores[k]` is the release of silo k's score, or None if the score is not protected. If `public`, only
     the scores of silos without privacy count.
     """
 
@@ -51,7 +51,7 @@ class Sweep:
     public: bool = False
 
     def stages(self, plan: Plan, k: int) -> tuple[tuple[int, tuple[Event, ...]], ...]:
-        """Give what one trial releases of silo k: its training and, in the last round, its score."""
+        """Return what one trial releases of silo k: its training and, in the last round, its score."""
         stages = claims_of("", plan, k)[0].stages
         more = self.scores[k]
         if more is None:
@@ -61,31 +61,32 @@ class Sweep:
         return (*stages[:-1], *before, (1, (*events, more)))
 
     def best(self, label: str, plan: Plan, k: int) -> Claim:
-        """Give what the chosen trial asks of silo k's data set: held before the number of trials is drawn."""
-        found = self._run(f"{label}, the best trial", plan, k, CHOSEN_SEEN)
-        return _certified(replace(found, trials=self.trials))
+        """Return the claim of the chosen trial on silo k, charged before the number of trials is drawn."""
+        chosen = self._run(f"{label}, the best trial", plan, k, CHOSEN_SEEN)
+        return _certified(replace(chosen, trials=self.trials))
 
     def asks(self, label: str, plan: Plan, k: int) -> list[Claim]:
-        """Give what all trials together ask of silo k's data set."""
-        one, ran = self._run(f"{label}, {len(self.drawn)} trials", plan, k, TRIALS_SEEN), len(self.drawn)
-        every = tuple((rounds, tuple(_times(e, ran) for e in events)) for rounds, events in one.stages)
-        return [_certified(replace(one, stages=every))]
+        """Return the claim of all trials together on silo k."""
+        ran = len(self.drawn)
+        trial = self._run(f"{label}, {ran} trials", plan, k, TRIALS_SEEN)
+        stages = tuple((rounds, tuple(_times(e, ran) for e in events)) for rounds, events in trial.stages)
+        return [_certified(replace(trial, stages=stages))]
 
     def _run(self, label: str, plan: Plan, k: int, seen: tuple[str, ...]) -> Claim:
         return Claim(label, "example", plan.silos[0][k].delta, 0.0, self.stages(plan, k), seen)
 
     def facts(self, plan: Plan, k: int) -> dict[str, Any]:
-        """Give what a statement says about tuning."""
-        one, how = self._run("", plan, k, CHOSEN_SEEN), self.trials
+        """Return what a statement says about tuning."""
+        trial, how = self._run("", plan, k, CHOSEN_SEEN), self.trials
         return {
             "distribution": how.distribution,
             "mean": how.mean,
             "shape": how.shape,
             "most": how.most,
             "ran": len(self.drawn),
-            "delta": one.delta,
+            "delta": trial.delta,
             "score": "public" if self.scores[k] is None else "noised and charged",
-            "trial": [vars(event) for event in one.events(0, one.rounds)],
+            "trial": [vars(event) for event in trial.events(0, trial.rounds)],
         }
 
 
@@ -98,88 +99,92 @@ def _times(event: Event, count: int) -> Event:
 
 
 def trials_of(tuning: Tuning, settings: int) -> Trials:
-    """Give the distribution of the number of trials; its mean is the number of settings, if not said."""
+    """Return the distribution of the number of trials; its mean defaults to the number of settings."""
     mean = float(settings) if tuning.mean is None else tuning.mean
     return Trials(tuning.trials, mean, tuning.shape, tuning.most)
 
 
 def check_sweep(experiment: Experiment, tuning: Tuning, metered: bool) -> None:
-    """Refuse what cannot be billed."""
+    """Raise `Problem` for an experiment that a sweep cannot account for."""
     if len(experiment.training.seeds) > 1:
-        raise Problem("train.seeds: a sweep draws its own trials: give one seed")
+        raise Problem("train.seeds: a sweep draws its own trials; give one seed")
     if len({repr(variant.epsilon) for variant in experiment.variants}) > 1:
-        raise Problem("privacy.epsilon: the budget is not a setting to be tuned: give one, not a list")
+        raise Problem("privacy.epsilon: the budget cannot be tuned; give one value, not a list")
     if len(experiment.variants) < 2:
-        raise Problem("a sweep needs a list to choose from, as train.lr = [0.1, 0.3] or a method's setting")
+        raise Problem(
+            "a sweep needs a list to choose from, such as train.lr = [0.1, 0.3] or a method's setting"
+        )
     if experiment.privacy.unit != "example":
-        raise Problem("privacy.unit: a sweep is billed for the unit 'example' only")
+        raise Problem("privacy.unit: a sweep supports only the unit 'example'")
     if experiment.training.dropping is not None:
-        raise Problem("train.drop, train.uneven: a sweep is billed for rounds in which everybody does all")
+        raise Problem(
+            "train.drop, train.uneven: in a sweep every silo must do all of its work in every round"
+        )
     if experiment.training.participation is not None:
-        raise Problem("train.participation: a sweep is billed for rounds in which everybody takes part")
+        raise Problem("train.participation: in a sweep every silo must take part in every round")
     if experiment.budgets != "own":
-        raise Problem(f"budgets: a sweep is billed for silos' own budgets, not for '{experiment.budgets}'")
+        raise Problem(f"budgets: a sweep supports only silos' own budgets, got '{experiment.budgets}'")
     public = torch.isinf(experiment.epsilon[0])
     if tuning.score == "public" and not public.any():
         raise Problem(
-            "tuning.score: 'public' takes the scores of silos without privacy (epsilon inf), and there is"
-            " none: use 'noised'"
+            "tuning.score: 'public' uses the scores of silos without privacy (epsilon inf), but there are"
+            " none; use 'noised'"
         )
     if metered and tuning.most is None:
         raise Problem(
-            "tuning.most: a metered sweep needs the most trials that the ledgers must be able to pay for"
+            "tuning.most: required in a metered sweep; the ledgers must be able to cover this many trials"
         )
 
 
 def draw(trials: Trials, settings: int, entropy: int) -> tuple[int, ...]:
-    """Draw the setting of every trial."""
+    """Return the setting of every trial, drawn at random."""
     generator = np.random.default_rng(entropy)
     count = draw_trials(trials, generator)
     return tuple(int(setting) for setting in generator.integers(0, settings, count))
 
 
 def entropy_of(seed: int, meter: Meter | None) -> int:
-    """Give what a draw follows from: of a metered sweep the silos' secrets and the rows that hold it.
+    """Return the entropy of a draw: in a metered sweep, from the silos' secrets and the rows charged for it.
 
-    Who draws again must hold again, and is charged again.
+    Anyone who wants to draw again must charge new rows, and so pays again.
     """
     return seed_for(seed, "sweep") if meter is None else meter.entropy()
 
 
 def score_events(experiment: Experiment, tuning: Tuning) -> tuple[Event | None, ...]:
-    """Give the release of each silo's score: a bounded sum, with noise for a tenth of epsilon."""
-    found: list[Event | None] = []
+    """Return the release of each silo's score: a bounded sum with noise, which spends a tenth of epsilon."""
+    events: list[Event | None] = []
     for epsilon, delta in zip(experiment.epsilon[0].tolist(), experiment.delta[0].tolist(), strict=True):
         if tuning.score == "public" or math.isinf(epsilon):
-            found.append(None)
+            events.append(None)
         else:
             noise = noise_for(Target(epsilon * SHARE_FOR_SCORE, delta, 1.0, 1)).noise
-            found.append(Event("gaussian", noise))
-    return tuple(found)
+            events.append(Event("gaussian", noise))
+    return tuple(events)
 
 
 def tuned_plan(
     experiment: Experiment, sweep: Sweep, on_progress: Callable[[int, int], None] | None = None
 ) -> Plan:
-    """Plan the trials: the noise of each is that with which the chosen model keeps to the budget.
+    """Return the plan of the trials, each with the noise at which the chosen model keeps to the budget.
 
-    What is stated as spent is what all trials spend together.
+    The epsilon of the plan is what all trials spend together.
     """
     plan = experiment.plan()
     if any(silo.selections for silo in plan.silos[0]):
-        raise Problem(f"'{experiment.method.name}' makes private choices, which a sweep does not bill")
-    found: dict[Any, tuple[float, float]] = {}
+        raise Problem(f"'{experiment.method.name}' makes private choices, which a sweep does not support")
+    solved: dict[Any, tuple[float, float]] = {}
     silos = []
     for k, silo in enumerate(plan.silos[0]):
         beside = tuple(event for event in (sweep.scores[k],) if event is not None)
         key = silo.budget, silo.delta, silo.rate, silo.steps, beside
-        if key not in found:
-            found[key] = 0.0, math.inf
+        if key not in solved:
+            solved[key] = 0.0, math.inf
             if math.isfinite(silo.budget) and silo.steps:
                 noise = noise_for_tuning(*key[:4], sweep.trials, beside).noise
                 events = (Event("gaussian", noise, silo.rate, silo.steps), *beside)
-                found[key] = noise, server_epsilon(events, max(1, len(sweep.drawn)), silo.delta)
-        noise, spent = found[key]
+                solved[key] = noise, server_epsilon(events, max(1, len(sweep.drawn)), silo.delta)
+        noise, spent = solved[key]
         silos.append(replace(silo, noise=noise, epsilon=spent))
         if on_progress is not None:
             on_progress(k + 1, len(plan.silos[0]))
@@ -187,9 +192,10 @@ def tuned_plan(
 
 
 def check_affordable(sweep: Sweep, plan: Plan, meter: Meter, label: str) -> None:
-    """Refuse, before the number of trials is known to anybody, a ledger that could not pay for the most.
+    """Raise `Problem` if a ledger could not cover the largest number of trials.
 
-    A ledger that refuses only large numbers would change their distribution.
+    This happens before anyone knows the number of trials: a ledger that refused only large numbers would
+    change their distribution.
     """
     largest = replace(sweep, drawn=(0,) * (sweep.trials.most or 1))
     for k, ledger in enumerate(meter.ledgers):
@@ -203,10 +209,10 @@ def check_affordable(sweep: Sweep, plan: Plan, meter: Meter, label: str) -> None
 
 
 def noised_scores(experiment: Experiment, sweep: Sweep, vectors: Tensor, meter: Meter | None) -> list[float]:
-    """Release the score of every trial: bounded sums over test examples, noised in each silo.
+    """Return the released score of every trial: bounded sums over test examples, noised in each silo.
 
-    Only silos that were charged for the last round give theirs. A repetition after a crash gives the
-    same numbers: the noise is keyed by the models and the sum.
+    Only silos that were charged for the last round release a score. A repetition after a crash returns the
+    same numbers, because the noise is keyed by the models and the sum.
     """
     test = stack(experiment.federation, "test", experiment.training.device)
     sizes = torch.tensor(test.sizes, dtype=torch.float64)
@@ -220,7 +226,9 @@ def noised_scores(experiment: Experiment, sweep: Sweep, vectors: Tensor, meter: 
         there = meter.present(rounds - 1)
         counted = counted & torch.tensor([k in there for k in range(len(sizes))])
     if not counted.any():
-        raise Problem("no silo is left to give a score: nothing is chosen; give the ledgers larger budgets")
+        raise Problem(
+            "no silo is left to release a score, so nothing is chosen; raise the budgets of the ledgers"
+        )
     for k, event in enumerate(sweep.scores):
         if event is None or not counted[k]:
             continue
@@ -236,5 +244,5 @@ def noised_scores(experiment: Experiment, sweep: Sweep, vectors: Tensor, meter: 
 
 
 def best_of(scores: list[float], higher_is_better: bool) -> int:
-    """Give the place of the best score."""
-    return max(range(len(scores)), key=lambda place: scores[place] if higher_is_better else -scores[place])
+    """Return the index of the best score."""
+    return max(range(len(scores)), key=lambda k: scores[k] if higher_is_better else -scores[k])

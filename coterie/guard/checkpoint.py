@@ -1,9 +1,9 @@
-"""Checkpoints: where a training stands, in one file, so that it can go on to the bit.
+"""Checkpoints: the state of a training in one file, from which it resumes to the same bits.
 
 A checkpoint holds what silos keep at home (heads, duals), so only its owner may read it.
 
-Random streams are keyed by round, so the number of the round is their position; the ledger's
-is the rows of the runs that were claimed.
+Random streams are keyed by round, so a checkpoint needs no more than the number of the round to resume them.
+For the ledgers it holds the rows of the claimed runs.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Checkpoint:
 
 
 def save(path: Path, key: str, point: Checkpoint) -> None:
-    """Write a checkpoint in one move, on disk before this returns."""
+    """Write a checkpoint atomically; it is on disk when this returns."""
     facts = {
         "schema": SCHEMA,
         "key": key,
@@ -82,26 +82,29 @@ def _sync(folder: Path) -> None:
 
 
 def load(path: Path, key: str) -> Checkpoint | None:
-    """Read a checkpoint; None where there is none, refused where it is damaged or of another training."""
+    """Return the checkpoint in a file, or None if there is no file.
+
+    Raise `Problem` if it is damaged or belongs to another training.
+    """
     if not path.exists():
         return None
     content = path.read_bytes()
     digest, body = content[:32], content[32:]
     if hashlib.sha256(body).digest() != digest:
-        raise Problem(f"checkpoint '{path}' is damaged: remove it to begin anew")
+        raise Problem(f"checkpoint '{path}' is damaged: remove it to start over")
     length = int.from_bytes(body[:8], "little")
     facts: dict[str, Any] = json.loads(body[8 : 8 + length])
     if facts["schema"] != SCHEMA or facts["key"] != key:
-        raise Problem(f"checkpoint '{path}' is of another training: remove it, or choose another folder")
+        raise Problem(f"checkpoint '{path}' belongs to another training: remove it, or choose another folder")
     shared, own = unpack(body[8 + length :])
     history = [Recorded(*row) for row in facts["history"]]
     return Checkpoint(State(facts["round"], shared, own), history, facts["claims"])
 
 
 def digest_of(state: State, sealed: Sequence[bool] = ()) -> str:
-    """Give a digest of what a state holds, without those parts of silos' own that only doors may read.
+    """Return a digest of a state, without the parts of silos' own state that only doors may read.
 
-    (A digest is shown to others, who could try out what it is the digest of.)
+    Others see the digest, and could use it to test guesses about what it covers.
     """
     kept = [part for k, part in enumerate(leaves(state.own)) if not (sealed and sealed[k])]
     own = kept if any(sealed) else state.own
@@ -109,5 +112,5 @@ def digest_of(state: State, sealed: Sequence[bool] = ()) -> str:
 
 
 def key_of(parts: Sequence[Any]) -> str:
-    """Give a key of everything that must be equal for a training to go on."""
+    """Return a key of everything that must be equal for a training to resume."""
     return hashlib.sha256(json.dumps(parts, default=str, sort_keys=True).encode()).hexdigest()

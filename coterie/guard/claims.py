@@ -1,9 +1,9 @@
-"""What a training claims of silos' data sets before it begins, and the secret coins of its cohorts.
+"""The claims that a training makes on silos' data sets before it begins, and the secret coins of its cohorts.
 
-Where the server adds the noise and silos are drawn one by one ('poisson'), epsilon rests on nobody but the
-server knowing which silos came. So a claim does not depend on the draw, and the coins come from the system's
-entropy, round by round, and are kept nowhere. A round that is repeated after a crash is drawn anew: two
-answers with the same coins would cost more than two that are sampled, which is what is charged.
+If the server adds the noise and silos are drawn independently ('poisson'), epsilon relies on nobody but the
+server knowing which silos take part. So a claim does not depend on the draw; the coins come from the system's
+entropy, round by round, and are never stored. A round that is repeated after a crash is drawn again: it is
+charged as a second sampled release, and two releases with the same coins would cost more than that.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def claims_of(label: str, plan: Plan, k: int) -> list[Claim]:
 
 
 def certify(claims: Iterable[Claim]) -> None:
-    """Find the epsilons of all different claims, before several ledgers ask for the same at a time."""
+    """Compute the epsilon of each distinct claim once, before several ledgers ask for it at the same time."""
 
     def certify_one(claim: Claim) -> None:
         for unit in claim.units:
@@ -37,9 +37,9 @@ def certify(claims: Iterable[Claim]) -> None:
 
 
 def secret_draw(plan: Plan, streams: EntropyStreams) -> Callable[[int], Tensor] | None:
-    """Return a function that draws who comes to a round, `[runs, silos]`, by secret coins.
+    """Return a function that draws with secret coins who takes part in a round, `[runs, silos]`.
 
-    None where the draw is public.
+    Return None if the draw is public.
     """
     merges, runs, silos = plan.silos[0][0].merges, len(plan.silos), len(plan.silos[0])
     if merges is None or not merges.hidden:

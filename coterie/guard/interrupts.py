@@ -1,4 +1,4 @@
-"""Ctrl-C: held back while files are written; a training ends its round, so that nothing is done twice."""
+"""Ctrl-C: held back while files are written, and until a training has finished its round."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any, Self
 
 
-class undisturbed:  # noqa: N801
-    """Holds Ctrl-C back, and lets it happen at the end."""
+class InterruptsHeld:
+    """A context that holds Ctrl-C back and raises `KeyboardInterrupt` when it ends."""
 
     def __init__(self) -> None:
         self.heard = False
@@ -31,19 +31,22 @@ class undisturbed:  # noqa: N801
             raise KeyboardInterrupt
 
 
-class after_the_round(undisturbed):  # noqa: N801
-    """Holds the first Ctrl-C back until a round has ended, which a training asks; a second one is at once."""
+class InterruptAfterRound(InterruptsHeld):
+    """A context that notes the first Ctrl-C, so that a training can stop after its round.
 
-    def __init__(self, tell: Callable[[], None]) -> None:
+    The first Ctrl-C calls `on_first`; a second one raises `KeyboardInterrupt` at once.
+    """
+
+    def __init__(self, on_first: Callable[[], None]) -> None:
         super().__init__()
-        self._tell = tell
+        self._on_first = on_first
 
     def _hear(self, *_: Any) -> None:
         if self.heard:
             raise KeyboardInterrupt
         self.heard = True
-        self._tell()
+        self._on_first()
 
     def asked(self) -> bool:
-        """Whether somebody wants it to stop."""
+        """Return whether the training was asked to stop."""
         return self.heard

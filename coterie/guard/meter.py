@@ -1,4 +1,4 @@
-"""Metered training: ledgers are asked before a round happens."""
+"""Metered training: every round is charged to the silos' ledgers before it happens."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def open_ledgers(
     filter: str = "basic",
     unit: str = "example",
 ) -> list[Ledger]:
-    """Open the ledgers of all silos of a federation, making those that are not there and have a budget."""
+    """Return the open ledgers of all silos; create a missing one if its silo has a budget."""
     pairs = zip(federation.identities, budgets, strict=True)
     return in_threads(lambda pair: open_ledger(folder, *pair, unit, filter), pairs)
 
@@ -38,23 +38,24 @@ def make_meter(
     budgets: Sequence[tuple[float, float] | None],
     unit: str = "example",
 ) -> Meter:
-    """Make the meter of a training; a ledger that is not there yet gets the silo's budget of it."""
+    """Return the meter of a training; a new ledger gets its silo's budget from `budgets`."""
     ledgers = open_ledgers(folder, federation, budgets, unit=unit)
-    secrets = in_threads(lambda who: secret_of(folder, who), federation.identities)
+    secrets = in_threads(lambda identity: secret_of(folder, identity), federation.identities)
     return Meter(federation.names, ledgers, EntropyStreams(dict(zip(federation.names, secrets, strict=True))))
 
 
 def totals_of(state: LedgerState, unit: str) -> dict[str, dict[str, float]]:
-    """Give what all runs of a ledger spent in a unit against each adversary; infinite: nothing protects."""
+    """Return the total of a ledger's runs against each adversary, infinite where nothing protects."""
     totals = {name: state.total(unit, name) for name in ADVERSARIES}
     return {name: {"epsilon": e, "delta": d} for name, (e, d) in totals.items()}
 
 
 @dataclass
 class Meter:
-    """The ledgers of a training's silos: claims of its runs, `claims[k][run]`, and what each may do.
+    """The ledgers of a training's silos, the claims of its runs, and how many rounds each silo may train.
 
-    `held[k]` is a run that was charged whole beforehand, if there is one.
+    `claims[k][run]` is the row of a run in silo k's ledger. `left` says why a silo left early, by its name.
+    `held[k]` is a run that was charged in full beforehand, if there is one.
     """
 
     names: tuple[str, ...]
@@ -67,26 +68,26 @@ class Meter:
     _open: dict[int, int] = field(default_factory=dict)
 
     def another(self) -> Meter:
-        """Give the meter of one more training with the same ledgers."""
+        """Return a meter for another training with the same ledgers."""
         return Meter(self.names, self.ledgers, EntropyStreams(self.streams.secrets))
 
     def hold(self, asked: Sequence[Claim]) -> None:
-        """Charge one run to every silo, all of it at once, before anything about it is decided."""
+        """Charge one run to every silo in full, before anything about it is decided."""
         self.claim([[plan] for plan in asked], partial=False)
         self.held, self.claims, self.rounds = [runs[0] for runs in self.claims], [], []
         for ledger, run, plan in zip(self.ledgers, self.held, asked, strict=True):
             ledger.reserve(run, 0, plan.rounds)
 
     def take_held(self, asked: Sequence[Claim], held: list[int]) -> None:
-        """Take up a run that was charged before; it must be what is asked."""
+        """Resume a run that was charged before; raise `Problem` unless it is the one asked for."""
         self.resume([[plan] for plan in asked], [[run] for run in held])
         for k, (ledger, run) in enumerate(zip(self.ledgers, held, strict=True)):
             if not ledger.state().reserved(run):
-                raise Problem(f"silo '{self.names[k]}': row {run} of its ledger was not reserved: begin anew")
+                raise Problem(f"silo '{self.names[k]}': row {run} of its ledger was not reserved: start over")
         self.held, self.claims, self.rounds = held, [], []
 
     def entropy(self) -> int:
-        """Give a number that follows from the silos' secrets and the rows that are held."""
+        """Return a number derived from the silos' secrets and the held rows."""
         digest = hashlib.blake2b(digest_size=32)
         for name, ledger, run in zip(self.names, self.ledgers, self.held, strict=True):
             row = ledger.entries()[run - 1].hash.encode()
@@ -103,49 +104,49 @@ class Meter:
     def claim(self, asked: Sequence[Sequence[Claim]], partial: bool) -> None:
         """Charge every run `asked[k]` to every silo k, or none to any.
 
-        With `partial` a silo that cannot pay for all rounds takes part in as many as it can.
+        With `partial`, a silo whose budget does not cover all rounds takes part in those that it covers.
         """
-        made: dict[int, list[GrantedClaim]] = {}
-        certify(plan for own in asked for plan in own)
+        granted: dict[int, list[GrantedClaim]] = {}
+        certify(plan for plans in asked for plan in plans)
 
-        def one(k: int) -> None:
+        def claim_silo(k: int) -> None:
             try:
-                made[k] = self.ledgers[k].claim_all(asked[k], partial)
+                granted[k] = self.ledgers[k].claim_all(asked[k], partial)
             except Problem as problem:
                 raise self.refusal(k, problem, len(asked[k])) from None
 
         try:
-            in_threads(one, range(len(self.ledgers)))
-            pays = max(min(claim.rounds for claim in claims) for claims in made.values())
-            if pays < asked[0][0].rounds:
+            in_threads(claim_silo, range(len(self.ledgers)))
+            covered = max(min(claim.rounds for claim in claims) for claims in granted.values())
+            if covered < asked[0][0].rounds:
                 raise Spent(
-                    f"no silo's budget pays for more than {pays} of {asked[0][0].rounds} rounds, so that the"
-                    " training could not end: take fewer rounds or a smaller epsilon, or raise the budgets"
+                    f"no silo's budget covers more than {covered} of {asked[0][0].rounds} rounds, so the"
+                    " training could not finish: use fewer rounds or a smaller epsilon, or raise the budgets"
                     " with `coterie ledger budget`; nothing was charged"
                 )
         except BaseException:
-            for k, claims in made.items():
+            for k, claims in granted.items():
                 for claim in claims:
                     self.ledgers[k].cancel(claim.run)
             raise
         for k, name in enumerate(self.names):
-            self.claims.append([claim.run for claim in made[k]])
-            self.rounds.append(min(claim.rounds for claim in made[k]))
+            self.claims.append([claim.run for claim in granted[k]])
+            self.rounds.append(min(claim.rounds for claim in granted[k]))
             planned = asked[k][0].rounds
             if self.rounds[k] < planned:
-                self.left[name] = f"its budget pays for {self.rounds[k]} of {planned} rounds"
+                self.left[name] = f"its budget covers {self.rounds[k]} of {planned} rounds"
 
     def refusal(self, k: int, problem: Problem, runs: int) -> Problem:
-        """Say whose ledger refuses and, of several runs, that all are refused."""
+        """Return a problem that names the silo and, for several runs, says that all are refused."""
         more = (
-            f"; {runs} runs are asked for, and nothing is trained unless all of them fit (spent is also what"
-            " those before this one would take: ask for fewer methods, settings or seeds)"
+            f"; {runs} runs are asked for, and nothing is trained unless all of them fit (the amount spent"
+            " includes the runs before this one: ask for fewer methods, settings or seeds)"
         )
         all_of_them = isinstance(problem, Spent) and runs > 1
         return type(problem)(f"silo '{self.names[k]}': {problem}{more if all_of_them else ''}")
 
     def resume(self, asked: Sequence[Sequence[Claim]], claims: list[list[int]]) -> None:
-        """Take up the claims of a training that was interrupted; they must be of what is asked."""
+        """Resume the claims of an interrupted training; raise `Problem` unless they are those asked for."""
         self.claims = claims
         for k, (ledger, runs) in enumerate(zip(self.ledgers, claims, strict=True)):
             state = ledger.state()
@@ -153,33 +154,34 @@ class Meter:
                 kept = state.claim_of(run) if run in state.runs else None
                 if kept is None or replace(kept, epsilon=plan.epsilon, as_example=None) != plan:
                     raise Problem(
-                        f"silo '{self.names[k]}': its ledger does not have the run that the checkpoint goes"
-                        " on with: restore the ledger, or begin anew in another folder"
+                        f"silo '{self.names[k]}': its ledger does not have the run that the checkpoint"
+                        " resumes: restore the ledger, or start over in another folder"
                     )
             self.rounds.append(min(int(state.runs[run]["allowed"]) for run in runs))
 
     def catch_up(self, done: int, digest: str, total: int) -> None:
-        """Commit the block before a checkpoint, if the training was stopped before it could be committed.
+        """Commit the block before a checkpoint if the training was stopped before doing so.
 
-        Where all rounds are done, silos that did not reserve the last one have left.
+        If all rounds are done, silos that did not reserve the last one have left.
         """
         self._open = {}
         for k, ledger in enumerate(self.ledgers):
             state = ledger.state()
-            own = [seq for seq, row in state.reservations.items() if runs_of(row) == self.claims[k]]
+            blocks = [seq for seq, row in state.reservations.items() if runs_of(row) == self.claims[k]]
             end = min(done, self.rounds[k])
-            if own and own[-1] not in state.committed and state.reservations[own[-1]]["last"] == end:
-                self._open[k] = own[-1]
+            if blocks and blocks[-1] not in state.committed and state.reservations[blocks[-1]]["last"] == end:
+                self._open[k] = blocks[-1]
             paid = max((last for _, last in state.reserved(self.claims[k][0])), default=0)
             if done == total and paid < self.rounds[k]:
                 self.rounds[k] = paid
-                self.left[self.names[k]] = f"its ledger paid for {paid} of {total} rounds"
+                self.left[self.names[k]] = f"its ledger covered {paid} of {total} rounds"
         self.commit(digest)
 
     def repeat(self, first: int) -> int:
-        """Give the end of the rounds after `first` that were reserved before and have to be repeated.
+        """Return the end of the rounds from `first` on that were reserved before and must be repeated.
 
-        They are charged anew: silos that cannot pay for them leave; if none can, nothing is charged.
+        They are charged again. Silos whose budgets do not cover them leave. If no silo's budget covers
+        them, raise `Spent` and charge nothing.
         """
         ends: list[int] = [first]
         refused: dict[int, Spent] = {}
@@ -195,8 +197,8 @@ class Meter:
         if refused and len(refused) == sum(first < rounds for rounds in self.rounds):
             k = min(refused)
             raise Spent(
-                f"silo '{self.names[k]}': {refused[k]}, nor do those of the others: raise the budgets with"
-                " `coterie ledger budget`, then give the same command again; nothing was charged"
+                f"silo '{self.names[k]}': {refused[k]}, and neither do the budgets of the others: raise the"
+                " budgets with `coterie ledger budget`, then run the same command again; nothing was charged"
             )
         for k, why in refused.items():
             self.rounds[k], self.left[self.names[k]] = first, str(why)
@@ -204,36 +206,36 @@ class Meter:
 
     @property
     def may_resume(self) -> bool:
-        """Whether claims have rounds left for which budgets were too small when they came."""
+        """Whether some claims have rounds left that the budgets did not cover when they were reserved."""
         return any(text.startswith("rounds ") for text in self.left.values())
 
     def present(self, number: int) -> list[int]:
-        """Give the places of the silos that may take part in a round."""
+        """Return the indices of the silos that may take part in a round."""
         return [k for k, rounds in enumerate(self.rounds) if number < rounds]
 
     def reserve(self, first: int, last: int, digest: str | None = None) -> None:
-        """Charge rounds to every silo before they happen; a silo that cannot pay leaves before the first.
+        """Charge rounds to every silo before they happen; a silo whose budget does not cover them leaves.
 
-        With a `digest` the rounds reserved before are committed in the same transactions.
+        With a `digest`, the rounds reserved before are committed in the same transactions.
         """
         before, self._open = {} if digest is None else self._open, {}
 
-        def one(k: int) -> LedgerEntry | Spent | None:
+        def reserve_silo(k: int) -> LedgerEntry | Spent | None:
             end = min(last, self.rounds[k])
             done = (before[k], str(digest)) if k in before else None
             try:
                 if end > first:
                     return self.ledgers[k].reserve_all(self.claims[k], first, end, done)
                 problem = None
-            except Spent as found:
-                problem = found
+            except Spent as refusal:
+                problem = refusal
             if done is not None:
                 self.ledgers[k].commit(*done)
             return problem
 
         for name in self.names:
             self.streams.end(name)
-        for k, row in enumerate(in_threads(one, range(len(self.ledgers)))):
+        for k, row in enumerate(in_threads(reserve_silo, range(len(self.ledgers)))):
             if isinstance(row, Spent):
                 self.rounds[k], self.left[self.names[k]] = first, str(row)
             elif row is not None:
@@ -241,32 +243,32 @@ class Meter:
                 self._open[k] = row.seq
 
     def commit(self, digest: str, done: int | None = None) -> None:
-        """Record that the reserved rounds happened: all, or those before `done`, and no more will."""
+        """Record that the reserved rounds happened: all of them, or only those before `done`."""
         for name in self.names:
             self.streams.end(name)
         in_threads(lambda k: self.ledgers[k].commit(self._open[k], digest, done), self._open)
         self._open = {}
 
     def notes(self) -> list[str]:
-        """Say who left, and that rounds were repeated."""
-        found = [f"'{silo}' left early: {why}" for silo, why in self.left.items()]
+        """Return a sentence for each silo that left early, and one if rounds were repeated."""
+        notes = [f"'{silo}' left early: {why}" for silo, why in self.left.items()]
         states = [ledger.state() for ledger in self.ledgers]
         spans = [state.reserved(runs[0]) for state, runs in zip(states, self.claims, strict=True)]
         twice = sum(bool(repeated(each)) for each in spans)
         if twice:
-            found.append(
-                f"the training was stopped and {twice} silo(s) repeated rounds that had been reserved: these"
-                " are charged again, so that more is spent than was planned"
+            notes.append(
+                f"the training was stopped, and {twice} silo(s) repeated rounds that had been reserved: these"
+                " rounds are charged again, so more is spent than planned"
             )
-        return found
+        return notes
 
     def charged(self, k: int) -> list[tuple[float, float]]:
-        """Give the (epsilon, delta) that silo k's ledger charged for each claim."""
+        """Return the (epsilon, delta) that silo k's ledger charged for each claim."""
         state = self.ledgers[k].state()
         return [charge(state, run) for run in self.claims[k]]
 
     def account(self, k: int, run: int) -> Account:
-        """Give what a run released of silo k, what was charged, and where its ledger stands."""
+        """Return what a run released of silo k, what it was charged, and the state of its ledger."""
         ledger, row = self.ledgers[k], self.claims[k][run]
         state = ledger.state()
         plan, rounds = state.claim_of(row), state.reserved(row)
@@ -284,5 +286,5 @@ class Meter:
         return Account(events, *charge(state, row), state.budgets[plan.unit][0], rounds, facts)
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the ledgers."""
         in_threads(Ledger.close, self.ledgers)

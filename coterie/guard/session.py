@@ -1,10 +1,10 @@
-"""What is kept while a training runs: its checkpoint, and its rows in the ledgers.
+"""What is recorded while a training runs: its checkpoint, and its rows in the ledgers.
 
-Between two checkpoints lies a block of rounds. It is reserved in every ledger before its first
-round; after its last round the checkpoint is written, then the block is committed, together with
-the reservation of the next one. A training that is killed at any instant resumes from its checkpoint; what
-was reserved stays charged. A training that is asked to stop ends its round and writes its checkpoint, and
-the rounds that were not done are given back.
+Between two checkpoints lies a block of rounds. The block is reserved in every ledger before its first round.
+After its last round the checkpoint is written; then the block is committed, together with the reservation of
+the next one. A training that is killed at any moment resumes from its checkpoint, and what was reserved stays
+charged. A training that is asked to stop finishes its round and writes its checkpoint, and the ledgers are
+given back the rounds that did not happen.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..privacy.ledger.filters import Spent
 from ..protocol.state import State
 from .checkpoint import Checkpoint, History, digest_of, load, save
 from .claims import claims_of
-from .interrupts import after_the_round
+from .interrupts import InterruptAfterRound
 from .meter import Meter
 
 BLOCK_SECONDS = 30.0
@@ -29,14 +29,14 @@ BLOCK_SECONDS = 30.0
 
 @dataclass
 class Pace:
-    """How many seconds a call of a door takes, measured by this training or by one before it."""
+    """How many seconds a call of a door takes, measured in this training or an earlier one."""
 
     seconds_per_call: float | None = None
 
 
 @dataclass(frozen=True)
 class Charging:
-    """How the runs of a training are claimed in silos' ledgers: `together` as one claim, or one each."""
+    """How the runs of a training are claimed in silos' ledgers: one claim each, or one for all `together`."""
 
     claims: Callable[[str, Plan, int], list[Claim]] = claims_of
     together: bool = False
@@ -44,11 +44,12 @@ class Charging:
 
 @dataclass(frozen=True)
 class Session:
-    """How a training is kept; without a path there is no checkpoint, without a meter no ledger.
+    """How a training is recorded: without a path there is no checkpoint, without a meter no ledger.
 
-    `key` names the training: a checkpoint of another key is refused. `every` is the number of rounds in a
-    block; None lets a block take about half a minute. With `partial` a silo that cannot pay for all rounds
-    takes part in those that it can pay for. `stopping` says whether somebody asked the training to stop.
+    `key` identifies the training: a checkpoint with another key is refused. `every` is the number of rounds
+    in a block; with None a block takes about half a minute. With `partial`, a silo whose budget does not
+    cover all rounds takes part in those that it covers. `stopping` knows whether the training was asked to
+    stop.
     """
 
     path: Path | None = None
@@ -57,11 +58,11 @@ class Session:
     every: int | None = None
     charging: Charging = field(default_factory=Charging)
     partial: bool = False
-    stopping: after_the_round | None = None
+    stopping: InterruptAfterRound | None = None
     pace: Pace = field(default_factory=Pace)
 
     def begin(self, label: str, plan: Plan) -> OpenSession:
-        """Claim the runs in every ledger, or take up those of the checkpoint."""
+        """Return an open session whose runs are claimed in every ledger, or resumed from the checkpoint."""
         checkpoint = load(self.path, self.key) if self.path is not None else None
         opened = OpenSession(self, plan, Blocks.of(plan, self.every, self.pace), checkpoint)
         opened.claim(label)
@@ -75,7 +76,7 @@ class Session:
 
 @dataclass
 class Blocks:
-    """Where blocks of rounds begin and end: `every` so many rounds, or by the clock."""
+    """Where blocks of rounds begin and end: after `every` rounds or, if it is None, by the clock."""
 
     rounds: int
     calls_per_round: float
@@ -94,12 +95,12 @@ class Blocks:
         return cls(rounds, max(1.0, calls / rounds) * len(plan.silos), every, pace)
 
     def start(self, number: int, at_least: int = 0) -> None:
-        """Begin a block with round `number`, which ends no earlier than round `at_least`."""
+        """Begin a block at round `number` that ends no earlier than round `at_least`."""
         self.first, self.started = number, time.perf_counter()
         self.last = min(self.rounds, max(number + self._length(), at_least))
 
     def measure(self, done: int) -> None:
-        """Learn from the rounds of the block that are done how long a call takes."""
+        """Measure how long a call takes, from the rounds of the block that are done."""
         if done > self.first:
             took = time.perf_counter() - self.started
             self.pace.seconds_per_call = took / (done - self.first) / self.calls_per_round
@@ -118,17 +119,17 @@ class Blocks:
 
 @dataclass
 class OpenSession:
-    """A session of a training that has begun; `checkpoint` is what it resumes from, if anything."""
+    """The session of a training that has begun; `checkpoint` is what it resumes from, if anything."""
 
     session: Session
     plan: Plan
     blocks: Blocks
     checkpoint: Checkpoint | None
     repeated_until: int = 0
-    uncommitted: str | None = None  # the digest of a block that is done and not committed yet
+    uncommitted: str | None = None  # the digest of a block that is done but not yet committed
 
     def claim(self, label: str) -> None:
-        """Claim the runs in every ledger; for a checkpoint take up its claims and repeat what must be."""
+        """Claim the runs in every ledger or, from a checkpoint, resume its claims and repeat what must be."""
         meter, point = self.session.meter, self.checkpoint
         done = 0 if point is None else point.state.round
         self.blocks.first, self.blocks.last, self.blocks.started = done, done, time.perf_counter()
@@ -143,7 +144,7 @@ class OpenSession:
             self.repeated_until = meter.repeat(done)
 
     def before(self, number: int) -> list[int]:
-        """Reserve a block where one begins; return the places of silos that may take part in the round."""
+        """Reserve a block if one begins; return the indices of the silos that may take part in the round."""
         meter = self.session.meter
         if number >= self.blocks.last:
             self.blocks.start(number, self.repeated_until)
@@ -155,15 +156,15 @@ class OpenSession:
         present = meter.present(number)
         if not present:
             why = next(iter(meter.left.values()), "their budgets are spent")
-            again = "give the same command again" if meter.may_resume else "begin anew with another --out"
+            again = "run the same command again" if meter.may_resume else "start over with another --out"
             raise Spent(
-                f"round {number}: no silo can go on ({why}): raise the budgets with `coterie ledger budget`,"
-                f" then {again}"
+                f"round {number}: no silo can continue ({why}): raise the budgets with"
+                f" `coterie ledger budget`, then {again}"
             )
         return present
 
     def after(self, state: State, history: History) -> None:
-        """Write the checkpoint where a block ends; the block is committed with the next, or the last now."""
+        """Write the checkpoint if a block ends; commit the last block now, any other one with the next."""
         session, blocks = self.session, self.blocks
         stopping = session.path is not None and session.stopping is not None and session.stopping.asked()
         if state.round != blocks.last and not (stopping and state.round > blocks.first):
@@ -180,12 +181,12 @@ class OpenSession:
             raise KeyboardInterrupt
 
     def _digest_of(self, state: State) -> str:
-        # What silos keep at home is raw where doors add no noise: a digest must not depend on it.
-        told = state if self.plan.unit.noise_in_doors else State(state.round, state.shared, None)
-        return digest_of(told, self.plan.counts.sealed)
+        # If doors add no noise, what silos keep at home is raw, so the digest must not depend on it.
+        public = state if self.plan.unit.noise_in_doors else State(state.round, state.shared, None)
+        return digest_of(public, self.plan.counts.sealed)
 
     def spent(self) -> list[list[tuple[float, float]]] | None:
-        """Return what each silo's ledger charged for each run; the same for all that are charged together."""
+        """Return what each silo's ledger charged for each run; runs charged together share one amount."""
         meter, runs = self.session.meter, len(self.plan.silos)
         if meter is None:
             return None

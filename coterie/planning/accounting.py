@@ -1,4 +1,4 @@
-"""How each unit is planned, charged and stated: one object per unit, so that nobody else has to ask."""
+"""How each unit is planned, charged and stated: one object per unit, so no other code branches on it."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ Spans = Sequence[tuple[int, int]]
 
 
 class Account(NamedTuple):
-    """What a run released and was charged, the budget that paid for it, and facts of the ledger, if any.
+    """What a run released, its charge, the budget that covers it, and the facts of its ledger, if any.
 
-    `rounds` lists the spans of rounds that it did; rounds that were repeated are listed twice.
+    `rounds` lists the spans of rounds that happened; repeated rounds are listed twice.
     """
 
     events: tuple[Event, ...]
@@ -46,7 +46,7 @@ class Account(NamedTuple):
 
 @dataclass(frozen=True)
 class Released:
-    """What a statement says that a silo released: doors, events, the adversaries who saw them, merges."""
+    """What a statement says a silo released: doors, events, the adversaries who saw them, and merges."""
 
     doors: list[OpenedDoor]
     events: tuple[Event, ...]
@@ -57,7 +57,7 @@ class Released:
 class Accounting(ABC):
     """How a unit is planned, charged and stated.
 
-    `columns` name, in tables, the rate and the number of what a silo releases.
+    `columns` are the headings, in tables, of the rate and the number of a silo's releases.
     """
 
     unit: ClassVar[Unit]
@@ -69,7 +69,7 @@ class Accounting(ABC):
 
     @abstractmethod
     def protected(self, sizes: Sequence[int]) -> list[int]:
-        """Return among how many each silo's unit is one, from the silos' numbers of examples."""
+        """Return, for each silo, the number of units that its unit is one of; `sizes` counts examples."""
 
     @abstractmethod
     def claim(self, label: str, plan: Plan, run: int, k: int) -> Claim:
@@ -77,31 +77,31 @@ class Accounting(ABC):
 
     @abstractmethod
     def account(self, plan: Plan, run: int, k: int) -> Account:
-        """Return what silo k releases and spends in a run that goes as planned, without a ledger."""
+        """Return what silo k releases and spends in a run that follows its plan, without a ledger."""
 
     @abstractmethod
     def released(self, plan: Plan, run: int, k: int, account: Account, clip: float, trials: int) -> Released:
-        """Return what a statement says that silo k released in the rounds of an account."""
+        """Return what a statement says silo k released in the rounds of an account."""
 
     @abstractmethod
     def adversaries(self, silo: SiloPlan) -> dict[str, float | None]:
-        """Return epsilon against each adversary; None where nothing protects, 0 where nothing is seen."""
+        """Return epsilon against each adversary: None without protection, 0 if it sees nothing."""
 
     @abstractmethod
     def published(
         self, silo: SiloPlan, settings: Mapping[str, Any], doors: Sequence[Door]
     ) -> tuple[Sequence[Published], list[str]]:
-        """Return what papers report for a silo, and a sentence about each that is below the true epsilon."""
+        """Return what papers report for a silo, and a warning for each value below the proven lower bound."""
 
 
 class ExampleAccounting(Accounting):
-    """One example of a silo: noise in the silo's doors, charged by what they release."""
+    """The unit is one example of a silo: its doors add noise, and it is charged for what they release."""
 
     unit = EXAMPLE
     columns = ("rate", "steps")
 
     def plan(self, request: Request) -> Plan:
-        """Find the noise of each silo's doors."""
+        """Return a plan with the noise of each silo's doors."""
         return plan_examples(request)
 
     def protected(self, sizes: Sequence[int]) -> list[int]:
@@ -109,7 +109,7 @@ class ExampleAccounting(Accounting):
         return list(sizes)
 
     def claim(self, label: str, plan: Plan, run: int, k: int) -> Claim:
-        """Claim what the doors of each round release."""
+        """Return a claim of what the doors release in each round."""
         silo = plan.silos[run][k]
         present = None if plan.present is None else tuple(plan.present[:, run, k].tolist())
         steps = None if plan.steps is None else tuple(plan.steps[:, run, k].tolist())
@@ -121,25 +121,25 @@ class ExampleAccounting(Accounting):
         return Claim(label, self.unit.name, silo.delta, silo.epsilon, stages, seen)
 
     def account(self, plan: Plan, run: int, k: int) -> Account:
-        """Add up the events of the claim."""
+        """Return the sum of the claim's events."""
         silo, claim = plan.silos[run][k], self.claim("", plan, run, k)
         spans = ((0, claim.rounds),)
         return Account(claim.events(0, claim.rounds), silo.epsilon, silo.delta, silo.budget, spans, None)
 
     def released(self, plan: Plan, run: int, k: int, account: Account, clip: float, trials: int) -> Released:
-        """Count the doors from the dry run, not from the events."""
+        """Return the doors counted by the dry run, not derived from the events."""
         rounds = [number for first, last in account.rounds for number in range(first, last)]
         doors = _opened_doors(plan, run, k, rounds, trials, clip)
         return Released(doors, account.events, self.claim("", plan, run, k).seen)
 
     def adversaries(self, silo: SiloPlan) -> dict[str, float | None]:
-        """Return the same epsilon against everyone who sees anything."""
+        """Return the same epsilon against every adversary who sees anything."""
         return table(silo.epsilon, seen_by(silo.bytes_up > 0))
 
     def published(
         self, silo: SiloPlan, settings: Mapping[str, Any], doors: Sequence[Door]
     ) -> tuple[Sequence[Published], list[str]]:
-        """Ask the formulas about the noisy sums."""
+        """Return what the formulas report for the noisy sums."""
         event = Event("gaussian", silo.noise, silo.rate, silo.steps)
         used = [(door.name, silo.rounds, 1 if silo.whole else silo.work.steps) for door in doors]
         formulas = published_for(silo.noise, silo.rate, silo.steps, silo.delta, quick=True)
@@ -149,21 +149,21 @@ class ExampleAccounting(Accounting):
 
 
 class SiloAccounting(Accounting):
-    """A whole silo: uploads are clipped and noised when they are merged, charged by merge."""
+    """The unit is a whole silo: uploads are clipped and noised as they are merged, and charged per merge."""
 
     unit = SILO
     columns = ("share", "merges")
 
     def plan(self, request: Request) -> Plan:
-        """Find the noise of the merges."""
+        """Return a plan with the noise of the merges."""
         return plan_silos(request)
 
     def protected(self, sizes: Sequence[int]) -> list[int]:
-        """Return the number of silos, for each."""
+        """Return the number of silos, once per silo."""
         return [len(sizes)] * len(sizes)
 
     def claim(self, label: str, plan: Plan, run: int, k: int) -> Claim:
-        """Claim what the best-informed adversary sees, of those that are kept out at all."""
+        """Return a claim of what is seen by the best-informed adversary the silo is protected against."""
         silo = plan.silos[run][k]
         seen = _merges(silo).releases()
         each = tuple(replace(event, count=1) for event in _merges(silo).strongest())
@@ -174,26 +174,26 @@ class SiloAccounting(Accounting):
         return Claim(label, self.unit.name, silo.delta, silo.epsilon, stages, protected, None, bare)
 
     def account(self, plan: Plan, run: int, k: int) -> Account:
-        """Take what the plan says; a noise that was given has no budget but what it comes to."""
+        """Return what the plan says; if the noise was given, the budget is the epsilon that results."""
         silo, rounds = plan.silos[run][k], len(plan.counts.calls)
         budget = silo.budget if math.isfinite(silo.budget) else silo.epsilon
         return Account((), 0.0, silo.delta, budget, ((0, rounds),), None)
 
     def released(self, plan: Plan, run: int, k: int, account: Account, clip: float, trials: int) -> Released:
-        """Return the planned merges or, of a metered run, those of the rounds that were reserved."""
+        """Return the planned merges or, for a metered run, those of the reserved rounds."""
         merges = _merges(plan.silos[run][k])
         if account.facts is not None:
             merges = merges_done(plan, run, k, account.rounds)
         return Released(merge_door(merges), merges.strongest(), (), merges)
 
     def adversaries(self, silo: SiloPlan) -> dict[str, float | None]:
-        """Return what the merges say."""
+        """Return the epsilons that follow from the merges."""
         return _merges(silo).against(silo.delta)
 
     def published(
         self, silo: SiloPlan, settings: Mapping[str, Any], doors: Sequence[Door]
     ) -> tuple[Sequence[Published], list[str]]:
-        """Ask the formulas about the merges."""
+        """Return what the formulas report for the merges."""
         merges = _merges(silo)
         return published_for_merges(merges, silo.delta), merge_warnings(merges, silo.delta)
 
@@ -202,12 +202,12 @@ ACCOUNTING: dict[str, Accounting] = {each.unit.name: each for each in (ExampleAc
 
 
 def accounting_of(plan: Plan) -> Accounting:
-    """Return how the unit of a plan is charged and stated."""
+    """Return the accounting of a plan's unit."""
     return ACCOUNTING[plan.unit.name]
 
 
 def merged_rounds(plan: Plan, run: int, k: int) -> list[bool]:
-    """Say for each round whether an upload of silo k is merged; where that is secret, whether it may be."""
+    """Return, for each round, whether silo k's upload is merged or, if that is secret, whether it may be."""
     merged = list(plan.counts.merged)
     if plan.present is None or _merges(plan.silos[run][k]).hidden:
         return merged
@@ -216,7 +216,7 @@ def merged_rounds(plan: Plan, run: int, k: int) -> list[bool]:
 
 
 def merges_done(plan: Plan, run: int, k: int, spans: Spans) -> MergeEvents:
-    """Return what was merged of silo k in the rounds that it reserved; repeated rounds count twice."""
+    """Return the merges of silo k in the rounds that it reserved; repeated rounds count twice."""
     rounds = [number for first, last in spans for number in range(first, last)]
     came = merged_rounds(plan, run, k)
     merges = sum(plan.counts.merged[number] for number in rounds)
@@ -230,7 +230,7 @@ def _merges(silo: SiloPlan) -> MergeEvents:
 
 
 def _round_events(silo: SiloPlan, doors: tuple[Door, ...], steps: int | None) -> tuple[Event, ...]:
-    """Return what a silo releases in a round in which it opens these doors, each for `steps` steps."""
+    """Return what a silo releases in a round that opens these doors, each for `steps` steps."""
     each = silo.work.steps if steps is None else steps
     used = [Calls(door, 1, each) for door in doors]
     return released(used, silo.work, Noise(silo.noise, silo.choice_noise))
@@ -240,7 +240,7 @@ def _round_events(silo: SiloPlan, doors: tuple[Door, ...], steps: int | None) ->
 def stages_of(
     calls: tuple[tuple[Door, ...], ...], present: tuple[bool, ...] | None, steps: tuple[int, ...] | None
 ) -> tuple[tuple[int, tuple[Door, ...], int | None], ...]:
-    """Return (rounds, doors of each, steps of a door) in order; no doors where a silo is away."""
+    """Return (rounds, doors of each, steps per door) in order; no doors while the silo is absent."""
     doors = calls
     if present is not None:
         doors = tuple(opened if came else () for opened, came in zip(calls, present, strict=True))
@@ -254,7 +254,7 @@ def stages_of(
 def _opened_doors(
     plan: Plan, run: int, k: int, rounds: list[int], trials: int, clip: float
 ) -> list[OpenedDoor]:
-    """Return the doors that a silo opened in some rounds, by the dry run; where steps differ, each apart."""
+    """Return the doors that the dry run opened in some rounds; calls with other steps are listed apart."""
     silo = plan.silos[run][k]
     counts: Counter[tuple[Door, int]] = Counter()
     for number in rounds:

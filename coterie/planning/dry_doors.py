@@ -1,4 +1,4 @@
-"""Doors, a merger and a start for the dry run: they count and check labels, and see no examples."""
+"""The oracle, merger and start of a dry run: they count and check labels, and never see examples."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from .taint import Sealed, check_known, is_raw, label, seal
 
 
 def refuse(condition: bool, why: str) -> None:
-    """Refuse a method, if."""
+    """Raise `Refused(why)` if the condition holds."""
     if condition:
         raise Refused(why)
 
 
 @dataclass(frozen=True, eq=False)
 class RandomStart:
-    """Where a dry run starts: random vectors, and public facts."""
+    """The start of a dry run: random vectors and public facts."""
 
     scale: float
     roster: Roster
@@ -36,16 +36,16 @@ class RandomStart:
     device: str
 
     def initial(self, index: int = 0, apart: bool = False) -> Tensor:
-        """Give a random vector in place of an initial one."""
+        """Return a random vector in place of an initial model."""
         return label(_random((1, 1, sum(self.layers)), self.scale, -1, index, self.device), raw=False)
 
     def duals(self, silos: int) -> Tensor:
-        """Give a dual of zero for each example and output."""
+        """Return zero duals, for one example and output."""
         return label(torch.zeros(1, silos, 1, 1, device=self.device), raw=False)
 
 
 def _random(shape: tuple[int, ...], scale: float, round_: int, call: int, device: str) -> Tensor:
-    """Make random vectors; opposite scales give opposite vectors, other sizes give others."""
+    """Return random vectors: opposite ones for opposite scales, unrelated ones for other sizes."""
     if device == "meta":
         return torch.empty(shape, device=device)
     seed = ((round_ + 2) * 1_000_003 + call) * 1_000_003 + round(abs(scale))
@@ -53,7 +53,7 @@ def _random(shape: tuple[int, ...], scale: float, round_: int, call: int, device
 
 
 class CountingOracle(Oracle):
-    """Doors without examples: they count, check the labels, and give random vectors."""
+    """An oracle without examples: its doors count calls, check labels and return random vectors."""
 
     def __init__(
         self,
@@ -72,10 +72,10 @@ class CountingOracle(Oracle):
         self.unit = unit
         self.scale = scale
         self.device = device
-        self.made: list[Door] = []
+        self.opened: list[Door] = []
 
     def _random(self, shape: tuple[int, ...]) -> Tensor:
-        return _random(shape, self.scale, self.round, len(self.made), self.device)
+        return _random(shape, self.scale, self.round, len(self.opened), self.device)
 
     def descend(
         self,
@@ -86,23 +86,23 @@ class CountingOracle(Oracle):
         home: bool = False,
         imitate: Tensor | None = None,
     ) -> Tensor:
-        """Count a training."""
+        """Count a call of `descend`."""
         given = {"start": start, "target": toward, "strength": strength, "model to imitate": imitate}
         check_known(tuple(given.values()))
         for what, value in given.items():
             if self.unit.noise_in_doors and is_raw(value):
                 raise Refused(f"the {what} of 'descend' is raw: under the unit 'example' it must be released")
-        self.made.append(DESCEND_AT_HOME if home else DESCEND)
+        self.opened.append(DESCEND_AT_HOME if home else DESCEND)
         shape = (1, self.silos, start.shape[-1])
         moved = self.nudge(start.expand(shape) + self._random(shape))
         inherited = any(map(is_raw, given.values()))
         return label(moved, raw=home or not self.unit.noise_in_doors or inherited)
 
     def fisher(self, vectors: Tensor) -> Tensor:
-        """Count a look at squared gradients."""
+        """Count a call of `fisher`."""
         check_known(vectors)
         self.unit.check(FISHER)
-        self.made.append(FISHER)
+        self.opened.append(FISHER)
         shape = (1, self.silos, vectors.shape[-1])
         return label(self.nudge(self._random(shape).square()), raw=True)
 
@@ -112,7 +112,7 @@ class CountingOracle(Oracle):
         self.unit.check(select_door(share))
         if is_raw(candidates):
             raise Refused("the candidates of 'select' are raw: they must be released")
-        self.made.append(select_door(share))
+        self.opened.append(select_door(share))
         drawn = self._random((1, self.silos)).abs() * 1e4
         return label(drawn.long() % candidates.shape[1], raw=False)
 
@@ -126,7 +126,7 @@ class CountingOracle(Oracle):
         whole: bool = False,
         unproven: tuple[Tensor, Tensor] | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Count a move of duals; what is kept of one example must not have seen the others."""
+        """Count a move of duals; check that a sampled dual has not seen other examples."""
         check_known((start, duals, stiffness, xi, unproven))
         whole = whole or unproven is not None
         self.unit.check(solve_dual_door(whole, unproven is not None))
@@ -134,12 +134,14 @@ class CountingOracle(Oracle):
             if is_raw(value):
                 raise Refused(f"the {what} of 'solve_dual' is raw: it must be released")
         if is_raw(duals) and not isinstance(duals, Sealed):
-            raise Refused("the duals of 'solve_dual' are raw: begin with task.duals, then give back its own")
+            raise Refused(
+                "the duals of 'solve_dual' are raw: begin with start.duals, then pass back what it returned"
+            )
         if not whole and isinstance(duals, Sealed) and not duals.apart:
             raise Refused(
-                "duals that moved one after the other have seen all examples: go on with whole=True"
+                "duals that moved one after the other have seen all examples: continue with whole=True"
             )
-        self.made.append(solve_dual_door(whole, unproven is not None))
+        self.opened.append(solve_dual_door(whole, unproven is not None))
         shape = (1, self.silos, start.shape[-1])
         sums = start.expand(shape).tanh() + self._random(shape)
         moved = torch.zeros(1, self.silos, 1, 1, device=self.device)
@@ -147,22 +149,22 @@ class CountingOracle(Oracle):
 
 
 def public_roster(roster: Roster, rounds: int, run: int = 0, device: str = "cpu") -> Roster:
-    """Return the roster of one run for a dry run: its facts are public, so released."""
-    one = label(torch.ones(1, len(roster), device=device), raw=False)
+    """Return the roster of one run for a dry run, labelled as released because its facts are public."""
+    ones = label(torch.ones(1, len(roster), device=device), raw=False)
     return Roster(
         roster.names,
         label(roster.sizes, raw=False).to(device),
         label(roster.epsilon, raw=False)[run : run + 1].to(device),
-        steps=Steps(one, one, one, one),
+        steps=Steps(ones, ones, ones, ones),
         rounds=rounds,
     )
 
 
 @dataclass(frozen=True, eq=False)
 class CountingMerger(Merger):
-    """A merger for the dry run: under the unit 'silo' it is what releases raw `uploads`, and no others.
+    """A merger for the dry run; under the unit 'silo' it releases the raw `uploads`, and nothing else.
 
-    `asked` lists what it was asked for; all copies of a merger share it.
+    `asked` lists what the method asked for; all copies of a merger share it.
     """
 
     unit: Unit
@@ -178,7 +180,7 @@ class CountingMerger(Merger):
         return mean if self.unit.noise_in_doors else label(mean, raw=False)
 
     def mix(self, uploads: Tensor, matrix: Tensor) -> Tensor:
-        """Return sums by a public matrix, released under the unit 'silo'."""
+        """Return sums weighted by a public matrix, released under the unit 'silo'."""
         check_known(matrix)
         refuse(is_raw(matrix), "uploads are mixed by a raw matrix: it must be public")
         self._ask("mix", uploads)

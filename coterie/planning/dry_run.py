@@ -1,6 +1,6 @@
-"""The dry run: the method runs with an oracle that only counts.
+"""The dry run: the method runs against an oracle that only counts.
 
-Its vectors carry labels (see `labels`), so a method that is not sound in a unit is not run in it.
+Its vectors carry labels (see `taint`), so a method that is not sound under a unit is refused before training.
 """
 
 from __future__ import annotations
@@ -23,19 +23,21 @@ from ..protocol.units import EXAMPLE, Unit
 from .dry_doors import CountingMerger, CountingOracle, RandomStart, public_roster, refuse
 from .taint import Labelling, Sealed, check_known, is_raw, label, tree_is_raw
 
-# Layers longer than this, or than twice the silos, are shortened where only values and labels matter.
+# Layers longer than this, or than twice the number of silos, are shortened where lengths do not matter.
 LONG = 64
-# So many first rounds are also run with other values: doors that values change are refused in training too.
+# This many first rounds are also run with other values. Later rounds need not be: training itself refuses
+# a door that is not in the plan.
 COMPARED = 1000
 
 
 @dataclass(frozen=True)
 class Counts:
-    """What a dry run saw: the doors called in each round, bytes of each silo in all rounds.
+    """What a dry run saw: the doors called in each round, and each silo's bytes over all rounds.
 
-    `sealed` says which parts of a silo's own state only doors may read. Under the unit 'silo' also in which
-    rounds uploads are merged, whether personal models are raw, and whether other sums than the mean are
-    asked for. `more` has the bytes, up and down, of further runs in which others take part.
+    `sealed` marks the parts of a silo's own state that only doors may read. Under the unit 'silo', `merged`
+    marks the rounds in which uploads are merged, `raw_personal` says whether personal models are raw, and
+    `mixed` whether the method asks for sums other than the mean. `more` holds the bytes, up and down, of
+    further runs in which other silos take part.
     """
 
     calls: tuple[tuple[Door, ...], ...]
@@ -48,20 +50,23 @@ class Counts:
     more: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
 
     def like(self, other: Counts) -> bool:
-        """Whether all but the bytes agrees."""
+        """Return whether everything except the bytes is equal."""
         return replace(self, bytes_up=(), bytes_down=(), more=()) == replace(
             other, bytes_up=(), bytes_down=(), more=()
         )
 
     def runs(self) -> list[Counts]:
-        """Give the counts of this run and of the further ones."""
+        """Return the counts of this run and of the further ones."""
         rest = [replace(self, bytes_up=up, bytes_down=down, more=()) for up, down in self.more]
         return [replace(self, more=()), *rest]
 
 
 @dataclass(frozen=True, eq=False)
 class Facts:
-    """What is public when a training is planned; `device` "meta": shapes and labels are, values are not."""
+    """The public facts from which a training is planned.
+
+    On the device "meta", vectors have shapes and labels but no values.
+    """
 
     roster: Roster
     rounds: int
@@ -71,17 +76,20 @@ class Facts:
 
     @property
     def shape(self) -> tuple[Roster, tuple[int, ...], int]:
-        """The silos, the lengths of the parameters, and the number of rounds."""
+        """The roster, the lengths of the parameters, and the number of rounds."""
         return self.roster, self.layers, self.rounds
 
     def shortened(self, unit: Unit) -> Facts:
-        """Give the facts with layers that are not long; uploads that may be looked into keep their rank."""
+        """Return the facts with long layers shortened; uploads that a merge may look into keep their rank."""
         most = max(LONG, 2 * len(self.roster)) if unit.noise_in_doors else LONG
         return replace(self, layers=tuple(min(length, most) for length in self.layers))
 
 
 class Tally:
-    """Bytes of each silo in each of some runs; `present` says who comes when, `[rounds, runs, silos]`."""
+    """The bytes of each silo in each of some runs.
+
+    `present` says which silos take part in which rounds, `[rounds, runs, silos]`.
+    """
 
     def __init__(self, silos: int, present: Tensor | None) -> None:
         self.present = None if present is None else present.cpu().numpy()
@@ -89,7 +97,7 @@ class Tally:
         self.bytes = np.zeros((runs, silos), dtype=np.int64)
 
     def add(self, number: int, tree: Tree) -> None:
-        """Add the bytes of a message of one round for who takes part."""
+        """Add the bytes of one round's message for the silos that take part in it."""
         each = np.array(bytes_of(tree, self.bytes.shape[1]), dtype=np.int64)
         self.bytes += each if self.present is None else each * self.present[number]
 
@@ -103,14 +111,15 @@ def dry_run(
     present: Tensor | None = None,
     names: tuple[str, ...] = (),
 ) -> Counts:
-    """Run a method on labelled random vectors, on their opposites and on others: the counts must agree.
+    """Return the counts of a method, found by running it on labelled random vectors.
 
-    The others only for some first rounds: training refuses a door that the plan does not have.
+    The method also runs on the opposite vectors and on other ones; raise `Refused` unless all counts agree.
+    These further passes cover only the first rounds, because training refuses a door that is not in the plan.
 
-    `layers` and `names` are lengths and names of the parameters; `present` says who takes part when,
-    `[rounds, silos]`, or `[rounds, runs, silos]` to count the bytes of so many runs (see `Counts.more`).
-    Long layers are shortened for this; then doors, bytes and labels are those of a pass in full length
-    that has no values, unless the method asks for values: then everything is done in full length.
+    `layers` and `names` are the lengths and names of the parameters. `present` says which silos take part in
+    which rounds: `[rounds, silos]`, or `[rounds, runs, silos]` to count the bytes of several runs (see
+    `Counts.more`). If layers are long, the checks use shortened ones, and doors, bytes and labels come from
+    one pass in full length without values. If the method asks for values, every pass is in full length.
     """
     single, facts = for_run(method, 0), Facts(roster, rounds, layers, names)
     short = facts.shortened(unit)
@@ -121,7 +130,7 @@ def dry_run(
         whole = one_pass(single, replace(facts, device="meta"), present, 0, unit)
     except Refused:
         raise
-    except (RuntimeError, TypeError, ValueError):  # a value was asked for
+    except (RuntimeError, TypeError, ValueError):  # the method asked for a value
         return _checked(single, facts, unit, present)
     return whole if whole.like(checked) else _checked(single, facts, unit, present)
 
@@ -133,20 +142,20 @@ def _checked(method: Method, facts: Facts, unit: Unit, present: Tensor | None) -
     compared = start.count() if facts.rounds > COMPARED else first
     if any(other != compared for other in others):
         raise Refused(
-            f"'{method.name}' called other doors, or sent other bytes, for other vectors: which doors are"
-            " called may depend on public facts and the round only"
+            f"'{method.name}' called different doors, or sent different bytes, for different vectors: the"
+            " doors it calls may depend only on public facts and the round"
         )
     return first
 
 
 def one_pass(method: Method, facts: Facts, present: Tensor | None, run: int, unit: Unit = EXAMPLE) -> Counts:
-    """Count one run of a method that was found sound: bytes differ where others take part."""
+    """Return the counts of one run of a method already found sound; bytes depend on who takes part."""
     return Pass(for_run(method, run), facts, unit, present, run).count()
 
 
 @dataclass(frozen=True, eq=False)
 class Pass:
-    """One run of a method on vectors of one `scale`, all of its rounds or those before the `last`."""
+    """One run of a method on vectors of one `scale`: all of its rounds, or only those before `last`."""
 
     method: Method
     facts: Facts
@@ -157,13 +166,13 @@ class Pass:
     last: int | None = None
 
     def count(self) -> Counts:
-        """Count it, with labels and one thread; bytes also of further runs."""
+        """Return the counts of this pass; bytes also of the further runs in `present`."""
         present, silos = self.present, len(self.facts.roster)
         if present is not None and present.dim() == 2:
             present = present.unsqueeze(1)
         up, down = Tally(silos, present), Tally(silos, present)
         first = None if present is None else present[:, 0].to(self.facts.device)
-        with one_thread(), Labelling():  # vectors are few, threads would wait for each other
+        with one_thread(), Labelling():  # there are few vectors: threads would only wait for each other
             counts = _count(self, first, up, down)
         runs = [(tuple(u), tuple(d)) for u, d in zip(up.bytes.tolist(), down.bytes.tolist(), strict=True)]
         return replace(counts, bytes_up=runs[0][0], bytes_down=runs[0][1], more=tuple(runs[1:]))
@@ -178,7 +187,7 @@ def _count(given: Pass, present: Tensor | None, up: Tally, down: Tally) -> Count
     check_known((shared, own))
     calls, merged, mixed = [], [], False
     for number in range(rounds)[: given.last]:
-        here = None if present is None else label(present, raw=False)[number].unsqueeze(0)
+        taking_part = None if present is None else label(present, raw=False)[number].unsqueeze(0)
         sent = method.broadcast(shared)
         check_known(sent)
         refuse(tree_is_raw(sent), "broadcast sends a raw value to the silos")
@@ -191,17 +200,20 @@ def _count(given: Pass, present: Tensor | None, up: Tally, down: Tally) -> Count
         check_known((uploads, new))
         _check_home(uploads, new, silos, unit)
         up.add(number, uploads)
-        if here is not None:
-            uploads = map_leaves(lambda leaf, who=here: _where(who, leaf, torch.zeros_like(leaf)), uploads)
-            new = map_leaves(lambda old, own, who=here: _where(who, own, old), own, new)
+        if taking_part is not None:
+            uploads = map_leaves(
+                lambda leaf, who=taking_part: _where(who, leaf, torch.zeros_like(leaf)), uploads
+            )
+            new = map_leaves(lambda old, own, who=taking_part: _where(who, own, old), own, new)
         own = new
-        who = None if here is None else label(here, raw=not unit.noise_in_doors)  # who came is hidden there
+        # Under the unit 'silo', which silos took part is hidden.
+        who = None if taking_part is None else label(taking_part, raw=not unit.noise_in_doors)
         merger = CountingMerger(replace(public, present=who, round=number), unit, tuple(leaves(uploads)))
         shared = method.merge(shared, uploads, merger)
         check_known(shared)
         refuse(
             not unit.noise_in_doors and len(merger.asked) > 1,
-            "merge asks for two means: under the unit 'silo' the mean of a round is asked for once",
+            "merge asks for more than one mean: under the unit 'silo' it may ask for one mean per round",
         )
         merged.append(bool(merger.asked))
         mixed |= "mix" in merger.asked
@@ -209,12 +221,12 @@ def _count(given: Pass, present: Tensor | None, up: Tally, down: Tally) -> Count
             tree_is_raw(shared),
             "merge looks into raw uploads: under the unit 'silo' it may only ask for merger.mean(uploads)",
         )
-        calls.append(tuple(oracle.made))
+        calls.append(tuple(oracle.opened))
     personal = method.personal(method.broadcast(shared), own)
     check_known(personal)
     refuse(unit.noise_in_doors and is_raw(personal), "a personal model is raw: it must be released")
     if personal.shape not in ((1, silos, size), (1, 1, size)):
-        raise Refused(f"personal must give [runs, silos, {size}], got {list(personal.shape)}")
+        raise Refused(f"personal must return [runs, silos, {size}], got {list(personal.shape)}")
     if unit.noise_in_doors:
         sealed = tuple(isinstance(leaf, Sealed) for leaf in leaves(own))
         return Counts(tuple(calls), (), (), sealed=sealed)
@@ -222,7 +234,7 @@ def _count(given: Pass, present: Tensor | None, up: Tally, down: Tally) -> Count
 
 
 def _names(facts: Facts) -> tuple[str, ...]:
-    """Give the names of the parameters, or numbers in their places."""
+    """Return the names of the parameters, or their numbers if they have no names."""
     return facts.names or tuple(map(str, range(len(facts.layers))))
 
 
@@ -233,7 +245,7 @@ def _where(present: Tensor, new: Tensor, old: Tensor) -> Tensor:
 
 
 def _check_home(uploads: Tree, own: Tree, silos: int, unit: Unit) -> None:
-    """Check what a silo sends and keeps."""
+    """Raise `Refused` if a silo may not send or keep what `local` returned."""
     with torch._C.DisableTorchFunction():
         for what, tree in (("upload", uploads), ("own state", own)):
             for leaf in leaves(tree):
@@ -247,7 +259,8 @@ def _check_home(uploads: Tree, own: Tree, silos: int, unit: Unit) -> None:
         )
     if unit.noise_in_doors:
         refuse(
-            tree_is_raw(uploads), "an upload is raw: under the unit 'example' only released values may leave"
+            tree_is_raw(uploads),
+            "an upload is raw: under the unit 'example' only released values may leave a silo",
         )
         refuse(
             any(is_raw(leaf) and not isinstance(leaf, Sealed) for leaf in leaves(own)),
@@ -258,7 +271,7 @@ def _check_home(uploads: Tree, own: Tree, silos: int, unit: Unit) -> None:
 def _check_apart(
     method: Method, sent: Tree, own: Tree, asked: tuple[int, int, int, Unit, float, str]
 ) -> None:
-    """Refuse a `local` that is not pure, or in which one silo's state changes what another does."""
+    """Raise `Refused` if `local` is not pure, or if one silo's state changes what another silo does."""
 
     def nudge(leaf: Tensor) -> Tensor:
         first = torch.arange(silos).reshape(1, -1, *[1] * (leaf.dim() - 2)) == 0
@@ -270,6 +283,8 @@ def _check_apart(
     with torch._C.DisableTorchFunction():
         for before, repeated, after in zip(leaves(plain), leaves(again), leaves(nudged), strict=True):
             if not torch.equal(before, repeated):
-                raise Refused(f"'{method.name}' gave two answers to the same question: methods are pure")
+                raise Refused(
+                    f"'{method.name}' gave two different answers to the same question: methods must be pure"
+                )
             if before.dim() > 1 and not torch.equal(before[:, 1:], after[:, 1:]):
                 raise Refused("local mixes silos: what one silo does must not depend on another's state")

@@ -1,4 +1,4 @@
-"""Planning under the unit 'example': noise in each silo's doors, so that it ends at its own budget."""
+"""Planning under the unit 'example': each silo's doors get the noise that spends exactly its own budget."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from .request import Request
 from .schedule import Attendance
 from .uniform_noise import until_spent
 
-LEAST_ROOT = 1e-90  # of the rho of private choices: less would need more noise than events may have
+LEAST_ROOT = 1e-90  # of the rho of private choices; a smaller one would need more noise than events may have
 
 
 def plan_examples(request: Request) -> Plan:
-    """Count what a method asks for, and find the noise that makes every silo end at its budget.
+    """Return a plan with the noise at which every silo spends its budget.
 
-    With `spending` "uniform" all silos add the same noise and leave when their budgets are spent; with
-    "closed-form" they add the noise of `pfa_noise` if it is more than needed. Noise is found for everything
-    that was scheduled; silos are charged for what they send, which is less where they drop out.
+    With `spending` "uniform", all silos add the same noise and leave when their budgets are spent; with
+    "closed-form", they add the noise of `pfa_noise` if it is more than needed. The noise covers everything
+    that was scheduled. Silos are charged for what they send, which is less if they drop out.
     """
     method, roster, work = request.method, request.roster, request.work
     present, planned, steps = request.schedule
@@ -52,8 +52,8 @@ def plan_examples(request: Request) -> Plan:
         counts = _every_run(method, facts, present, counts[0])
     if any(not each.like(counts[0]) for each in counts):
         raise Refused(
-            f"'{method.name}' calls other doors in another of these runs, and one call serves them all: train"
-            " them apart"
+            f"'{method.name}' calls different doors in different runs, but one call serves all runs: train"
+            " them separately"
         )
     plans = [
         _silo_plans(
@@ -69,15 +69,15 @@ def plan_examples(request: Request) -> Plan:
         )
         return Plan(EXAMPLE, counts[0], silos, present, steps=steps)
     targets = (ask.target for run in plans for _, ask in run if ask.target.steps)
-    found = calibrate(targets, request.on_progress)
+    calibrated = calibrate(targets, request.on_progress)
     if request.spending == "closed-form":
-        found = {target: _more(target, least) for target, least in found.items()}
-    silos = tuple(tuple(_spend(plan, ask, found) for plan, ask in run) for run in plans)
+        calibrated = {target: _more(target, least) for target, least in calibrated.items()}
+    silos = tuple(tuple(_spend(plan, ask, calibrated) for plan, ask in run) for run in plans)
     return Plan(EXAMPLE, counts[0], silos, present, steps=steps)
 
 
 def _until_spent(request: Request, counts: Counts) -> tuple[list[float], Tensor]:
-    """Return the noise of each run, and who takes part until their budgets are spent."""
+    """Return the noise of each run, and which silos take part until their budgets are spent."""
     budgets = zip(request.roster.epsilon.tolist(), request.delta.tolist(), strict=True)
     runs = [
         until_spent(
@@ -94,14 +94,14 @@ def _until_spent(request: Request, counts: Counts) -> tuple[list[float], Tensor]
 
 
 def _at(plan: SiloPlan, target: Target, noise: float) -> SiloPlan:
-    """Fill in a noise that was chosen, and what it spends."""
+    """Return a plan with a chosen noise and the epsilon that it spends."""
     if not target.steps:
         return plan
     return replace(plan, noise=noise, epsilon=epsilon(noise, target.rate, target.steps, target.delta))
 
 
 def _more(target: Target, least: Calibrated) -> Calibrated:
-    """Give the noise of the closed form where it is more than the least."""
+    """Return the noise of the closed form if it is more than the least that suffices."""
     if math.isinf(target.epsilon) or target.beside:
         return least
     noise = pfa_noise(target.epsilon, target.rate, target.steps, target.delta)
@@ -111,16 +111,16 @@ def _more(target: Target, least: Calibrated) -> Calibrated:
 
 
 def _every_run(method: Method, facts: Facts, present: Tensor | None, first: Counts) -> list[Counts]:
-    """Count each run: what is sent may depend on who takes part, and on budgets."""
+    """Return the counts of each run: its messages may depend on who takes part, and on budgets."""
     known: dict[tuple[float | bytes, ...], Counts] = {}
-    found = []
+    counts = []
     for run, budgets in enumerate(facts.roster.epsilon.tolist()):
-        here = _mask(present, run)
-        key = (*budgets, b"" if here is None else here.numpy().tobytes())
+        mask = _mask(present, run)
+        key = (*budgets, b"" if mask is None else mask.numpy().tobytes())
         if key not in known:
-            known[key] = one_pass(method, facts, here, run) if run else first
-        found.append(known[key])
-    return found
+            known[key] = one_pass(method, facts, mask, run) if run else first
+        counts.append(known[key])
+    return counts
 
 
 def _mask(present: Tensor | None, run: int) -> Tensor | None:
@@ -129,7 +129,7 @@ def _mask(present: Tensor | None, run: int) -> Tensor | None:
 
 @dataclass(frozen=True)
 class _Ask:
-    """What a silo's noise must pay for, and what it will release: less, where it drops out."""
+    """What a silo's noise must cover, and what it will release, which is less if it drops out."""
 
     target: Target
     rate: float
@@ -140,8 +140,8 @@ class _Ask:
 def _silo_plans(
     roster: Roster, work: Sequence[Work], counts: Counts, delta: Tensor, run: int, who: Attendance
 ) -> list[tuple[SiloPlan, _Ask]]:
-    """Give what each silo does in one run, before its noise is known."""
-    made = []
+    """Return what each silo does in one run, before its noise is known."""
+    plans = []
     kinds = _kinds(counts.calls)
     for k, own in enumerate(work):
         used, planned = who.released(kinds, k, own.steps), who.planned_for(kinds, k, own.steps)
@@ -163,17 +163,17 @@ def _silo_plans(
             whole=any(door.kind == WHOLE for door, _, _ in planned),
         )  # fmt: skip
         chosen = tuple(replace(event, count=choices) for event in beside if choices)
-        made.append((plan, _Ask(target, rate, chosen, (most, asked) != (steps, choices))))
-    return made
+        plans.append((plan, _Ask(target, rate, chosen, (most, asked) != (steps, choices))))
+    return plans
 
 
-def _spend(plan: SiloPlan, ask: _Ask, found: dict[Target, Calibrated]) -> SiloPlan:
-    """Fill in a silo's noise and what it spends; one that drops out spends less than its budget."""
-    noise = found[ask.target].noise if ask.target.steps else 0.0
+def _spend(plan: SiloPlan, ask: _Ask, calibrated: dict[Target, Calibrated]) -> SiloPlan:
+    """Return a plan with its noise and epsilon; a silo that drops out spends less than its budget."""
+    noise = calibrated[ask.target].noise if ask.target.steps else 0.0
     if not plan.steps and not plan.selections:
         return replace(plan, noise=noise)
     if ask.target.steps and not ask.dropped:
-        return replace(plan, noise=noise, epsilon=found[ask.target].epsilon)
+        return replace(plan, noise=noise, epsilon=calibrated[ask.target].epsilon)
     if math.isinf(plan.budget):
         return replace(plan, noise=noise, epsilon=math.inf)
     sums = (Event("gaussian", noise, ask.rate, plan.steps),) if plan.steps else ()
@@ -181,15 +181,15 @@ def _spend(plan: SiloPlan, ask: _Ask, found: dict[Target, Calibrated]) -> SiloPl
 
 
 def _kinds(calls: Sequence[tuple[Door, ...]]) -> dict[tuple[Door, ...], np.ndarray]:
-    """Give the rounds in which the same doors are opened, by these doors."""
-    found: dict[tuple[Door, ...], list[int]] = {}
+    """Return the rounds that open the same doors, by these doors."""
+    kinds: dict[tuple[Door, ...], list[int]] = {}
     for number, doors in enumerate(calls):
-        found.setdefault(doors, []).append(number)
-    return {doors: np.array(rounds) for doors, rounds in found.items()}
+        kinds.setdefault(doors, []).append(number)
+    return {doors: np.array(rounds) for doors, rounds in kinds.items()}
 
 
 def _counted(used: Sequence[Calls], work: Work) -> tuple[float, int, int]:
-    """Return the rate and number of noisy sums, and the number of private choices, that doors release."""
+    """Return the rate and number of the noisy sums, and the number of private choices, that doors release."""
     rate, sums, choices = work.rate, 0, 0
     for event in released(used, work, Noise()):
         if event.mechanism == "selection":
@@ -200,13 +200,17 @@ def _counted(used: Sequence[Calls], work: Work) -> tuple[float, int, int]:
 
 
 def choice_noise(epsilon: float, delta: float, count: int) -> float:
-    """Choose the noise of `count` private choices that together take about `epsilon`.
+    """Return the noise at which `count` private choices together spend about `epsilon`.
 
-    By zero-concentrated privacy, of which a choice has 1 / (8 noise^2). Only the split of a budget rests
-    on it: what choices cost is certified with all that is released.
+    It follows from zero-concentrated privacy, where one choice has rho = 1 / (8 noise^2). Only the split of a
+    budget relies on it: the cost of the choices is certified together with everything else released.
     """
     tail = math.log(1 / delta)
-    root = epsilon / (math.sqrt(tail + epsilon) + math.sqrt(tail))  # of rho; a difference would cancel
+    root = epsilon / (
+        math.sqrt(tail + epsilon) + math.sqrt(tail)
+    )  # of rho; the form with a difference would cancel
     if not root > LEAST_ROOT:
-        raise Problem(f"privacy.epsilon: {epsilon:g} for private choices is too small: no noise is enough")
+        raise Problem(
+            f"privacy.epsilon: {epsilon:g} is too small for private choices; no noise would be enough"
+        )
     return math.sqrt(count / 8) / root

@@ -1,4 +1,4 @@
-"""What a plan is made from: public facts only."""
+"""What a plan is computed from: public facts only."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, eq=False)
 class MergeTerms:
-    """How noise on merges is asked for, under the unit 'silo'.
+    """How the noise of merges is specified under the unit 'silo'.
 
-    The noise multiplier follows from the budgets, unless `noise` `[runs, silos]` gives it. It multiplies the
-    clip or, with the `sensitivity` "paper", what Wu, Chen and Wang (2020) take for the sensitivity of an
-    upload (see `heads_sensitivity`). The server adds the noise, or each silo to its own upload (`noise_by`).
-    With a `quantile` the clip follows the uploads' lengths.
+    The noise multiplier follows from the budgets, unless `noise` `[runs, silos]` sets it. It multiplies the
+    clip or, with the `sensitivity` "paper", the sensitivity of an upload according to Wu, Chen and Wang
+    (2020); see `heads_sensitivity`. `noise_by` says whether the server adds the noise, or each silo to its
+    own upload. With a `quantile`, the clip follows the uploads' lengths.
     """
 
     noise: Tensor | None = None
@@ -33,11 +33,12 @@ class MergeTerms:
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """Everything that a plan follows from.
+    """Everything that determines a plan.
 
     `layers` are the lengths of the model's parameters and `names` their names. `delta` and `clip` are
-    `[runs, silos]`, like the roster's epsilon. `schedule` says who takes part when, `participation` how that
-    was drawn, and `spending` what silos make of their budgets (see `experiment.BUDGETS`).
+    `[runs, silos]`, like the roster's epsilon. `schedule` says which silos take part in which
+    rounds, `participation` how that was drawn, and `spending` how silos use their budgets (see
+    `experiment.BUDGETS`).
     """
 
     method: Method

@@ -1,7 +1,7 @@
-"""Who takes part in which round, who drops out, and how much each silo does: public facts.
+"""Which silos take part in which rounds, which drop out, and how much each does: public facts.
 
-A silo that drops out of a round sends nothing and is charged nothing. It could not know that it would drop
-out, so its noise is that of a silo that takes part in every round: it spends less than planned.
+A silo that drops out of a round sends nothing and is charged nothing. It could not know in advance that it
+would drop out, so it adds the noise of a silo that takes part in every round, and spends less than planned.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 
 
 class Schedule(NamedTuple):
-    """Schedules of all runs, `[rounds, runs, silos]`: who takes part (None: everybody), who would if nobody
-    dropped out, and how many steps each takes (None: all of its work).
+    """The schedules of all runs, each `[rounds, runs, silos]`.
+
+    `present` says which silos take part (None: all of them), `planned` which would if none dropped out, and
+    `steps` how many steps each takes (None: all of its work).
     """
 
     present: Tensor | None = None
@@ -36,7 +38,7 @@ class Schedule(NamedTuple):
 def draw_schedule(
     training: Training, seeds: Sequence[int], names: Sequence[str], work: Sequence[Work]
 ) -> Schedule:
-    """Draw who takes part when in each run, and how much each does, from public coins."""
+    """Return which silos take part in each run's rounds, and how much each does, drawn from public coins."""
     share, how, rounds = training.participation, training.dropping, training.rounds
     if share is None and how is None:
         return Schedule()
@@ -56,53 +58,57 @@ def draw_schedule(
 def check_dropping(
     training: Training, names: Sequence[str], work: Sequence[Work], privacy: Privacy, budgets: str
 ) -> None:
-    """Refuse ways of dropping out that are not accounted for, or change nothing."""
+    """Raise `Problem` for ways of dropping out that are not accounted for, or that change nothing."""
     how = training.dropping
     if how is None:
         return
     chances = how.chances(names)
     if how.recover is not None and max(chances) == 0:
-        raise Problem("train.recover: nobody drops out, so nobody comes back: give train.drop too")
+        raise Problem("train.recover: no silo drops out, so none comes back; set train.drop too")
     if min(chances) == 1 and not how.recover:
-        raise Problem("train.drop: every silo is out of every round: take less than 1, or give train.recover")
+        raise Problem(
+            "train.drop: every silo drops out of every round; use less than 1, or set train.recover"
+        )
     if privacy.unit == "silo" and privacy.noise_by == "silos" and max(chances) > 0:
         raise Problem(
-            "train.drop: the noises of silos that drop out would be missing from the sum: let the server add"
+            "train.drop: the noise of silos that drop out would be missing from the sum; let the server add"
             " it (privacy.noise_by = 'server')"
         )
     if budgets == "uniform":
-        raise Problem("train.drop, train.uneven: not with budgets = 'uniform', which says who leaves when")
+        raise Problem(
+            "train.drop, train.uneven: not allowed with budgets = 'uniform', which decides when silos leave"
+        )
     if how.uneven and max(own.steps for own in work) == 1:
         raise Problem(
-            "train.uneven: every silo takes one step a round, so none can take less: raise train.steps"
+            "train.uneven: every silo takes one step per round, so none can take fewer; raise train.steps"
         )
 
 
 @dataclass(frozen=True, eq=False)
 class Attendance:
-    """One run's schedule, all `[rounds, silos]`; None: everybody, and all the steps of their work."""
+    """One run's schedule, each part `[rounds, silos]`; None means all silos, and all steps of their work."""
 
     present: Tensor | None = None
     planned: Tensor | None = None
     steps: Tensor | None = None
 
     def rounds(self, k: int, total: int) -> int:
-        """Count the rounds in which silo k takes part."""
+        """Return the number of rounds in which silo k takes part."""
         return total if self.present is None else int(self.present[:, k].sum())
 
     def released(self, kinds: Mapping[tuple[Door, ...], np.ndarray], k: int, steps: int) -> list[Calls]:
         """Return how silo k uses each door."""
         present = None if self.present is None else self.present[:, k].numpy()
         each = None if self.steps is None else self.steps[:, k].numpy()
-        found = []
+        calls = []
         for doors, rounds in kinds.items():
-            here = rounds if present is None else rounds[present[rounds]]
-            made = steps * len(here) if each is None else int(each[here].sum())
-            found += [Calls(door, len(here), made) for door in doors if len(here)]
-        return found
+            attended = rounds if present is None else rounds[present[rounds]]
+            total = steps * len(attended) if each is None else int(each[attended].sum())
+            calls += [Calls(door, len(attended), total) for door in doors if len(attended)]
+        return calls
 
     def planned_for(self, kinds: Mapping[tuple[Door, ...], np.ndarray], k: int, steps: int) -> list[Calls]:
-        """Give the same if nobody drops out and everybody takes all steps."""
+        """Return how silo k would use each door if no silo dropped out and all took all steps."""
         planned = self.present if self.planned is None else self.planned
         return Attendance(planned).released(kinds, k, steps)
 
@@ -112,11 +118,11 @@ LEAST = 1e-9  # share
 
 @dataclass(frozen=True)
 class Participation:
-    """A share of the silos in each round: exactly so many, or each with that chance ("poisson").
+    """The share of silos in each round: exactly that share, or each with that probability ("poisson").
 
-    The server knows who takes part, so this saves no privacy against it: a silo is charged for every
-    round in which it does. Under the unit 'silo' independent chances hide a silo among those who may have
-    come: then the coins must stay the server's secret.
+    The server knows which silos take part, so sampling saves no privacy against it: a silo is charged for
+    every round in which it takes part. Under the unit 'silo', independent draws hide whether a silo took
+    part; the coins must then remain the server's secret.
     """
 
     share: float
@@ -128,15 +134,15 @@ class Participation:
                 f"participation: expected a share in (0, 1], at least {LEAST:g}, got {self.share:g}"
             )
         if self.sampler not in ("fixed", "poisson"):
-            raise Problem(f"participation: the sampler must be 'fixed' or 'poisson', got '{self.sampler}'")
+            raise Problem(f"participation: expected the sampler 'fixed' or 'poisson', got '{self.sampler}'")
 
     def count(self, silos: int) -> int:
-        """Give how many silos a fixed share is."""
+        """Return the number of silos per round under the fixed sampler."""
         return max(1, round(self.share * silos))
 
 
 def schedule(how: Participation, seed: int, silos: int, rounds: int) -> Tensor:
-    """Draw who takes part when, `[rounds, silos]`."""
+    """Return which silos take part in which rounds, `[rounds, silos]`, drawn at random."""
     generator = np.random.default_rng(seed_for(seed, "participation"))
     drawn = generator.random((rounds, silos))
     if how.sampler == "poisson":
@@ -147,12 +153,12 @@ def schedule(how: Participation, seed: int, silos: int, rounds: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Dropping:
-    """How silos drop out and differ in what they do.
+    """How silos drop out, and how unevenly they work.
 
-    A silo that takes part drops out of the next round with the chance `drop` (one, or one for each silo).
-    One that is out comes back with the chance `recover`; None: as if it had not been out, so that rounds
-    are independent. `uneven` is tau: a silo takes from (1 - tau) of its steps to all of them in a round,
-    each number as likely as any other, at least one.
+    A silo that takes part drops out of the next round with probability `drop` (one number, or one per silo).
+    A silo that is out comes back with probability `recover`; with None it comes back as if it had not been
+    out, so rounds are independent. `uneven` is tau: in each round a silo takes between (1 - tau) of its steps
+    and all of them, at least one, each number with equal probability.
     """
 
     drop: PerSilo = 0.0
@@ -167,32 +173,32 @@ class Dropping:
                 raise Problem(f"train.{key}: expected a number from 0 to 1, got {value!r}")
 
     def chances(self, names: Sequence[str]) -> list[float]:
-        """Give the chance of each silo to drop out."""
-        found = per_silo("train.drop", self.drop, names)
-        for value in found:
+        """Return the probability that each silo drops out."""
+        chances = per_silo("train.drop", self.drop, names)
+        for value in chances:
             if not 0 <= value <= 1:
                 raise Problem(f"train.drop: expected a number from 0 to 1, got {value:g}")
-        return found
+        return chances
 
 
 def live(how: Dropping, seed: int, names: Sequence[str], rounds: int) -> Tensor:
-    """Draw who is there when, `[rounds, silos]`; another silo's name is another silo's coins."""
-    found = np.ones((rounds, len(names)), dtype=bool)
+    """Return which silos have not dropped out, `[rounds, silos]`; each silo's coins follow from its name."""
+    alive = np.ones((rounds, len(names)), dtype=bool)
     for k, (name, chance) in enumerate(zip(names, how.chances(names), strict=True)):
         coins = np.random.default_rng(seed_for(seed, f"dropping/{name}")).random(rounds)
         back = 1 - chance if how.recover is None else how.recover
-        here = True
+        is_in = True
         for number, coin in enumerate(coins.tolist()):
-            here = coin >= chance if here else coin >= 1 - back
-            found[number, k] = here
-    return torch.from_numpy(found)
+            is_in = coin >= chance if is_in else coin >= 1 - back
+            alive[number, k] = is_in
+    return torch.from_numpy(alive)
 
 
 def steps_taken(how: Dropping, seed: int, names: Sequence[str], steps: Sequence[int], rounds: int) -> Tensor:
-    """Draw how many steps each silo takes when, `[rounds, silos]`."""
-    found = np.empty((rounds, len(names)), dtype=np.int64)
+    """Return how many steps each silo takes in each round, `[rounds, silos]`, drawn at random."""
+    taken = np.empty((rounds, len(names)), dtype=np.int64)
     for k, (name, most) in enumerate(zip(names, steps, strict=True)):
         least = max(1, round((1 - how.uneven) * most))
         generator = np.random.default_rng(seed_for(seed, f"uneven/{name}"))
-        found[:, k] = generator.integers(least, most, size=rounds, endpoint=True)
-    return torch.from_numpy(found)
+        taken[:, k] = generator.integers(least, most, size=rounds, endpoint=True)
+    return torch.from_numpy(taken)

@@ -1,7 +1,7 @@
-"""Planning under the unit 'silo': one noise on the merge, and a clip for each silo that ends at its budget.
+"""Planning under the unit 'silo': one noise on the merge, and a clip per silo that matches its budget.
 
-Noise is the same for all silos, so one with a smaller budget has a smaller clip: noise over clip is what its
-budget needs. The one with the largest budget has all of the clip that is given.
+All silos share the same noise, so a silo with a smaller budget gets a smaller clip: its ratio of noise to
+clip is what its budget requires. The silo with the largest budget gets the whole clip.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .schedule import Participation
 
 
 class Terms(NamedTuple):
-    """The terms of one run: silos' budgets, or a noise that was given, and the clip, one for all."""
+    """The terms of one run: the silos' budgets or a given noise, and the clip that all silos share."""
 
     epsilon: tuple[float, ...]
     delta: tuple[float, ...]
@@ -43,36 +43,36 @@ class Terms(NamedTuple):
 
 
 def terms_of(epsilon: Tensor, delta: Tensor, clip: Tensor, noise: Tensor | None) -> list[Terms]:
-    """Give the terms of each run; all are `[runs, silos]`."""
-    found = []
+    """Return the terms of each run; all tensors are `[runs, silos]`."""
+    terms = []
     asked = {"clip": clip} | ({} if noise is None else {"noise": noise})
     for run in range(len(epsilon)):
-        one = {key: {float(value) for value in values[run]} for key, values in asked.items()}
-        for key, values in one.items():
+        distinct = {key: {float(value) for value in values[run]} for key, values in asked.items()}
+        for key, values in distinct.items():
             if len(values) > 1:
                 raise Problem(
-                    f"privacy.{key}: one noise is on the merge of all silos: give one number (budgets may"
-                    " differ: silos' clips then do)"
+                    f"privacy.{key}: the merge of all silos has one noise, so give one number (budgets may"
+                    " differ; then the silos' clips differ)"
                 )
         budgets, deltas = tuple(epsilon[run].tolist()), tuple(delta[run].tolist())
         if len({math.isinf(each) for each in budgets}) > 1:
             raise Problem(
-                "privacy.epsilon: under the unit 'silo' all silos have a budget, or none has: one without"
-                " would drown those whose uploads are clipped"
+                "privacy.epsilon: under the unit 'silo' either all silos have a budget or none has; the"
+                " uploads of silos without one would drown those that are clipped"
             )
-        found.append(Terms(budgets, deltas, **{key: values.pop() for key, values in one.items()}))
-    return found
+        terms.append(Terms(budgets, deltas, **{key: values.pop() for key, values in distinct.items()}))
+    return terms
 
 
 def plan_silos(request: Request) -> Plan:
-    """Count what a method asks for, and find the noise of its merges, unless it is given.
+    """Return a plan with the noise of a method's merges, calibrated unless it is given.
 
-    Budgets hold against the best-informed adversary that is kept out at all: all other silos together where
-    the server adds the noise, the server where silos add it. Noise is found for the silos that were
-    scheduled; a silo is charged for the merges to which it comes.
+    Budgets hold against the best-informed adversary among those a silo is protected against: all other silos
+    together if the server adds the noise, the server if the silos add it. The noise covers what was
+    scheduled; a silo is charged for the merges in which it takes part.
     """
     if request.spending in ("uniform", "closed-form"):
-        raise Problem(f"budgets: '{request.spending}' is for the unit 'example'")
+        raise Problem(f"budgets: '{request.spending}' is allowed only with unit = 'example'")
     method, roster, rounds, merging = request.method, request.roster, request.rounds, request.merging
     where, quantile, work = merging.noise_by, merging.quantile, request.work
     present, planned, steps = request.schedule
@@ -81,38 +81,41 @@ def plan_silos(request: Request) -> Plan:
         counts = dry_run(method, roster, request.layers, rounds, SILO, present, request.names).runs()
     except Refused as problem:
         raise Refused(
-            f"'{method.name}' does not protect whole silos: {problem} (`coterie methods` tells which do)"
+            f"'{method.name}' does not protect whole silos: {problem} (`coterie methods` shows which do)"
         ) from None
     if where == "silos" and counts[0].mixed:
         raise Refused(SUMS_AT_HOME)
     rate, sampler = draw_of(request.participation, len(roster))
 
     def merges(came: Tensor | None) -> list[list[MergeEvents]]:
-        found = []
+        rows = []
         for run, (_, _, clip, _) in enumerate(terms):
-            own = counts[run % len(counts)]
-            one = MergeEvents(
-                1.0, clip, len(roster), rate, sampler, sum(own.merged), 0, where, own.raw_personal, quantile,
-                own.mixed,
+            seen = counts[run % len(counts)]
+            events = MergeEvents(
+                1.0, clip, len(roster), rate, sampler, sum(seen.merged), 0, where, seen.raw_personal,
+                quantile, seen.mixed,
             )  # fmt: skip
-            often = [one.merges] * len(roster) if one.hidden else _came(own, came, run, len(roster))
-            found.append([replace(one, came=times) for times in often])
-        return found
+            often = [events.merges] * len(roster) if events.hidden else _came(seen, came, run, len(roster))
+            rows.append([replace(events, came=times) for times in often])
+        return rows
 
     asked, meant = merges(present), merges(present if planned is None else planned)
     unit = (
         1.0 if merging.sensitivity == "certified" else heads_sensitivity(1.0, asked[0][0].cohort, len(roster))
     )
-    for row, one in zip(asked, terms, strict=True):
-        _check_chance(row[0], one)
-    targets = [_targets(own, one) for own, one in zip(meant, terms, strict=True)]
+    for row, term in zip(asked, terms, strict=True):
+        _check_chance(row[0], term)
+    targets = [_targets(row, term) for row, term in zip(meant, terms, strict=True)]
     sought = (
-        t for row, one in zip(targets, terms, strict=True) for t in row if t.steps and one.noise is None
+        t for row, term in zip(targets, terms, strict=True) for t in row if t.steps and term.noise is None
     )
-    found = calibrate(sought, request.on_progress)
+    calibrated = calibrate(sought, request.on_progress)
     noise = [
-        [0.0 if not t.steps else found[t].noise if one.noise is None else one.noise * unit for t in row]
-        for row, one in zip(targets, terms, strict=True)
+        [
+            0.0 if not t.steps else calibrated[t].noise if term.noise is None else term.noise * unit
+            for t in row
+        ]
+        for row, term in zip(targets, terms, strict=True)
     ]
     least = [min(row) for row in noise]
     share = [[low / own if own else 1.0 for own in row] for low, row in zip(least, noise, strict=True)]
@@ -120,7 +123,7 @@ def plan_silos(request: Request) -> Plan:
     differ = any(unequal)
     if differ and quantile is not None:
         raise Problem(
-            "privacy.quantile: a clip that follows the uploads is one for all: budgets may not differ"
+            "privacy.quantile: all silos share a clip that follows the uploads, so budgets may not differ"
         )
     silos = tuple(
         tuple(
@@ -143,37 +146,37 @@ def plan_silos(request: Request) -> Plan:
 
 
 def _check_chance(merges: MergeEvents, terms: Terms) -> None:
-    """Refuse a delta that silos' coming at all does not reach, and a noise without a clip."""
+    """Raise `Problem` for a delta above the chance of ever taking part, or a noise without a clip."""
     if terms.noise is not None and math.isinf(terms.epsilon[0]):
-        raise Problem("budgets: 'none' does not go with a noise that is given")
+        raise Problem("budgets: 'none' is not allowed with privacy.noise")
     used = -math.expm1(merges.merges * math.log1p(-merges.rate)) if merges.rate < 1 else 1.0
     if merges.hidden and merges.merges and used <= max(terms.delta):
         raise Problem(
-            f"privacy.delta: {max(terms.delta):g} is not below {used:.3g}, the chance that a silo comes at"
-            " all: it would allow to publish every upload without noise; take a smaller delta"
+            f"privacy.delta: {max(terms.delta):g} is not below {used:.3g}, the chance that a silo takes part"
+            " at all, so it permits publishing every upload without noise; choose a smaller delta"
         )
 
 
 def clip_remarks(plan: Plan, title: str) -> list[str]:
-    """Say that silos with smaller budgets weigh less."""
+    """Return a note that silos with smaller budgets weigh less, if they do."""
     if plan.merge is None or plan.merge.share is None:
         return []
     clips = [silo.merges.clip for row in plan.silos for silo in row if silo.merges is not None]
     return [
-        f"{title}: budgets differ and the noise is one for all, so uploads are clipped to lengths from"
-        f" {min(clips):.3g} (smallest budget) to {max(clips):.3g}: small budgets move the mean less"
+        f"{title}: budgets differ but all silos share one noise, so uploads are clipped to lengths from"
+        f" {min(clips):.3g} (smallest budget) to {max(clips):.3g}; small budgets move the mean less"
     ]
 
 
 def draw_of(how: Participation | None, silos: int) -> tuple[float, str]:
-    """Give the chance of a silo to be in a round, and how silos are drawn."""
+    """Return the probability that a silo takes part in a round, and how silos are drawn."""
     if how is None:
         return 1.0, "poisson"
     return (how.share, "poisson") if how.sampler == "poisson" else (how.count(silos) / silos, "fixed")
 
 
 def _came(counts: Counts, present: Tensor | None, run: int, silos: int) -> list[int]:
-    """Give to how many merges each silo comes."""
+    """Return the number of merges in which each silo takes part."""
     merged = torch.tensor(counts.merged)
     if present is None:
         return [int(merged.sum())] * silos
@@ -185,8 +188,8 @@ def _rounds(present: Tensor | None, run: int, k: int, rounds: int) -> int:
 
 
 def _targets(asked: Sequence[MergeEvents], terms: Terms) -> list[Target]:
-    """Give what each silo's noise must pay for: what is seen of the silo that was to come most often."""
-    events = max(asked, key=lambda own: own.came).strongest()
+    """Return what each silo's noise must cover: what is seen of the silo scheduled most often."""
+    events = max(asked, key=lambda merges: merges.came).strongest()
     rate, count = (events[0].rate, events[0].count) if events else (1.0, 0)
     return [Target(*budget, rate, count) for budget in zip(terms.epsilon, terms.delta, strict=True)]
 

@@ -1,10 +1,10 @@
 """Released and raw: labels that vectors carry through the dry run.
 
-A `Labelled` tensor is *released*, or *raw* (computed from a silo's examples without
-protection). What is computed from raw is raw. Raw values cannot leave torch, and nothing
-can be written in place. Within `Labelling` every tensor made has a label, and one without
-is refused: its origin is unknown (`vmap`, `jit` and old constructors take labels off), so
-a label cannot be lost.
+A `Labelled` tensor is *released*, or *raw* (computed from a silo's examples without protection). Anything
+computed from a raw tensor is raw. Raw values cannot leave torch, and no tensor can be written in place.
+
+Formal guarantee: a label cannot be lost. Within `Labelling` every new tensor gets a label, and a tensor
+without one is refused because its origin is unknown (`vmap`, `jit` and old constructors strip labels).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from ..errors import Refused
 from ..protocol.tree import Tree, leaves, map_leaves
 
-# What a raw tensor may tell outside torch: facts that do not depend on its values.
+# What may be read from a raw tensor outside torch: facts that do not depend on its values.
 FACTS = frozenset(
     "shape dtype device ndim layout is_leaf requires_grad is_sparse is_cuda is_quantized is_meta names size"
     " dim ndimension numel nelement element_size itemsize nbytes stride is_contiguous is_floating_point"
@@ -25,9 +25,10 @@ FACTS = frozenset(
     " grad_fn grad _is_view is_inference is_tensor storage_offset is_same_size is_set_to"
     " _use_count".split()
 )
-# Of what is sealed not even the shape: a method could do other things in training than in the dry run.
+# A sealed tensor hides even its shape, which may differ between dry run and training: a method that
+# could see it might behave differently in the two.
 FACTS_OF_SEALED = frozenset("dtype device is_floating_point is_complex __hash__ requires_grad".split())
-# Results whose shape depends on values, and ways out of the label.
+# Operations whose result has a shape that depends on values, or that strip the label.
 WAYS_OUT = frozenset(
     "nonzero argwhere masked_select unique unique_consecutive bincount repeat_interleave as_subclass"
     " _unique2 nonzero_static data_ptr storage untyped_storage __reduce_ex__ __deepcopy__ __dlpack__"
@@ -35,42 +36,47 @@ WAYS_OUT = frozenset(
 )
 
 
-# Writes that a tensor's version does not show.
+# Writes that do not change a tensor's version.
 WRITES = frozenset("set_ __set__ resize_ resize_as_ swap_tensors".split())
 UNKNOWN = (
-    "a tensor of unknown origin is used: make tensors within the method's functions, and compute with plain"
-    " operations of torch, not through torch.func, torch.jit or torch.Tensor(...)"
+    "a tensor of unknown origin is used: create tensors inside the method's functions, and use plain torch"
+    " operations, not torch.func, torch.jit or torch.Tensor(...)"
 )
 
 
 SEALED = (
-    "a method looks by '{}' into what a door keeps for itself: hold it as it is and give it back to the door"
+    "a method uses '{}' to look into state that only a door may read: keep it unchanged and pass it back to"
+    " the door"
 )
 
 
 class Labelled(torch.Tensor):
-    """A tensor that knows whether it is raw; one whose label was not set counts as raw."""
+    """A tensor that knows whether it is raw; if its label was never set, it counts as raw."""
 
     raw: bool = True
 
     def as_subclass(self, cls):  # type: ignore[no-untyped-def]
-        """Refuse: it would take the label off."""
-        raise Refused("a raw value would leave torch by 'as_subclass': keep it in torch, or release it first")
+        """Raise `Refused`: this would strip the label."""
+        raise Refused(
+            "a raw value would leave torch through 'as_subclass': keep it in torch, or release it first"
+        )
 
     def set_(self, *source):  # type: ignore[no-untyped-def]
-        """Refuse: the label would stay and the values change (torch does not ask a subclass here)."""
-        raise Refused("a method wrote into a tensor in place ('set_'): methods are pure, make a new one")
+        """Raise `Refused`: values would change under the same label (torch does not ask a subclass here)."""
+        raise Refused(
+            "a method wrote to a tensor in place ('set_'): methods must be pure, so create a new tensor"
+        )
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        """Run the operation on plain tensors and label what comes out."""
+        """Run the operation on plain tensors and return its labelled result."""
         return _label_result(func, args, kwargs or {}, _tensors((args, kwargs)))
 
 
 class Sealed(Labelled):
-    """Raw state that a door gave and only a door may read: any operation on it is refused.
+    """Raw state that a door returned and only a door may read: any operation on it is refused.
 
-    `apart` if what it holds of one example follows from that example and released values alone.
+    It is `apart` if the state of each example follows from that example and released values alone.
     """
 
     apart: bool = False
@@ -80,17 +86,17 @@ class Sealed(Labelled):
 
 
 class Labelling(TorchFunctionMode):
-    """A context in which every tensor made is labelled, and one without a label is refused."""
+    """A context that labels every new tensor and refuses tensors without a label."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        """Label also what is made from nothing."""
+        """Label the results of all operations, including those without tensor inputs."""
         inputs = _tensors((args, kwargs)) if kwargs else _tensors(args)
         _check_all_known(inputs)
         return _label_result(func, args, kwargs or {}, inputs)
 
 
 def check_known(value: Any) -> None:
-    """Refuse tensors without a label."""
+    """Raise `Refused` for a tensor without a label."""
     _check_all_known(_tensors(value))
 
 
@@ -104,29 +110,35 @@ def _label_result(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[torch.Tensor]
 ) -> Any:
     raw, name = False, _name(func)
-    for value in inputs:  # a loop: this is done for every operation of every round
+    for value in inputs:  # a plain loop, because this runs for every operation of every round
         raw |= is_raw(value)
     if raw and name not in FACTS_OF_SEALED and any(isinstance(value, Sealed) for value in inputs):
         raise Refused(SEALED.format(name))
     if raw and (name in WAYS_OUT or _picks_by_raw(name, args)):
-        raise Refused(f"a raw value would leave torch by '{name}': keep it in torch, or release it first")
+        raise Refused(
+            f"a raw value would leave torch through '{name}': keep it in torch, or release it first"
+        )
     with torch._C.DisableTorchFunctionSubclass():
         before = [value._version for value in inputs]
         out = func(*args, **kwargs)
         written = [value._version for value in inputs] != before
     if written or name in WRITES:
-        raise Refused(f"a method wrote into a tensor in place ('{name}'): methods are pure, make a new one")
+        raise Refused(
+            f"a method wrote to a tensor in place ('{name}'): methods must be pure, so create a new tensor"
+        )
     if isinstance(out, torch.Tensor):
         return label(out, raw)
     if isinstance(out, tuple | list) and out and all(isinstance(o, torch.Tensor) for o in out):
         return type(out)([label(o, raw) for o in out])
     if raw and name not in FACTS:
-        raise Refused(f"a raw value would leave torch by '{name}': keep it in torch, or release it first")
+        raise Refused(
+            f"a raw value would leave torch through '{name}': keep it in torch, or release it first"
+        )
     return out
 
 
 def label(value: torch.Tensor, raw: bool) -> Labelled:
-    """Give a tensor with a label."""
+    """Return a tensor with a label."""
     with torch._C.DisableTorchFunction():
         labelled = torch.Tensor.as_subclass(value.detach(), Labelled)
         labelled.raw = raw
@@ -134,7 +146,7 @@ def label(value: torch.Tensor, raw: bool) -> Labelled:
 
 
 def seal(value: torch.Tensor, apart: bool) -> Sealed:
-    """Give a tensor that is raw, and that only doors may read."""
+    """Return a tensor that is raw and that only doors may read."""
     with torch._C.DisableTorchFunction():
         sealed = torch.Tensor.as_subclass(value.detach(), Sealed)
         sealed.raw, sealed.apart = True, apart
@@ -142,22 +154,22 @@ def seal(value: torch.Tensor, apart: bool) -> Sealed:
 
 
 def is_raw(value: Any) -> bool:
-    """Whether a tensor is labelled raw, or sealed; a tensor without a label is released."""
+    """Return whether a tensor is labelled raw or sealed; a tensor without a label counts as released."""
     return isinstance(value, Labelled) and (value.raw or isinstance(value, Sealed))
 
 
 def label_tree(tree: Tree, raw: bool) -> Tree:
-    """Label every tensor of a tree."""
+    """Return a tree with every tensor labelled."""
     return map_leaves(lambda value: label(value, raw), tree)
 
 
 def tree_is_raw(tree: Tree) -> bool:
-    """Whether any tensor of a tree is raw."""
+    """Return whether any tensor of a tree is raw."""
     return any(is_raw(value) for value in leaves(tree))
 
 
 def _name(func: Any) -> str:
-    """Give the name of a torch function; a property's getter has its property's name."""
+    """Return the name of a torch function; for a property's getter, the property's name."""
     name = getattr(func, "__name__", str(func))
     if name == "__get__":
         return str(getattr(func.__self__, "__name__", name))
@@ -165,7 +177,7 @@ def _name(func: Any) -> str:
 
 
 def _picks_by_raw(name: str, args: tuple[Any, ...]) -> bool:
-    """Whether an operation's result has a shape that depends on raw values."""
+    """Return whether the shape of an operation's result depends on raw values."""
     if name == "where" and len(args) == 1:
         return True
     if name != "__getitem__":
@@ -174,14 +186,14 @@ def _picks_by_raw(name: str, args: tuple[Any, ...]) -> bool:
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:
-    found: list[torch.Tensor] = []
+    tensors: list[torch.Tensor] = []
     waiting = [value]
     while waiting:
         part = waiting.pop()
         if isinstance(part, torch.Tensor):
-            found.append(part)
+            tensors.append(part)
         elif isinstance(part, dict):
             waiting.extend(part.values())
         elif isinstance(part, tuple | list):
             waiting.extend(part)
-    return found
+    return tensors

@@ -19,10 +19,10 @@ MOST = 1_000_000
 class Training:
     """How long and how fast silos train.
 
-    A round is `epochs` expected passes over a silo's examples, or `steps` batches.
-    `lr` may be one number, one for each silo, or a list (one run each). `participation` says who takes
-    part in a round; None: everybody; `dropping` who of these drops out, and who does less. `memory` bounds
-    the working memory of a step, in bytes.
+    A round is `epochs` expected passes over a silo's examples, or `steps` batches. `lr` is one number, one
+    per silo, or a list for one run per value. `participation` says which silos take part in a round (None:
+    all of them), and `dropping` which of these drop out or do less. `memory` bounds the working memory of a
+    step, in bytes.
     """
 
     rounds: int = 50
@@ -48,14 +48,14 @@ class Training:
             raise Problem(f"train.seeds: expected one or more different seeds, got {list(self.seeds)}")
 
     def work(self, size: int) -> Work:
-        """Give the local work of a silo of some size."""
+        """Return the local work of a silo with this many examples."""
         if self.steps is not None:
             return Work(size, min(self.batch, size), self.steps)
         return epochs_of_work(size, self.batch, self.epochs)
 
 
 def check_device(device: str) -> None:
-    """Refuse a device that is not there."""
+    """Raise `Problem` if a device cannot be used."""
     try:
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError) as error:

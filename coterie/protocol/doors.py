@@ -1,6 +1,6 @@
 """Doors: the operations through which a method may touch examples, and what each of them releases.
 
-Plans, ledgers and statements all read from here what a call of a door releases, and nowhere else.
+This is the only place that decides what a call of a door releases; plans, ledgers and statements all use it.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from ..errors import Refused
 from ..privacy.events import Event, grouped
 
 SAMPLES, WHOLE, CHOICE, HOME = "samples", "whole", "choice", "home"
-ONE_NOISE = "a method releases sampled sums and whole uploads: one noise fits only one of them"
+ONE_NOISE = "a method releases both sampled sums and whole uploads, but one noise cannot fit both"
 
 
 @dataclass(frozen=True)
 class Work:
     """One silo's local work in one call of a door: `steps` Poisson batches at `rate`.
 
-    The sampler and the privacy event are both made from this record, so they agree.
-    `size` is the declared number of examples; sums are divided by `expected`, never by
-    the batch that happened to be drawn.
+    The sampler and the privacy event are both derived from this record, so they always agree.
+    `size` is the declared number of examples. Sums are divided by `expected`, never by the size of the
+    batch that was drawn.
     """
 
     size: int
@@ -31,17 +31,17 @@ class Work:
 
     @property
     def rate(self) -> float:
-        """Chance of each example to be in a batch."""
+        """The probability that an example is in a batch."""
         return min(1.0, self.batch / self.size)
 
     @property
     def expected(self) -> float:
-        """Expected size of a batch."""
+        """The expected size of a batch."""
         return float(min(self.batch, self.size))
 
 
 def epochs_of_work(size: int, batch: int, epochs: float) -> Work:
-    """Return the work of `epochs` expected passes over a silo's examples."""
+    """Return the work of a number of expected passes over a silo's examples."""
     return Work(size, min(batch, size), max(1, round(epochs * size / min(batch, size))))
 
 
@@ -56,11 +56,11 @@ class Noise(NamedTuple):
 class Door:
     """An operation through which a method may touch examples.
 
-    What `kind` of door it is says what a call releases under the unit 'example': "samples" releases a noisy
-    sum over a Poisson sample in each step, "whole" one noisy upload that depends on all examples at once,
-    "choice" one private choice, "home" nothing: its result is raw and stays in the silo.
-    All choices together may take `share` of epsilon. A door that is not `proven` adds a paper's noise, which
-    certifies nothing.
+    The `kind` determines what a call releases under the unit 'example'. A "samples" door releases a noisy
+    sum over a Poisson sample in each step; a "whole" door, one noisy upload that depends on all examples
+    at once; a "choice" door, one private choice. A "home" door releases nothing: its result is raw and
+    stays in the silo. All choices together may spend `share` of epsilon. A door that is not `proven` adds
+    a paper's noise, which certifies nothing.
     """
 
     name: str
@@ -72,17 +72,17 @@ class Door:
         return f"{self.name} {self.share:g}" if self.kind == CHOICE else self.name
 
     def sums_per_call(self, steps: int) -> int:
-        """Return how many noisy sums a call of `steps` steps releases."""
+        """Return how many noisy sums one call with this many steps releases."""
         return steps if self.kind == SAMPLES else 1
 
     def rate(self, work: Work) -> float:
-        """Return the chance of each example to be in what one noisy sum adds up."""
+        """Return the probability that an example is part of a given noisy sum."""
         return work.rate if self.kind == SAMPLES else 1.0
 
     def releases(self, work: Work, noise: Noise, calls: int = 1, steps: int | None = None) -> Event | None:
-        """Return what `calls` calls release, which take `steps` steps in all (None: all steps of the work).
+        """Return what `calls` calls with `steps` steps in total release, or None if nothing is released.
 
-        None if nothing is released.
+        If `steps` is None, each call takes all steps of the work.
         """
         steps = calls * work.steps if steps is None else steps
         count = steps if self.kind == SAMPLES else calls
@@ -102,7 +102,7 @@ SOLVE_DUAL_UNPROVEN = Door("solve_dual unproven", WHOLE, proven=False)
 
 
 def select_door(share: float) -> Door:
-    """Return the door of private choices that together may take `share` of epsilon."""
+    """Return the door of private choices that together may spend `share` of epsilon."""
     return Door("select", CHOICE, share)
 
 
@@ -114,7 +114,7 @@ def solve_dual_door(whole: bool, unproven: bool) -> Door:
 
 
 class Calls(NamedTuple):
-    """How a silo uses one door: the number of calls, and the steps of all of them."""
+    """How a silo uses one door: the number of calls, and their total number of steps."""
 
     door: Door
     calls: int
@@ -122,9 +122,9 @@ class Calls(NamedTuple):
 
 
 def released(used: Iterable[Calls], work: Work, noise: Noise) -> tuple[Event, ...]:
-    """Return everything that calls of doors release: noisy sums, which share one noise and rate, and choices.
+    """Return everything that calls of doors release: choices, and noisy sums with one noise and one rate.
 
-    Raise `Refused` if sampled sums and whole uploads come together.
+    Raise `Refused` if both sampled sums and whole uploads are released.
     """
     used = tuple(used)
     if len({door.kind for door, calls, _ in used if calls and door.kind in (SAMPLES, WHOLE)}) > 1:

@@ -1,4 +1,4 @@
-"""Messages between silos and server as bytes: a tree of tensors, in the safetensors format."""
+"""Messages between silos and the server as bytes: trees of tensors in the safetensors format."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ class Only(NamedTuple):
 
 
 def pack(tree: Tree) -> bytes:
-    """Turn a tree into bytes."""
+    """Return a tree as bytes."""
     tensors: dict[str, Tensor] = {}
     outline = _outline(tree, tensors)
     return save_tensors(tensors, {"shape": json.dumps(outline)})
 
 
 def unpack(data: bytes) -> Tree:
-    """Turn bytes back into a tree."""
+    """Return the tree that `pack` turned into bytes."""
     length = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + length])
-    deserialize(data)  # checks the lengths before anything is read
+    deserialize(data)  # checks all lengths before anything is read
     return _fill(json.loads(header["__metadata__"]["shape"]), load_tensors(data))
 
 
@@ -45,7 +45,7 @@ def only(who: Tensor, value: Tensor) -> Only:
 
 
 def bytes_of(tree: Tree, silos: int) -> list[int]:
-    """Count the bytes of each silo's message: `[1, silos, ...]`, or `[1, 1, ...]` for all alike.
+    """Return the number of bytes of each silo's message.
 
     Silos that do not send a part (see `only`) send no bytes for it; which silos send it is public.
     """
@@ -59,7 +59,7 @@ def bytes_of(tree: Tree, silos: int) -> list[int]:
         return [sum(sizes) for sizes in zip(*parts, strict=True)] if parts else [0] * silos
     if tree is None:
         return [0] * silos
-    with torch._C.DisableTorchFunction():  # shapes are no secret, and asking labels takes long
+    with torch._C.DisableTorchFunction():  # shapes are public, and propagating labels is slow
         return [math.prod(tree.shape[2:]) * tree.element_size()] * silos
 
 
@@ -69,7 +69,7 @@ def addressed(sent: Tree, k: int, silos: int) -> Tree:
 
 
 def _outline(tree: Tree, tensors: dict[str, Tensor]) -> Any:
-    """Describe a tree, and put its tensors where they are numbered; a part that nobody sends is left out."""
+    """Return the outline of a tree, with its tensors put into `tensors`; omit parts that nobody sends."""
     if tree is None:
         return None
     if isinstance(tree, Tensor):

@@ -1,7 +1,7 @@
 """The doors: the only way from a method to examples.
 
-A method never sees a batch, a gradient, a clip or a noise multiplier. It asks, and what
-it gets has already been sampled, clipped, noised and counted.
+A method never sees a batch, a gradient, a clip or a noise multiplier. It asks for an operation, and the
+result it receives has already been sampled, clipped, noised and counted.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from .settings import PerRun
 
 NEEDS_CLASSES = "imitation compares predicted classes, so it does not work with a numeric target"
 CERTIFIES_NOTHING = (
-    "the noise of the paper on dual coordinates certifies nothing: only for silos without a budget"
-    " (budgets = 'none', or epsilon inf)"
+    "the noise of the paper on dual coordinates certifies nothing; it is allowed only for silos without a"
+    " budget (budgets = 'none', or epsilon inf)"
 )
 
 
 class Oracle(ABC):
     """What a method may ask of the examples of its silos in one round.
 
-    `round` is the number of the round, from 0, of `rounds`: public facts.
+    `round` counts from 0 up to `rounds - 1`; both numbers are public.
     """
 
     round: int
@@ -38,28 +38,29 @@ class Oracle(ABC):
         home: bool = False,
         imitate: Tensor | None = None,
     ) -> Tensor:
-        """Train from `start` for the silo's local work and give the new vectors `[runs, silos, P]`.
+        """Train from `start` for the silo's local work and return the new vectors `[runs, silos, P]`.
 
-        `toward` and `strength` add a pull to each step: `strength * (w - toward)`; a strength may differ
-        from number to number. With `imitate` in its place the model also imitates what these vectors
-        predict: `strength` times the divergence is in the loss of each example, so it is clipped with it.
-        `home=True` trains without noise: what comes out is raw, and must stay at home.
+        `toward` and `strength` add a pull to the gradient of each step: `strength * (w - toward)`. The
+        strength may differ between parameters. With `imitate` instead of `toward`, the model also imitates
+        the predictions of these vectors: `strength` times the divergence is part of each example's loss,
+        so it is clipped with it. `home=True` trains without noise; the result is raw and must stay in the
+        silo.
         """
 
     @abstractmethod
     def fisher(self, vectors: Tensor) -> Tensor:
-        """Give how much each number of vectors matters to each silo's examples: `[runs, silos, P]`.
+        """Return how much each parameter matters to each silo's examples: `[runs, silos, P]`.
 
-        The mean of squared gradients. It is raw, so it is refused under the unit 'example'.
+        This is the mean of squared gradients. It is raw, so it is refused under the unit 'example'.
         """
 
     @abstractmethod
     def select(self, candidates: Tensor, share: float) -> Tensor:
-        """Choose for each silo the candidate `[runs, candidates, P]` that fits its examples best.
+        """Return the index of the candidate that fits each silo's examples best, `[runs, silos]`.
 
-        A private choice: the numbers of errors (losses above 1 count as 1) are compared with noise
-        added. `share` is what all choices of the training may take of epsilon. Gives the places of
-        the chosen ones, `[runs, silos]`.
+        `candidates` is `[runs, candidates, P]`. The choice is private: the numbers of errors (losses above
+        1 count as 1) are compared after noise is added. `share` is the part of epsilon that all choices of
+        the training may spend together.
         """
 
     @abstractmethod
@@ -73,12 +74,14 @@ class Oracle(ABC):
         whole: bool = False,
         unproven: tuple[Tensor, Tensor] | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Move duals `[runs, silos, ...]`, one an example, at the model `start`; give what that adds to X a.
+        """Move the duals at the model `start`; return what the moves add to X a, and the new duals.
 
-        Begin with `Start.duals`. `stiffness` `[runs, silos, 1]` is what a unit of that sum moves the model
-        by, `xi` the share of a move that is made. What is given beside the vectors `[runs, silos, P]` is
-        sealed: a method keeps it and gives it back to this door, and cannot look into it. Each example's
-        move is clipped and sums are noised; with `whole` duals move one after the other, and the upload is
-        clipped as one and noised for all that the silo has. Needs a linear model. `unproven` is the noise
-        of a paper in place of ours, `[runs, silos, 1]` each: only for silos without a budget.
+        There is one dual per example, `[runs, silos, ...]`; begin with `Start.duals`. `stiffness`
+        `[runs, silos, 1]` is how far one unit of the sum X a moves the model, and `xi` is the share of each
+        move that is made. The returned sums are `[runs, silos, P]`. The returned duals are sealed: a method
+        keeps them and passes them back to this door, but cannot look into them. Each example's move is
+        clipped and the sums are noised. With `whole`, the duals move one after the other; the upload is
+        clipped as a whole, and its noise covers all of the silo's examples at once. Requires a linear model.
+        `unproven` replaces our noise by a paper's, as two tensors `[runs, silos, 1]`; it is allowed only for
+        silos without a budget.
         """

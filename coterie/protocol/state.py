@@ -1,4 +1,4 @@
-"""Where a training stands."""
+"""The state of a training between two rounds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .tree import Tree
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """Where a training stands after `round` rounds."""
+    """The state of a training after `round` rounds: what the server shares, and what silos keep."""
 
     round: int
     shared: Tree

@@ -1,4 +1,4 @@
-"""Small trees of tensors: what methods keep and send.
+"""Small trees of tensors, which methods keep and send.
 
 A tree is a tensor, None, or a tuple, list, dict or record of trees. A record is a `NamedTuple` with `@record`
 above its class: methods name with it what they keep and send.
@@ -51,7 +51,7 @@ def is_record(tree: Tree) -> bool:
 
 
 def map_leaves(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
-    """Apply a function to every tensor of a tree (and of trees of the same shape)."""
+    """Return a tree with a function applied to every tensor (and its counterparts in the other trees)."""
     if tree is None:
         return None
     if isinstance(tree, torch.Tensor):
@@ -74,7 +74,7 @@ def leaves(tree: Tree) -> list[torch.Tensor]:
 
 
 def concatenate(trees: Sequence[Tree], dim: int) -> Tree:
-    """Join trees of one shape, tensor by tensor."""
+    """Return trees of the same shape joined along a dimension, tensor by tensor."""
     return map_leaves(lambda *parts: torch.cat(parts, dim), trees[0], *trees[1:])
 
 

@@ -16,15 +16,16 @@ from .doors import (
     Door,
 )
 
-DUAL_IS_NOISED = "dual coordinates are noised in the silos: under the unit 'silo' they have no sound release"
+DUAL_IS_NOISED = "dual coordinates are noised in the silos, which is no sound release under the unit 'silo'"
 
 
 @dataclass(frozen=True)
 class Unit:
-    """What privacy protects: neighbouring data sets differ in one of these.
+    """What privacy protects: neighbouring data sets differ in one unit.
 
-    Where `noise_in_doors`, everything that a door returns is noised and may leave the silo. Otherwise doors
-    return raw values, which stay at home or are clipped and noised when they are merged.
+    With `noise_in_doors`, everything a door returns is noised and may leave the silo. Without it, doors
+    return raw values, which stay in the silo or are clipped and noised when they are merged. `unsound` says
+    why a door has no sound release, by the door's name.
     """
 
     name: str
@@ -32,7 +33,7 @@ class Unit:
     unsound: Mapping[str, str] = field(hash=False, compare=False)
 
     def check(self, door: Door) -> None:
-        """Raise `Refused(why)` if a door has no sound release in this unit."""
+        """Raise `Refused(why)` if a door has no sound release under this unit."""
         if door.name in self.unsound:
             raise Refused(self.unsound[door.name])
 
@@ -54,8 +55,8 @@ EXAMPLE = Unit(
     noise_in_doors=True,
     unsound=MappingProxyType(
         {
-            DESCEND_AT_HOME.name: "training without noise at home is not sound under the unit 'example'",
-            FISHER.name: "what 'fisher' returns is raw: under the unit 'example' it has no sound release",
+            DESCEND_AT_HOME.name: "training at home without noise is not sound under the unit 'example'",
+            FISHER.name: "'fisher' returns raw values, which have no sound release under the unit 'example'",
         }
     ),
 )
@@ -64,7 +65,7 @@ SILO = Unit(
     noise_in_doors=False,
     unsound=MappingProxyType(
         {
-            "select": "what a silo chooses is raw under the unit 'silo', where it has no sound release",
+            "select": "a silo's choice is raw under the unit 'silo' and has no sound release",
             **{door.name: DUAL_IS_NOISED for door in (SOLVE_DUAL, SOLVE_DUAL_WHOLE, SOLVE_DUAL_UNPROVEN)},
         }
     ),

@@ -1,4 +1,4 @@
-"""The folder of a study: result, statements, models, plot, configuration."""
+"""The folder of a study: its result, statements, models, plot and configuration."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from .statement_page import page
 
 @dataclass(frozen=True)
 class Folder:
-    """Where a run is saved."""
+    """The folder in which a study is saved."""
 
     path: Path
 
     def open(self, study: Study) -> list[RunRecord]:
-        """Make the folder, or find a study in it that was interrupted; return its finished runs."""
+        """Create the folder, or find an interrupted study in it; return the runs that are finished."""
         text = study.text
         kept, result = self.path / "config.toml", self.path / "result.json"
         if self.path.exists() and not self.path.is_dir():
-            raise Problem(f"--out: '{self.path}' is a file: name a folder")
+            raise Problem(f"--out: '{self.path}' is a file; expected a folder")
         if not self.path.exists() or not any(self.path.iterdir()):
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
@@ -50,9 +50,9 @@ class Folder:
             content = json.loads(result.read_text())
             runs, complete = [read_run(run) for run in content["runs"]], content["complete"]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise Problem(f"--out: '{result}' is damaged: choose another folder ({error})") from error
+            raise Problem(f"--out: '{result}' is damaged; choose another folder ({error})") from error
         if complete:
-            raise Problem(f"--out: '{self.path}' already holds this result: choose another folder")
+            raise Problem(f"--out: '{self.path}' already holds this result; choose another folder")
         return runs
 
     @property
@@ -69,13 +69,13 @@ class Folder:
         return not self._fingerprint.is_file() or self._fingerprint.read_text() == fingerprint
 
     def has(self, experiment: Experiment, plan: Plan, runs: list[RunRecord], metered: bool = False) -> bool:
-        """Whether an experiment is finished here: every run as planned, every file in its place.
+        """Return whether an experiment is finished: every run is as planned and every file is in its place.
 
-        What a metered run spent is in the ledgers, and may differ from the plan.
+        What a metered run spent is recorded in the ledgers, and may differ from the plan.
         """
-        found = {(run.label, run.seed): run for run in runs}
+        finished = {(run.label, run.seed): run for run in runs}
         for (seed, v), silos in zip(experiment.keys, plan.silos, strict=True):
-            run = found.get((experiment.labels[v], seed))
+            run = finished.get((experiment.labels[v], seed))
             if run is None or set(run.silos) != {silo.name for silo in silos}:
                 return False
             for silo in silos:
@@ -102,7 +102,7 @@ class Folder:
                 self.path.parent.rmdir()
 
     def save(self, result: Result, complete: bool) -> None:
-        """Write the plot (of what is complete), the table and `result.json`, which comes last."""
+        """Write the plot (if the study is complete), the table and, last, `result.json`."""
         from .plot import draw
         from .summary import markdown
 
@@ -150,8 +150,8 @@ class Folder:
                 statements[run] = [json.loads((stated / f"{name}.json").read_text()) for name in names]
                 loaded = [load_file(str(models / f"{name}.safetensors")) for name in names]
                 vectors[run] = torch.stack([layout.flatten(parameters) for parameters in loaded])
-            except Exception as error:  # safetensors raises its own kinds
-                raise Problem(f"--out: '{self.path}' is damaged: choose another folder ({error})") from error
+            except Exception as error:  # safetensors raises exceptions of its own
+                raise Problem(f"--out: '{self.path}' is damaged; choose another folder ({error})") from error
         return replace(trained, statements=statements), vectors
 
     def save_run(
@@ -170,7 +170,7 @@ class Folder:
             write(place, lambda at, about=about: save_model(at, *about))  # type: ignore[misc]
 
     def save_relations(self, label: str, names: tuple[str, ...], omega: Tensor) -> None:
-        """Write how silos are related, as data and as a picture."""
+        """Write the relations between silos, as data and as a picture."""
         from .relations_plot import draw_relations, relations_facts
 
         place = self.path / "relations" / f"{label}.json"
@@ -203,7 +203,7 @@ def _spent(value: float | None) -> float:
 
 
 def next_free(name: str) -> Path:
-    """Give a folder under `runs/` that does not exist yet."""
+    """Return a folder under `runs/` that does not exist yet."""
     number = 1
     while (path := Path("runs") / f"{name}-{number}").exists():
         number += 1

@@ -25,28 +25,28 @@ def _whom(accounting: Accounting, silos: Sequence[SiloPlan]) -> str:
     return "; ".join(parts)
 
 
-def against_whom(made: Sequence[Experiment], plans: Sequence[Plan]) -> list[str]:
-    """Return the adversaries epsilon holds against; methods, or settings, with equal ones share a line."""
-    found: dict[str, dict[str, None]] = {}
-    for experiment, plan in zip(made, plans, strict=True):
-        said = [_whom(accounting_of(plan), silos) for silos in plan.silos]
+def against_whom(experiments: Sequence[Experiment], plans: Sequence[Plan]) -> list[str]:
+    """Return the adversaries epsilon holds against; methods or settings with the same ones share a line."""
+    lines: dict[str, dict[str, None]] = {}
+    for experiment, plan in zip(experiments, plans, strict=True):
+        holders = [_whom(accounting_of(plan), silos) for silos in plan.silos]
         how = {} if experiment.budgets == "own" else {"budgets": experiment.budgets}
         alike = label_of(experiment.method.title, how)
-        for whom, (_, number) in zip(said, experiment.keys, strict=True):
-            label = alike if len(set(said)) == 1 else experiment.labels[number]
-            found.setdefault(whom, {})[label] = None
-    return [f"{', '.join(labels)}: {whom}." for whom, labels in found.items()]
+        for whom, (_, number) in zip(holders, experiment.keys, strict=True):
+            label = alike if len(set(holders)) == 1 else experiment.labels[number]
+            lines.setdefault(whom, {})[label] = None
+    return [f"{', '.join(labels)}: {whom}." for whom, labels in lines.items()]
 
 
 def published_facts(
     plan: Plan, silo: SiloPlan, settings: dict[str, Any]
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return what papers report for a silo's steps, and a sentence for each below the proven lower bound."""
+    """Return what papers report for a silo's steps, and a warning for each below the proven lower bound."""
     if not silo.steps or not silo.noise:
         return [], []
     formulas, warnings = accounting_of(plan).published(silo, settings, plan.counts.calls[0])
-    told = [{"paper": each.paper, "formula": each.formula, "epsilon": each.epsilon} for each in formulas]
-    return told, warnings
+    facts = [{"paper": each.paper, "formula": each.formula, "epsilon": each.epsilon} for each in formulas]
+    return facts, warnings
 
 
 def reported(experiment: Experiment, plan: Plan, formulas: bool = False) -> list[str]:
@@ -54,13 +54,14 @@ def reported(experiment: Experiment, plan: Plan, formulas: bool = False) -> list
 
     With `formulas`, each formula has a line of its own.
     """
-    silo, (found, _) = _of_the_first_run(experiment, plan)
+    silo, (formulas_used, _) = _of_the_first_run(experiment, plan)
     whose = f"{experiment.method.title}: for '{silo.name}', papers would report epsilon"
-    if not found:
+    if not formulas_used:
         return []
     if formulas:
-        return [f"{whose}:", *(f"  {one['epsilon']:.3g}  {one['formula']} ({one['paper']})" for one in found)]
-    numbers = ", ".join(f"{one['epsilon']:.3g} ({one['paper']})" for one in found)
+        lines = (f"  {each['epsilon']:.3g}  {each['formula']} ({each['paper']})" for each in formulas_used)
+        return [f"{whose}:", *lines]
+    numbers = ", ".join(f"{each['epsilon']:.3g} ({each['paper']})" for each in formulas_used)
     return [f"{whose} {numbers}; --published shows the formulas."]
 
 
@@ -74,9 +75,9 @@ def uses_paper_accounting(experiment: Experiment, plan: Plan) -> bool:
 
 
 def too_little(experiment: Experiment, plan: Plan, asked: bool = False) -> list[str]:
-    """Warn of published epsilons below the proven lower bound, for the silo that `reported` is about.
+    """Return warnings of published epsilons below the proven lower bound, for the silo of `reported`.
 
-    Warn only if the user `asked` for published formulas or chose a paper's accounting.
+    There are none unless the user `asked` for published formulas or chose a paper's accounting.
     """
     if not (asked or uses_paper_accounting(experiment, plan)):
         return []
@@ -87,6 +88,6 @@ def too_little(experiment: Experiment, plan: Plan, asked: bool = False) -> list[
 def _of_the_first_run(
     experiment: Experiment, plan: Plan
 ) -> tuple[SiloPlan, tuple[list[dict[str, Any]], list[str]]]:
-    silo = max(plan.silos[0], key=lambda one: one.steps)
+    silo = max(plan.silos[0], key=lambda plan: plan.steps)
     settings = experiment.variants[experiment.keys[0][1]].shown
     return silo, published_facts(plan, silo, settings)

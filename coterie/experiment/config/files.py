@@ -1,4 +1,4 @@
-"""What a configuration file refers to, and changes of it from the command line."""
+"""Files that a configuration refers to, and changes to it from the command line."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ...privacy.preferences import read_budgets
 
 
 def find_beside(content: dict[str, Any], folder: Path) -> None:
-    """Let files be named from where one stands or from beside the configuration; keep the whole path."""
+    """Resolve file names relative to the current directory or to the configuration's folder, in place."""
     methods = content.get("method")
     for table in methods if isinstance(methods, list) else []:
         named = table.get("relations") if isinstance(table, dict) else None
         if isinstance(named, list):
-            table["relations"] = [_beside(one, folder) for one in named]
+            table["relations"] = [_beside(name, folder) for name in named]
         elif named is not None:
             table["relations"] = _beside(named, folder)
     data = content.get("data")
@@ -38,9 +38,9 @@ def _beside(named: Any, folder: Path) -> Any:
 
 
 def read_budget_files(content: dict[str, Any], folder: Path) -> None:
-    """Put the numbers of budget files in their place, so that the resolved configuration holds them.
+    """Replace references to budget files by their numbers, so that the resolved configuration holds them.
 
-    Deltas of the file are taken where the configuration gives none; both are refused.
+    Deltas come from the file if the configuration has none; raise `Problem` if both have them.
     """
     privacy = content.get("privacy")
     if not isinstance(privacy, dict) or "epsilon" not in privacy:
@@ -49,29 +49,31 @@ def read_budget_files(content: dict[str, Any], folder: Path) -> None:
 
     def numbers(value: Any) -> Any:
         if isinstance(value, list):
-            return [numbers(one) for one in value]
+            return [numbers(each) for each in value]
         if not isinstance(value, dict) or not isinstance(value.get("file"), str) or len(value) > 1:
             return value
         named = Path(value["file"])
         place = named if named.exists() else folder / named
-        found = read_budgets(place, "delta")
-        if found and found not in deltas:
-            deltas.append(found)
+        from_file = read_budgets(place, "delta")
+        if from_file and from_file not in deltas:
+            deltas.append(from_file)
         return read_budgets(place)
 
     content["privacy"] = privacy = {**privacy, "epsilon": numbers(privacy["epsilon"])}
     if deltas and ("delta" in privacy or len(deltas) > 1):
-        raise Problem("privacy.delta: given more than once: keep one, in the configuration or a budget file")
+        raise Problem(
+            "privacy.delta: given more than once; keep one, in the configuration or in a budget file"
+        )
     if deltas:
         privacy["delta"] = deltas[0]
 
 
 def apply_change(content: dict[str, Any], change: str) -> None:
-    """Apply one `key=value`; `method.KEY` goes to every method that has KEY."""
+    """Apply one `key=value`, in place; `method.KEY` changes every method that has KEY."""
     key, equals, text = change.partition("=")
     path = key.strip().split(".")
     if not equals or len(path) < 2 or not all(path):
-        raise Problem(f"--set: expected key=value with a dotted key, as train.rounds=10, got '{change}'")
+        raise Problem(f"--set: expected key=value with a dotted key, such as train.rounds=10, got '{change}'")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -96,6 +98,6 @@ def apply_change(content: dict[str, Any], change: str) -> None:
         and path[-1] in ("budgets", *settings_of(METHODS[table["name"]]))
     ]
     if len(path) != 2 or not having:
-        raise Problem(f"--set: no method of the file has a setting '{'.'.join(path[1:])}'")
+        raise Problem(f"--set: no method in the file has a setting '{'.'.join(path[1:])}'")
     for table in having:
         table[path[1]] = value

@@ -8,7 +8,7 @@ from ...errors import nearest
 
 
 def method_problems(k: int, table: Any) -> list[str]:
-    """List what is wrong with one table, each with its key."""
+    """Return what is wrong with one table, each problem with its key."""
     return [f"method[{k}].{problem}" for problem in _problems_of(table)]
 
 
@@ -50,13 +50,15 @@ def _problems_of(table: Any) -> list[str]:
 
 def _problems_of_first(table: Any) -> list[str]:
     if not isinstance(table, dict):
-        return [f"name: expected a table of a method, as {{ name = 'ifca', share = 0.1 }}, got {table!r}"]
+        return [
+            f"name: expected the table of a method, such as {{ name = 'ifca', share = 0.1 }}, got {table!r}"
+        ]
     share = table.get("share", 0.1)
     good = isinstance(share, int | float) and not isinstance(share, bool) and 0 < share < 1
-    wrong = [] if good else [f"share: expected a share of rounds, got {share!r}"]
+    wrong = [] if good else [f"share: expected a share of rounds in (0, 1), got {share!r}"]
     for key in ("after", "budgets"):
         if key in table:
-            wrong.append(f"{key}: not possible here: it belongs to the method that comes after")
+            wrong.append(f"{key}: not allowed here; it belongs to the method that runs after this one")
     rest = {key: value for key, value in table.items() if key not in ("share", "after", "budgets")}
-    wrong += [f"{key}: a list is not possible here" for key, value in rest.items() if isinstance(value, list)]
+    wrong += [f"{key}: a list is not allowed here" for key, value in rest.items() if isinstance(value, list)]
     return wrong + _problems_of(rest)

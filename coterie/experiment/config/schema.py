@@ -1,4 +1,4 @@
-"""Configuration files: TOML, checked as a whole, every problem named with its key."""
+"""Configuration files: TOML, checked as a whole; every problem is reported with its key."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def _number(value: Any, low: float, high: float, finite: bool) -> bool:
 
 
 def _swept(low: float, high: float, finite: bool, lists: bool, words: str, drawn: bool = False) -> Any:
-    """Make a validator: a number, a table of numbers by silo or, with `lists`, a list of these.
+    """Return a validator that accepts a number, a table of numbers by silo or, with `lists`, a list of these.
 
-    With `drawn` also the name of a preference that budgets are drawn from.
+    With `drawn`, it also accepts the name of a preference from which budgets are drawn.
     """
 
     def check(value: Any, nested: bool = False) -> Any:
@@ -60,7 +60,7 @@ def _swept(low: float, high: float, finite: bool, lists: bool, words: str, drawn
         if isinstance(value, Mapping):
             numbers = value["each"] if isinstance(value.get("each"), list) else list(value.values())
             if not numbers:
-                raise _fail("expected a number for each silo, got none")
+                raise _fail("expected a number for each silo, got an empty table")
         for number in numbers:
             if not _number(number, low, high, finite):
                 raise _fail(f"expected {words}, got {number!r}")
@@ -75,7 +75,7 @@ Positive = Annotated[Any, _swept(0, math.inf, True, True, "a finite number > 0")
 
 
 def _chance(value: Any) -> Any:
-    """Accept a chance, or one for each silo."""
+    """Return a probability, or a table of them by silo; fail for anything else."""
     numbers = [value]
     if isinstance(value, Mapping):
         numbers = value["each"] if isinstance(value.get("each"), list) else list(value.values())
@@ -90,24 +90,24 @@ Chance = Annotated[Any, AfterValidator(_chance)]
 
 
 def _bytes(value: Any) -> int:
-    """Read a size of memory: a number of bytes, or text as "512MB" or "2 GiB"."""
+    """Return a memory size in bytes, from a number or from text such as "512MB" or "2 GiB"."""
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return value
     match = re.fullmatch(r"\s*([0-9.]+)\s*([kmg]?)i?b?\s*", str(value).lower())
     if not match or isinstance(value, bool):
-        raise _fail(f'expected a size as "1GB", got {value!r}')
+        raise _fail(f'expected a size such as "1GB", got {value!r}')
     power = {"": 0, "k": 1, "m": 2, "g": 3}[match[2]]
     return int(float(match[1]) * 1024**power)
 
 
 def _seeds(value: Any) -> list[int]:
-    """Read seeds: how many (from 0), or a list of them."""
+    """Return a list of seeds, from their number (counted from 0) or from a list."""
     if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MOST_SEEDS:
         return list(range(value))
     whole = isinstance(value, list) and all(type(v) is int and v >= 0 for v in value)
     if not whole or not value or len(set(value)) != len(value):
         raise _fail(
-            f"expected how many seeds, or a list of different whole numbers >= 0 (at most {MOST_SEEDS}),"
+            f"expected the number of seeds, or a list of different whole numbers >= 0 (at most {MOST_SEEDS}),"
             f" got {value!r}"
         )
     return list(value)
@@ -131,13 +131,13 @@ def _range(value: Any) -> Any:
 
 
 ONE_ADJACENCY = (
-    "there is no choice: budgets are for zero-out (one that is replaced by a null one); every statement tells"
-    " the bound for replace-one beside it"
+    "cannot be set: budgets always use zero-out adjacency (one is replaced by a null record); every statement"
+    " also reports the bound for replace-one"
 )
 
 
 def _participation(value: Any) -> Any:
-    """Accept a share of silos a round, {poisson = share} or {cohort = count}."""
+    """Return a share of silos per round, {poisson = share} or {cohort = count}; fail for anything else."""
     how, share = next(iter(value.items())) if isinstance(value, Mapping) and len(value) == 1 else ("", value)
     number = isinstance(share, int | float) and not isinstance(share, bool)
     if how == "cohort" and isinstance(share, int) and number and share >= 1:
@@ -156,7 +156,7 @@ def _ranges(value: Any) -> Any:
 
 
 class Section(BaseModel):
-    """A table of the file; unknown keys are refused."""
+    """A table of the file; unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -187,7 +187,7 @@ class Data(Section):
 
 
 class Model(BaseModel):
-    """The model; further keys are settings of its factory."""
+    """The model; all other keys are settings of its factory."""
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
     name: str = "linear"
@@ -230,7 +230,7 @@ class PrivacyTable(Section):
 
 
 class Tuning(Section):
-    """How many settings `coterie sweep` tries, and by what it chooses."""
+    """How many settings `coterie sweep` tries, and by which score it chooses."""
 
     trials: Literal["geometric", "poisson", "negative-binomial", "all"] = "geometric"
     mean: Annotated[float, Field(ge=1)] | None = None
@@ -240,7 +240,7 @@ class Tuning(Section):
 
 
 class Config(Section):
-    """A whole file."""
+    """A whole configuration file."""
 
     data: Data = Data()
     model: Model = Model()
@@ -250,14 +250,14 @@ class Config(Section):
     method: list[dict[str, Any]]
 
     def to_toml(self) -> str:
-        """Write the configuration with every default filled in."""
+        """Return the configuration as TOML, with every default filled in."""
         import tomli_w
 
         return tomli_w.dumps(self.model_dump(exclude_none=True))
 
 
 def read(path: str | Path, changes: Sequence[str] = ()) -> Config:
-    """Read a file, apply `key=value` changes, and check all of it."""
+    """Return the checked configuration in a file, after `key=value` changes."""
     path = Path(path)
     try:
         content = tomllib.loads(path.read_text())
@@ -275,7 +275,7 @@ def read(path: str | Path, changes: Sequence[str] = ()) -> Config:
 
 
 def check(content: dict[str, Any], where: str = "config") -> Config:
-    """Check a configuration; all problems are reported together."""
+    """Return a checked configuration; raise one `Problem` that lists everything wrong with it."""
     problems: list[str] = []
     config = None
     try:
@@ -290,7 +290,7 @@ def check(content: dict[str, Any], where: str = "config") -> Config:
     problems += _model_problems(content.get("model"))
     train = content.get("train", {})
     if isinstance(train, dict) and "steps" in train and "epochs" in train:
-        problems.append("train: give epochs or steps, not both")
+        problems.append("train: expected either epochs or steps, not both")
     privacy = content.get("privacy")
     if isinstance(privacy, dict):
         problems += _privacy_problems(privacy)
@@ -301,7 +301,7 @@ def check(content: dict[str, Any], where: str = "config") -> Config:
 
 
 def _model_problems(table: Any) -> list[str]:
-    """List what is wrong with the settings of a built-in model; others are asked when they are made."""
+    """Return what is wrong with the settings of a built-in model; other models are checked when built."""
     name = table.get("name", "linear") if isinstance(table, dict) else ""
     if not isinstance(name, str) or not name or ":" in name:
         return []
@@ -313,20 +313,20 @@ def _model_problems(table: Any) -> list[str]:
 
 
 def _privacy_problems(table: dict[str, Any]) -> list[str]:
-    """List what is wrong with how noise is asked for."""
+    """Return what is wrong with the settings of the noise."""
     problems = []
     if "epsilon" not in table and "noise" not in table:
-        problems.append("privacy.epsilon: missing; it must be given (or, for unit = 'silo', noise)")
+        problems.append("privacy.epsilon: required (or, with unit = 'silo', noise)")
     if "epsilon" in table and "noise" in table:
-        problems.append("privacy: give epsilon or noise, not both")
+        problems.append("privacy: expected either epsilon or noise, not both")
     if "noise" in table and table.get("unit") != "silo":
-        problems.append("privacy.noise: only for unit = 'silo': elsewhere it follows from epsilon")
+        problems.append("privacy.noise: allowed only with unit = 'silo'; otherwise give epsilon")
     if table.get("sensitivity") == "paper" and not ("noise" in table and table.get("noise_by") == "silos"):
-        problems.append("privacy.sensitivity: 'paper' goes with noise given and noise_by = 'silos'")
+        problems.append("privacy.sensitivity: 'paper' requires privacy.noise and noise_by = 'silos'")
     if "quantile" in table and (table.get("unit") != "silo" or table.get("noise_by") == "silos"):
-        problems.append("privacy.quantile: needs unit = 'silo' and noise_by = 'server'")
+        problems.append("privacy.quantile: requires unit = 'silo' and noise_by = 'server'")
     if table.get("unit", "example") == "example" and table.get("noise_by") == "silos":
-        problems.append("privacy.noise_by: under the unit 'example' noise is added in the silos' doors")
+        problems.append("privacy.noise_by: allowed only with unit = 'silo'")
     return problems
 
 
@@ -357,7 +357,7 @@ def sentence(error: Mapping[str, Any]) -> str:
             return f"{key}: {ONE_ADJACENCY}"
         return f"{key}: unknown key; {nearest(parts[-1], table.model_fields)}"
     if kind == "missing":
-        return f"{key}: missing; it must be given"
+        return f"{key}: required"
     if kind == "coterie":
         return f"{key}: {message}"
     expected = message.removeprefix("Input should be ")
