@@ -157,10 +157,10 @@ def refused(match: str):
     return pytest.raises(Problem, match=r"\A[^\n]*" + re.escape(match) + r"[^\n]*\Z")
 
 
-def call(monkeypatch, capsys, *arguments) -> tuple[int, str, str]:
+def call(monkeypatch, capsys, *arguments, columns=120) -> tuple[int, str, str]:
     """Run a command in this process: exit code, standard output, standard error."""
     monkeypatch.setattr(sys, "argv", ["coterie", *map(str, arguments)])
-    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("COLUMNS", str(columns))
     code = 0
     try:
         cli.main()

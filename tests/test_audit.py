@@ -169,7 +169,9 @@ def test_budgets_of_units_that_are_not_trained_are_refused(tmp_path):
 
 def test_raising_does_not_lower_anybody(tmp_path):
     ledger(tmp_path, epsilon=8.0).close()
-    with pytest.raises(Problem, match=r"the budget of 'north' is \(8, 0\.001\), \(6, 0\.01\) would lower it"):
+    with pytest.raises(
+        Problem, match=r"the budget of 'north' is \(8, 0\.001\), so \(6, 0\.01\) would lower it"
+    ):
         set_budgets(tmp_path, "example", 6.0, 1e-2, "more", True)
     set_budgets(tmp_path, "example", 9.0, 1e-2, "more", True)
 

@@ -20,7 +20,7 @@ def test_run_saves_everything(config, monkeypatch, capsys):
     code, out, _ = call(monkeypatch, capsys, "run", config, *changes)
     assert code == 0
     assert "mr-mtl lam=0.1" in out
-    assert "scores of a simulation" in out.lower() or "Scores are those of a simulation" in out
+    assert "These are scores of a simulation" in out
     folder = Path("runs/small-1")
     assert sorted(p.name for p in folder.iterdir()) == [
         "config.toml", "models", "plot.png", "result.json", "statements", "summary.md",

@@ -25,6 +25,7 @@ from coterie.privacy.budget import Privacy
 from coterie.privacy.statement.build import text_of
 from coterie.privacy.statement.verify import verify
 from coterie.protocol.streams import SeededStreams
+from coterie.report.privacy_lines import uses_paper_accounting
 from coterie.report.statement_page import page
 from coterie.tasks.task import make_task
 from coterie.testing import check_method
@@ -246,6 +247,7 @@ def test_the_paper_s_noise_is_as_printed_and_certifies_nothing():
     loud = experiment(data, method, task=task, epsilon=INF, rounds=2, seeds=(0, 1))
     assert loud.plan().silos[0][0].epsilon == INF
     assert any("certifies nothing" in note for note in loud.plan().notes)
+    assert uses_paper_accounting(loud, loud.plan())
     for run in range(2):
         torch.testing.assert_close(vectors(loud)[run], reference_vectors(loud, run), atol=1e-4, rtol=1e-3)
     with pytest.raises(Refused, match="certifies nothing: only for silos without a budget"):
@@ -301,7 +303,7 @@ def test_long_features_are_refused_under_privacy_only():
 
 def test_more_than_two_classes_need_one_against_rest():
     data = federation(classes=3)
-    with refused("needs two classes, the data has 3; use 'one-against-rest'"):
+    with refused("needs two classes, but the data has 3; use 'one-against-rest'"):
         trained(data, Dual(), "hinge")
     with refused("dual coordinates need a linear model"):
         trained(data, Dual(), "cross-entropy")

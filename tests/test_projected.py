@@ -266,7 +266,7 @@ def test_what_a_method_makes_of_budgets(federation, budgets, expected):
     from dataclasses import replace
 
     made = experiment(federation, FedAvg(), epsilon={"each": [1.0, 2.0, 4.0]})
-    other = replace(made, budgets=budgets, notes=[])
+    other = replace(made, budgets=budgets)
     assert other.epsilon.tolist() == [[expected] * 3]
     assert other.labels == [f"fedavg budgets={budgets}"]
     other.check()

@@ -16,6 +16,7 @@ from torch import nn
 
 import coterie as ct
 from coterie.data.federation import Federation, Silo
+from coterie.engines.start import SeededStart
 from coterie.experiment.run import Stopped
 from coterie.planning.schedule import Participation
 from coterie.privacy.ledger.filters import Spent
@@ -209,6 +210,19 @@ def test_a_module_is_copied_and_its_numbers_are_the_start(clinics):
         assert torch.allclose(result.model("north", run).weight, start, atol=1e-6)
 
 
+def test_methods_with_several_models_start_from_a_module_moved_a_little(clinics):
+    """All clusters would stay the same if each began with the module's numbers exactly."""
+    module = nn.Linear(2, 2)
+    ifca = ct.methods.IFCA(clusters=2, choosing=0.7)
+    experiment = ct.plan(clinics, ifca, PRIVACY, rounds=2, model=module).study.experiments[0]
+    start = SeededStart(experiment.task, [0, 1], experiment.roster, 2)
+    first, second = (start.initial(index, apart=True) for index in (0, 1))
+    assert torch.equal(start.initial(0), start.initial(1))
+    assert not torch.equal(first, second)
+    assert not torch.equal(first[0], first[1])
+    assert torch.allclose(first, second, atol=0.01)
+
+
 def test_methods_by_object_class_name_and_table(clinics):
     given = ["local", ct.methods.FedAvg, ct.methods.Ditto(lam=0.2), {"name": "fedprox", "mu": [0.1, 1.0]}]
     labels = ["local", "fedavg", "ditto lam=0.2", "fedprox mu=0.1", "fedprox mu=1"]
@@ -314,7 +328,7 @@ def test_names_are_listed():
         (("local", {"epsilon": 4}), {}, "privacy must be Privacy(epsilon=..., delta=...)"),
         (("local", PRIVACY), {"model": 3}, "model must be a name, a function, a class or a torch.nn.Module"),
         (("local", PRIVACY), {"model": "lin"}, "unknown model 'lin'; did you mean 'linear'?"),
-        (("local", PRIVACY), {"model": lambda: 3}, "the factory must give a torch.nn.Module, got 3"),
+        (("local", PRIVACY), {"model": lambda: 3}, "the factory must return a torch.nn.Module, got 3"),
         (("local", PRIVACY), {"model": lambda width: nn.Linear(2, 2)}, "missing 1 required positional"),
         (
             ("local", PRIVACY),

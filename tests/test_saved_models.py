@@ -21,12 +21,15 @@ import coterie
 from coterie.cohort.imitation import imitating
 from coterie.data.sources.catalogue import find_table
 from coterie.errors import Problem
+from coterie.experiment.config.schema import check as check_config
+from coterie.experiment.run import Study
 from coterie.experiment.saved_models import HOLDS_STATISTICS, personal_model, save_model
+from coterie.methods import Local
 from coterie.tasks.layout import tensors_of, tied_names
 from coterie.tasks.task import Task, make_task
 from tests import frozen_modules
 from tests.frozen_modules import MODULES, FrozenProjection, HiddenNumbers, NumpyFrozen, SharedMemory, Tied
-from tests.helpers import call, refused
+from tests.helpers import call, experiment, refused
 
 
 def task_of(name: str) -> Task:
@@ -61,6 +64,7 @@ def test_frozen_parts_are_the_same_in_every_process():
     """A resumed or repeated training continues with the frozen numbers that it began with."""
     code = """
 import torch
+from coterie.methods import Local
 from coterie.tasks.layout import tensors_of
 from coterie.tasks.task import make_task
 from tests.frozen_modules import MODULES
@@ -87,6 +91,27 @@ def test_seeds_reach_what_is_trained_and_nothing_else():
     before = task.module.project.weight.clone()
     assert not torch.equal(task.initial(1), task.initial(2))
     assert torch.equal(task.module.project.weight, before)
+
+
+def test_a_training_resumes_with_its_own_frozen_parts_only(federation):
+    """Here they come from a file that changed in between."""
+    numbers = [torch.zeros(3), torch.ones(3)]
+
+    class Shifted(nn.Module):
+        def __init__(self, outputs, file):
+            super().__init__()
+            self.register_buffer("shift", numbers[file].clone(), persistent=False)
+            self.last = nn.Linear(3, outputs)
+
+        def forward(self, x):
+            return self.last(x + self.shift)
+
+    tasks = [make_task(Shifted, shape=(3,), classes=0, options={"file": file}) for file in (0, 0, 1)]
+    assert tasks[0].frozen_digest == tasks[1].frozen_digest != tasks[2].frozen_digest
+    config = check_config({"privacy": {"epsilon": 4}, "method": [{"name": "local"}]}, "made")
+    keys = [Study(config, (experiment(federation, Local(), task=task),)).key([0]) for task in tasks]
+    assert keys[0] == keys[1] != keys[2]
+    assert make_task("linear", shape=(3,), classes=0).frozen_digest == ""
 
 
 def test_frozen_parts_that_no_seed_reaches_are_refused():

@@ -303,7 +303,7 @@ def test_forged_statements_are_found(federation, place, value):
 def test_without_clip_and_noise_it_is_mr_mtl_without_privacy(classes):
     equal = federation_of([torch.randn(12, 3, generator=torch.Generator().manual_seed(k)) for k in range(4)])
     made = protected(equal, MRMTL(lam=0.5), epsilon=math.inf, task=task_for(equal))
-    other = dataclasses.replace(made, privacy=Privacy(epsilon=math.inf), notes=[])
+    other = dataclasses.replace(made, privacy=Privacy(epsilon=math.inf))
     other.check()
     torch.testing.assert_close(vectors(made), vectors(other), atol=1e-6, rtol=1e-5)
 

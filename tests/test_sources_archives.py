@@ -73,7 +73,7 @@ def test_a_damaged_archive_is_refused(tmp_path):
         ({"x": np.zeros(6)}, "'made' has no features"),
         ({"x": np.zeros((6, 0))}, "'made' has no features"),
         ({"x": np.array([["a", "b"]] * 6)}, "the features of 'made' must be numbers"),
-        ({"y": np.zeros((6, 1))}, "needs one target for each of 6 rows, y has shape (6, 1)"),
+        ({"y": np.zeros((6, 1))}, "needs one target for each of 6 rows, but y has shape (6, 1)"),
         ({"y": np.zeros(6, int)}, "the target of 'made' has only one value, '0'"),
         ({"y": np.array([0.5, 1, np.nan, 1, 1, 1])}, "missing or infinite target value in row 3"),
     ],

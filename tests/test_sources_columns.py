@@ -109,7 +109,7 @@ def test_a_missing_target_silo_or_word_names_column_and_row(tmp_path, form, colu
 def test_a_feature_that_is_not_finite_names_row_silo_and_column(tmp_path, form, value, what):
     path = written(tmp_path, form, dose=[1, 2, 3, value, 5, value])
     with refused(
-        f"2 feature value(s) are not finite, the first is {what}, in row 4 (silo 'b'), column 'dose'"
+        f"2 feature value(s) are not finite; the first is {what}, in row 4 (silo 'b'), column 'dose'"
     ):
         clinics(path)
 

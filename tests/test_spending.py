@@ -18,6 +18,7 @@ from coterie.privacy.events import Event
 from coterie.privacy.ledger.claim import Claim
 from coterie.privacy.published.formulas import pfa_noise
 from coterie.protocol.doors import DESCEND, Work
+from coterie.report.privacy_lines import too_little, uses_paper_accounting
 from tests.helpers import experiment, reference_vectors, refused, vectors
 
 BUDGETS = {"each": [2.0, 3.0, 4.0]}
@@ -92,6 +93,17 @@ def test_where_the_closed_form_is_too_little_it_is_not_used(federation):
     found = dataclasses.replace(made, budgets="closed-form").plan().silos[0][0]
     assert found.noise == least.noise
     assert found.epsilon <= 500
+
+
+def test_published_formulas_are_judged_only_if_asked_for_or_used(federation):
+    """Epsilon 6 from few, small batches: the central limit of Wu, Chen, Wang 2020 is far too small there."""
+    made = experiment(federation, FedAvg(), epsilon=6.0, batch=1, rounds=6)
+    plan = made.plan()
+    assert not uses_paper_accounting(made, plan)
+    assert too_little(made, plan) == []
+    assert "a proven lower bound" in too_little(made, plan, asked=True)[0]
+    closed = dataclasses.replace(made, budgets="closed-form")
+    assert uses_paper_accounting(closed, closed.plan())
 
 
 def remarks(federation, method, **settings):

@@ -295,9 +295,9 @@ def test_no_trial_is_an_outcome_that_is_charged(file, monkeypatch, capsys, drawn
 
 def test_every_setting_once_is_labelled(file, monkeypatch, capsys):
     code, _, err = call(monkeypatch, capsys, "sweep", "c.toml", "--out", "out", "--set", "tuning.trials=all")
-    assert (code, "tuning not accounted" in err) == (0, True)
+    assert (code, "Tuning is not accounted for" in err) == (0, True)
     assert json.loads((file.parent / "out/result.json").read_text())["tuning"].startswith(
-        "tuning not accounted"
+        "Tuning is not accounted for"
     )
 
 

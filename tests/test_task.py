@@ -65,17 +65,17 @@ class Branches(nn.Module):
         (lambda: nn.Sequential(nn.SyncBatchNorm(4), nn.Linear(4, 3)), "SyncBatchNorm. mixes examples"),
         (
             lambda: nn.Sequential(nn.Unflatten(1, (1, 4)), nn.InstanceNorm1d(1, track_running_stats=True), nn.Flatten(), nn.Linear(4, 3)),
-            "InstanceNorm1d. mixes examples.*GroupNorm with one group a channel",
+            "InstanceNorm1d. mixes examples.*GroupNorm with one group per channel",
         ),
-        (lambda: nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5)), "Dropout. draws random numbers of its own"),
+        (lambda: nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5)), "Dropout. draws random numbers that no seed reaches"),
         (SubtractsMean, "mixes examples of a batch .its output for one depends on the others"),
         (ScalesByLargest, "mixes examples of a batch"),
         (Counts, "changes its buffers in forward"),
-        (Branches, "cannot be run for many silos at once"),
-        (lambda: nn.Linear(4, 5), r"must give 3 number.s. an example, shape \(3, 3\) for three, got \(3, 5\)"),
+        (Branches, "cannot run for many silos at once"),
+        (lambda: nn.Linear(4, 5), r"must return 3 number.s. per example, so shape \(3, 3\) for three examples, got \(3, 5\)"),
         (lambda: nn.Linear(9, 3), r"does not take examples of shape \(4,\)"),
         (lambda: nn.Sequential(nn.Flatten(), nn.Softmax(1)), "has no trainable parameter"),
-        (lambda: "a model", "must give a torch.nn.Module, got 'a model'"),
+        (lambda: "a model", "must return a torch.nn.Module, got 'a model'"),
     ],
 )  # fmt: skip
 def test_modules_that_are_refused(build, said):
@@ -184,7 +184,7 @@ def test_factories_that_are_refused(name, options, said):
     [
         ("squared", 3, "needs a numeric target"),
         ("cross-entropy", 0, "needs classes"),
-        ("logistic", 3, "needs two classes, the data has 3"),
+        ("logistic", 3, "needs two classes, but the data has 3"),
         ("crossentropy", 3, "did you mean 'cross-entropy'"),
     ],
 )

@@ -251,7 +251,7 @@ def data_list(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """List the data that can be named as a source."""
     from dataclasses import asdict
 
-    from ..data.sources.catalogue import list_data
+    from ..data.sources.catalogue import data_folder, list_data
 
     found = list_data(data_dir)
     if as_json:
@@ -259,9 +259,9 @@ def data_list(data_dir: DataDir = None, as_json: AsJson = False) -> None:
         return
     from rich.console import Console
 
-    from ..report.tables import data_table
+    from ..report.data_tables import data_table
 
-    Console().print(data_table(found))
+    Console().print(data_table(found, data_folder(data_dir)))
 
 
 @data_app.command("show")
@@ -294,7 +294,7 @@ def data_show(
         return
     from rich.console import Console
 
-    from ..report.tables import federation_table
+    from ..report.data_tables import federation_table
 
     Console().print(federation_table(federation))
 

@@ -20,8 +20,8 @@ from ..experiment.run import Listener
 
 
 def tell(console: Console, text: str, style: str = "") -> None:
-    """Print a line that is not split."""
-    console.print(text, style=style, soft_wrap=True, highlight=False, markup=False)
+    """Print a line; a terminal gets it wrapped between words, a file or a pipe in one piece."""
+    console.print(text, style=style, soft_wrap=not console.is_terminal, highlight=False, markup=False)
 
 
 def progress_bar(console: Console) -> Progress:

@@ -54,7 +54,7 @@ def read_rows(
 
 
 def _reshaped(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Give each row the source's shape."""
+    """Return the rows in the source's shape."""
     if x.ndim < 2 or x.shape[1:] not in (shape, (math.prod(shape),)):
         expected = ", ".join(map(str, ("rows", *shape)))
         flat = "" if len(shape) == 1 else f" or (rows, {math.prod(shape)})"

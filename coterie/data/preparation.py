@@ -166,7 +166,10 @@ class Preparation:
 def plan_preparation(
     table: Table, features: str, feature_range: preprocess.Ranges | None, norm: float | None
 ) -> Preparation:
-    """Return the preparation of a table's rows, without classes and silos; refuse impossible options."""
+    """Return the preparation of a table's rows, still without classes and silos.
+
+    Raise `Problem` for impossible options.
+    """
     if features not in preprocess.FEATURES:
         raise Problem(f"data.features: unknown choice '{features}'; {nearest(features, preprocess.FEATURES)}")
     if feature_range is not None:

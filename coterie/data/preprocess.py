@@ -51,17 +51,17 @@ def _whole(y: np.ndarray, table: Table) -> bool:
 
 
 def check_rows(table: Table) -> None:
-    """Refuse features that are no rows of finite numbers, and targets that are not one per row."""
+    """Raise `Problem` unless features are rows of finite numbers, with one target per row."""
     x, y = table.x, table.y
     if len(x) == 0:
         raise Problem(f"data: '{table.name}' has no rows")
     if x.ndim < 2 or x.size == 0:
         raise Problem(
-            f"data: '{table.name}' has no features: x needs a row an example, its shape is {x.shape}"
+            f"data: '{table.name}' has no features: x needs one row per example, but its shape is {x.shape}"
         )
     if y.shape != (len(x),):
         raise Problem(
-            f"data: '{table.name}' needs one target for each of {len(x)} rows, y has shape {y.shape}"
+            f"data: '{table.name}' needs one target for each of {len(x)} rows, but y has shape {y.shape}"
         )
     if x.dtype != np.uint8:
         _check_finite(numbers(x, f"the features of '{table.name}'"), table)
@@ -84,13 +84,13 @@ def _check_finite(x: np.ndarray, table: Table) -> None:
     where = table.columns[rest[0]] if table.columns else ", ".join(str(i + 1) for i in rest)
     silo = f" (silo '{table.silo[row]}')" if table.silo is not None else ""
     raise Problem(
-        f"data: {int(bad.sum())} feature value(s) are not finite, the first is {what}, in row {row + 1}"
+        f"data: {int(bad.sum())} feature value(s) are not finite; the first is {what}, in row {row + 1}"
         f"{silo}, column '{where}': fill it in or drop the row"
     )
 
 
 def check_ranges(ranges: Ranges, columns: Sequence[str], name: str) -> None:
-    """Refuse impossible bounds, and bounds of columns that a table does not have."""
+    """Raise `Problem` for impossible bounds, and for bounds of columns that a table does not have."""
     if not isinstance(ranges, Mapping):
         check_range(ranges, "feature_range")
         return
@@ -103,7 +103,7 @@ def check_ranges(ranges: Ranges, columns: Sequence[str], name: str) -> None:
 
 
 def check_range(limits: tuple[float, float], key: str) -> None:
-    """Refuse bounds that are not two finite numbers in order."""
+    """Raise `Problem` if bounds are not two finite numbers in order."""
     low, high = limits
     if not -math.inf < low < high < math.inf:
         raise Problem(f"data.{key}: expected [lowest, highest], got {list(limits)}")
@@ -133,7 +133,7 @@ def rescale(values: np.ndarray, limits: tuple[float, float], key: str) -> np.nda
 
 
 def check_norm(bound: float) -> None:
-    """Refuse a bound on norms that is not a positive number."""
+    """Raise `Problem` if a bound on norms is not a positive number."""
     if not 0 < bound < math.inf:
         raise Problem(f"data.norm: expected a finite number > 0, got {bound:g}")
 

@@ -88,7 +88,8 @@ class Study:
 
     def key(self, parts: Sequence[Any]) -> str:
         """Return the key of a checkpoint: a training resumes only if it is equal."""
-        return key_of([self.text, *parts, *([self.fingerprint] if self.fingerprint else [])])
+        beside = (self.fingerprint, self.experiments[0].task.frozen_digest)
+        return key_of([self.text, *parts, *(text for text in beside if text)])
 
 
 @dataclass(frozen=True, eq=False)

@@ -203,7 +203,7 @@ def _spent(value: float | None) -> float:
 
 
 def next_free(name: str) -> Path:
-    """Give a folder under `runs/` that does not exist yet."""
+    """Return a folder under `runs/` that does not exist yet."""
     number = 1
     while (path := Path("runs") / f"{name}-{number}").exists():
         number += 1

@@ -125,7 +125,7 @@ def _caveats(result: Result) -> str:
     if result.tuning is not None:
         lines.append("What tuning cost is in result.json and in the statements.")
     elif len(result.summary) > 1:
-        lines.append(f"{UNACCOUNTED[:1].upper()}{UNACCOUNTED[1:]}.")
+        lines.append(UNACCOUNTED)
     return "\n" + "\n".join([*lines, SIMULATED]) + "\n"
 
 

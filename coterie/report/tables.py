@@ -1,48 +1,21 @@
-"""Tables for the terminal."""
+"""Tables of results and plans, for the terminal."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 
-from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
-from ..data.federation import Federation
-from ..data.sources.catalogue import Entry
 from ..experiment.experiment import Experiment
 from ..experiment.result import Result, label_of
 from ..planning.plan import Plan, SiloPlan
 from ..privacy.accountant import shown, shown_spent
+from .terminal import MOST_SILOS, compact, number, size
 
-MOST_SILOS = 20
 MOST_METHODS = 5
 SHORT = 9  # letters of a method's name above a column
-SHADES = " ░▒▓█"
-
-
-def number(value: float, digits: int = 4) -> str:
-    """Show a number shortly."""
-    return "none" if math.isinf(value) else f"{value:.{digits}g}"
-
-
-def size(count: float) -> str:
-    """Show bytes with a unit.
-
-    >>> size(2048)
-    '2.0 kB'
-    """
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000 or unit == "GB":
-            return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
-        count /= 1000
-    return ""
-
-
-def compact(title: str) -> Table:
-    """Make a table that is no wider than it must be."""
-    return Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, title_justify="left")
 
 
 def summary_table(result: Result) -> Table:
@@ -148,50 +121,3 @@ def _plan_table(silos: tuple[SiloPlan, ...], labels: list[str]) -> Table:
     if len(silos) > MOST_SILOS:
         table.caption = f"and {len(silos) - MOST_SILOS} more silos; --json shows all"
     return table
-
-
-def data_table(entries: Sequence[Entry]) -> Table:
-    """Show what can be loaded."""
-    table = compact("Data")
-    for name in ("name", "format", "rows", "silos", "where"):
-        table.add_column(name, justify="right" if name in ("rows", "silos") else "left")
-    for entry in entries:
-        rows = "" if entry.rows is None else f"{entry.rows:,}"
-        silos = "" if entry.silos is None else (str(entry.silos) if entry.silos else "by partition")
-        table.add_row(entry.name, entry.form, rows, silos, entry.place)
-    return table
-
-
-def federation_table(federation: Federation) -> Table:
-    """Show silos, their sizes and the labels each has, as shades."""
-    shape = " x ".join(map(str, federation.shape))
-    kind = f"{len(federation.classes)} classes" if federation.classes else "numeric target"
-    table = compact(f"{federation.name}: {len(federation)} silos, examples of {shape}, {kind}")
-    table.add_column("silo", no_wrap=True)
-    table.add_column("train", justify="right")
-    table.add_column("test", justify="right")
-    table.add_column("size")
-    table.add_column("labels " + ("".join(_short(c) for c in federation.classes) if _fits(federation) else "")
-                     if federation.classes else "target: mean (deviation)")  # fmt: skip
-    largest = max(federation.sizes)
-    for silo in federation.silos[: 2 * MOST_SILOS]:
-        bar = "█" * max(1, round(20 * len(silo.y) / largest))
-        if federation.classes:
-            counts = [int((silo.y == c).sum()) for c in range(len(federation.classes))]
-            top = max(counts)
-            picture = "".join(SHADES[min(4, math.ceil(4 * c / top))] for c in counts)
-            label = " " * len("labels ") + picture if _fits(federation) else picture
-        else:
-            label = f"{float(silo.y.mean()):.3f} ({float(silo.y.std()) if len(silo.y) > 1 else 0:.3f})"
-        table.add_row(escape(silo.name), str(len(silo.y)), str(len(silo.test_y)), bar, label)
-    if len(federation) > 2 * MOST_SILOS:
-        table.caption = f"and {len(federation) - 2 * MOST_SILOS} more silos"
-    return table
-
-
-def _fits(federation: Federation) -> bool:
-    return all(len(c) == 1 for c in federation.classes)
-
-
-def _short(label: str) -> str:
-    return label[:1]

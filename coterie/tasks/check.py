@@ -13,7 +13,7 @@ from .layout import Layout, call, tensors_of, tied_names
 
 MIXERS: dict[type[nn.Module], str] = {
     nn.modules.batchnorm._BatchNorm: "GroupNorm (or LayerNorm)",
-    nn.modules.instancenorm._InstanceNorm: "GroupNorm with one group a channel",
+    nn.modules.instancenorm._InstanceNorm: "GroupNorm with one group per channel",
 }
 
 
@@ -21,7 +21,7 @@ RANDOM = (nn.modules.dropout._DropoutNd, nn.RReLU, nn.FractionalMaxPool2d, nn.Fr
 
 
 def check_module(module: nn.Module, shape: tuple[int, ...], outputs: int) -> None:
-    """Refuse a module that cannot be trained privately, naming what to use instead."""
+    """Raise `Problem` if a module cannot be trained privately, and name what to use instead."""
     for name, part in module.named_modules():
         where = f"model: layer '{name or type(part).__name__}' ({type(part).__name__})"
         for kind, replacement in MIXERS.items():
@@ -30,11 +30,9 @@ def check_module(module: nn.Module, shape: tuple[int, ...], outputs: int) -> Non
             ):
                 raise Problem(f"{where} mixes examples of a batch: use {replacement} instead")
         if isinstance(part, RANDOM) and getattr(part, "p", 1.0) > 0:
-            raise Problem(
-                f"{where} draws random numbers of its own, which no seed of a run reaches: leave it out"
-            )
+            raise Problem(f"{where} draws random numbers that no seed reaches: leave it out")
         if any(nn.parameter.is_lazy(p) for p in part.parameters(recurse=False)):
-            raise Problem(f"{where} has no shape yet: give its input size")
+            raise Problem(f"{where} has no shape yet: give it an input size")
     for name, tensor in tensors_of(module).items():
         if tensor.layout is not torch.strided or tensor.is_quantized or tensor.dtype is torch.complex128:
             raise Problem(f"model: '{name}' cannot be saved: use a plain dense tensor instead")
@@ -53,7 +51,7 @@ def made_up_examples(shape: tuple[int, ...], generator: torch.Generator) -> Tens
 
 
 def _check_behaviour(module: nn.Module, shape: tuple[int, ...], outputs: int) -> None:
-    """Try the module on made-up examples, small and large: right output, no mixing, works one at a time."""
+    """Try the module on made-up examples, small and large, together and one at a time."""
     generator = torch.Generator().manual_seed(0)
     buffers = {k: b.clone() for k, b in module.named_buffers()}
     small = made_up_examples(shape, generator)
@@ -69,14 +67,14 @@ def _check_behaviour(module: nn.Module, shape: tuple[int, ...], outputs: int) ->
             raise Problem(f"model: the module does not take examples of shape {shape}: {said}") from error
         if not isinstance(together, Tensor) or tuple(together.shape) != (3, outputs):
             raise Problem(
-                f"model: the module must give {outputs} number(s) an example,"
-                f" shape (3, {outputs}) for three, got {tuple(getattr(together, 'shape', ()))}"
+                f"model: the module must return {outputs} number(s) per example, so shape (3, {outputs}) for"
+                f" three examples, got {tuple(getattr(together, 'shape', ()))}"
             )
         size = float(together.abs().max())
         if not torch.allclose(together, alone, rtol=1e-3, atol=1e-4 * max(1.0, size), equal_nan=True):
             raise Problem(
                 "model: the module mixes examples of a batch (its output for one depends on the"
-                " others): normalise within an example, as GroupNorm and LayerNorm do"
+                " others): normalise within each example, with GroupNorm or LayerNorm"
             )
     if any(not torch.equal(b, buffers[k]) for k, b in module.named_buffers()):
         raise Problem("model: the module changes its buffers in forward: use a stateless layer")
@@ -90,6 +88,6 @@ def _check_behaviour(module: nn.Module, shape: tuple[int, ...], outputs: int) ->
         vmap(vmap(one, (None, 0)))(parameters, small.unsqueeze(0))
     except RuntimeError as error:
         raise Problem(
-            "model: a layer cannot be run for many silos at once (torch.func.vmap says:"
+            "model: a layer cannot run for many silos at once (torch.func.vmap says:"
             f" {str(error).splitlines()[0]})"
         ) from error

@@ -19,7 +19,7 @@ from ..errors import Problem, nearest
 
 
 def linear(input_shape: tuple[int, ...], outputs: int, bias: bool = True) -> nn.Module:
-    """One linear layer that starts at zero: the problem is convex, a random start only costs steps."""
+    """Make one linear layer that starts at zero: the problem is convex, a random start only costs steps."""
     layer = nn.Linear(math.prod(input_shape), outputs, bias=bias)
     for parameter in layer.parameters():
         nn.init.zeros_(parameter)
@@ -27,7 +27,7 @@ def linear(input_shape: tuple[int, ...], outputs: int, bias: bool = True) -> nn.
 
 
 def mlp(input_shape: tuple[int, ...], outputs: int, hidden: int = 64, layers: int = 1) -> nn.Module:
-    """Linear layers with ReLU between them; `layers` of width `hidden`."""
+    """Make linear layers with ReLU between them: `layers` of width `hidden`, then the output layer."""
     if hidden < 1 or layers < 0:
         raise Problem(f"model 'mlp' needs hidden >= 1 and layers >= 0, got {hidden} and {layers}")
     parts: list[nn.Module] = [nn.Flatten()]
@@ -39,9 +39,9 @@ def mlp(input_shape: tuple[int, ...], outputs: int, hidden: int = 64, layers: in
 
 
 def cnn(input_shape: tuple[int, ...], outputs: int, channels: int = 16) -> nn.Module:
-    """Two strided convolutions, pooling, two linear layers; for images `[height, width]` or with channels.
+    """Make two strided convolutions, pooling and two linear layers, for images `[height, width]`.
 
-    Channels may come first (3, 32, 32) or last (32, 32, 3).
+    Images may have channels, which may come first (3, 32, 32) or last (32, 32, 3).
     """
     if channels < 1:
         raise Problem(f"model 'cnn' needs channels >= 1, got {channels}")
@@ -96,7 +96,7 @@ def find_factory(name: str) -> Callable[..., nn.Module]:
         if name not in MODELS:
             raise Problem(
                 f"model.name: unknown model '{name}'; {nearest(name, MODELS)}"
-                " (a model of your own is 'package.module:function')"
+                " (give your own model as 'package.module:function')"
             )
         return MODELS[name]
     module_name, _, function = name.partition(":")
@@ -133,7 +133,7 @@ def _accepted(name: str, factory: Callable[..., nn.Module]) -> tuple[list[str], 
 
 @dataclass(frozen=True, eq=False)
 class Factory:
-    """Makes modules: a function or class and its arguments; `settings` are those that a person chose.
+    """A function or class that makes modules, and its arguments; `settings` are those the user chose.
 
     `name` is that of a built-in model, or "package.module:function".
     """
@@ -170,7 +170,7 @@ class Copies:
             return copy.deepcopy(self.module)
         except RuntimeError as error:
             raise Problem(
-                f"model: the module cannot be copied, give a function that makes it: {error}"
+                f"model: the module cannot be copied ({error}): give a function that makes it"
             ) from error
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -37,18 +38,18 @@ class Task:
         if self.loss not in LOSSES:
             raise Problem(f"model.loss: unknown loss '{self.loss}'; {nearest(self.loss, LOSSES)}")
         if self.loss == "squared" and self.classes:
-            raise Problem("model.loss: 'squared' needs a numeric target, got classes")
+            raise Problem("model.loss: 'squared' needs a numeric target, but the data has classes")
         if self.loss != "squared" and not self.classes:
-            raise Problem(f"model.loss: '{self.loss}' needs classes, the target is numeric")
+            raise Problem(f"model.loss: '{self.loss}' needs classes, but the target is a number")
         if self.loss in TWO_CLASSES and self.classes != 2:
             raise Problem(
-                f"model.loss: '{self.loss}' needs two classes, the data has {self.classes}; use"
-                " 'one-against-rest' or 'cross-entropy', or set one class against the rest by data.positive"
+                f"model.loss: '{self.loss}' needs two classes, but the data has {self.classes}; use"
+                " 'one-against-rest' or 'cross-entropy', or set one class against the rest with data.positive"
             )
 
     @property
     def outputs(self) -> int:
-        """How many numbers the module must give for one example."""
+        """How many numbers the module must return per example."""
         return self.classes if self.loss in SCORE_EACH_CLASS else 1
 
     @property
@@ -67,7 +68,7 @@ class Task:
             torch.default_generator.manual_seed(seed)  # the CPU alone: no other generator is restored
             module = self.build()
         if not isinstance(module, nn.Module):
-            raise Problem(f"model.name: the factory must give a torch.nn.Module, got {module!r}")
+            raise Problem(f"model.name: the factory must return a torch.nn.Module, got {module!r}")
         return module.float()
 
     @cached_property
@@ -84,7 +85,7 @@ class Task:
         return module
 
     def _check_frozen(self, module: nn.Module) -> None:
-        """Refuse a module whose frozen parts are not the same each time it is made."""
+        """Raise `Problem` if a module's frozen parts are not the same each time it is made."""
         tensors, trained = tensors_of(module), Layout.of(module).names
         if len(tensors) == len(trained):
             return
@@ -95,6 +96,16 @@ class Task:
                     f"model: '{name}' is not trained and differs each time the module is made: draw it with"
                     " torch's global generator, which is seeded, or load it from a file"
                 )
+
+    @cached_property
+    def frozen_digest(self) -> str:
+        """A digest of the frozen parts, "" if there are none: a training resumes only with its own."""
+        frozen = [(k, tensor) for k, tensor in tensors_of(self.module).items() if k not in self.layout.names]
+        digest = hashlib.sha256()
+        for name, tensor in frozen:
+            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+            digest.update(tensor.detach().cpu().numpy().tobytes())
+        return digest.hexdigest() if frozen else ""
 
     @property
     def device(self) -> torch.device:
@@ -116,11 +127,11 @@ class Task:
         return self.layout.flatten(dict(self.seeded_module(seed).named_parameters())).detach()
 
     def predict(self, parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        """Give the module's outputs for examples `[examples, ...]`."""
+        """Return the module's outputs for examples `[examples, ...]`."""
         return call(self.module, parameters, x, self.tied)
 
     def loss_of(self, output: Tensor, target: Tensor) -> Tensor:
-        """Give the loss of each output."""
+        """Return the loss of each output."""
         return LOSSES[self.loss](output, target)
 
     def blank_targets(self, *shape: int) -> Tensor:
@@ -129,11 +140,11 @@ class Task:
         return torch.zeros(*shape, dtype=kind, device=self.device)
 
     def losses(self, parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        """Give the loss of each example."""
+        """Return the loss of each example."""
         return self.loss_of(self.predict(parameters, x), y)
 
     def scores(self, parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        """Give what each example adds to the score: a hit, or a squared error."""
+        """Return what each example adds to the score: a hit, or a squared error."""
         output = self.predict(parameters, x)
         if self.loss == "squared":
             return squared(output, y)

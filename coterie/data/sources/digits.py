@@ -6,6 +6,8 @@ import numpy as np
 
 from .table import Table
 
+ROWS = 1797
+
 
 def read() -> Table:
     """Return the digits as 8 x 8 images with values between 0 and 1."""

@@ -1,4 +1,4 @@
-"""Ledgers of a place, which is one file or a folder: read and checked, listed, or given another budget."""
+"""Read, list or change the ledgers at a place, which is a file or a folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .verify import Report, check_ledger
 
 
 def ledger_files(place: str | Path) -> list[Path]:
-    """List the ledger at a place, or those in a folder."""
+    """Return the ledger file at a place, or all ledger files in a folder."""
     place = Path(place)
     if place.is_dir():
         files = sorted(place.glob("*.sqlite"))
@@ -26,17 +26,17 @@ def ledger_files(place: str | Path) -> list[Path]:
 
 
 def read_ledgers(place: str | Path) -> list[Report]:
-    """Check every ledger of a place and return what each says, sorted by silo.
+    """Check every ledger at a place and return their contents, sorted by silo.
 
-    The chain of rows is checked and every epsilon is recomputed from its events. The first ledger that does
-    not fit is refused, naming the row.
+    The chain of rows is checked, and every epsilon is recomputed from its events. Raise `Problem`, naming
+    the row, for the first ledger that fails a check.
     """
     reports = [check_ledger(path) for path in ledger_files(place)]
     return sorted(reports, key=lambda report: report.identity.silo)
 
 
 def ledger_rows(place: str | Path) -> Iterator[dict[str, Any]]:
-    """Return every row of the ledgers of a place, with the name of its file."""
+    """Yield every row of the ledgers at a place, with the name of its file."""
     for path in ledger_files(place):
         ledger = read_ledger(path)
         try:
@@ -55,9 +55,9 @@ def set_budget(
     reason: str = "",
     higher: bool = False,
 ) -> list[tuple[Path, Identity]]:
-    """Give the ledgers of a place another budget, and return whose they are.
+    """Change the budget of the ledgers at a place, and return their files and identities.
 
-    Any budget may be lowered. To raise one, say `higher=True` and give a reason, which the ledger keeps.
+    Lowering a budget is always allowed. Raising one needs `higher=True` and a reason, which the ledger keeps.
     """
     paths = ledger_files(place)
     if higher:
@@ -73,12 +73,12 @@ def set_budget(
 
 
 def _refuse_lowering(path: Path, unit: str, epsilon: float, delta: float) -> None:
-    """Refuse to lower a budget by an act that says it raises it."""
+    """Raise `Problem` if a change that is meant to raise a budget would lower it."""
     ledger = read_ledger(path)
     now, silo = ledger.state().budgets.get(unit), ledger.identity.silo
     ledger.close()
     if now is not None and (epsilon < now[0] or delta < now[1]):
         raise Problem(
-            f"the budget of '{silo}' is ({now[0]:g}, {now[1]:g}), ({epsilon:g}, {delta:g}) would lower it:"
-            " leave --raise out, or name the files of those to be raised"
+            f"the budget of '{silo}' is ({now[0]:g}, {now[1]:g}), so ({epsilon:g}, {delta:g}) would lower it;"
+            " omit --raise, or name only the ledger files whose budget you want to raise"
         )

@@ -1,4 +1,4 @@
-"""Checking a statement's file, with the ledger that it names if there is one."""
+"""Check a statement's file, and its run in the ledger that it names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .verify import verify as recompute
 class Verified:
     """A statement whose numbers were recomputed; `epsilon` is None if it promises no privacy.
 
-    `in_ledger`: its run was found in a ledger. `not_checked` says what only a ledger could tell.
+    `in_ledger` says whether its run was found in a ledger. `not_checked` names what only a ledger can show.
     """
 
     path: Path
@@ -37,9 +37,9 @@ class Verified:
 
 
 def verify(path: str | Path, ledger: str | Path | None = None) -> Verified:
-    """Recompute a statement from its events; with a ledger, or a folder of them, also find its run there.
+    """Recompute a statement from its events; with a ledger or a folder of ledgers, also find its run there.
 
-    Anything that does not fit raises `Problem`.
+    Raise `Problem` if anything differs.
     """
     path = Path(path)
     try:
@@ -52,7 +52,7 @@ def verify(path: str | Path, ledger: str | Path | None = None) -> Verified:
     said, unchecked = content["guarantee"], None
     sent = any(content["adversaries"][who]["epsilon"] for who in SEES_UPLOADS)
     if ledger is None and said["epsilon"] and not sent:
-        unchecked = "that nothing was sent: its ledger would tell (--ledger)"
+        unchecked = "that nothing was sent; only its ledger shows this (--ledger)"
     return Verified(
         path,
         content["silo"],
