@@ -27,6 +27,7 @@ from .planning.dry_run import dry_run
 from .planning.training import Training
 from .privacy.budget import Privacy
 from .protocol.merging import Merger, PlainMerger
+from .protocol.messages import pack, unpack
 from .protocol.method import Method
 from .protocol.settings import settings_of
 from .protocol.streams import SeededStreams
@@ -42,9 +43,9 @@ class NotConforming(Refused):
 def check_method(method: Method, unit: str = "example") -> None:
     """Try a method on a small made-up federation; raise with one sentence if it breaks a rule.
 
-    Checked: a frozen record with a name; sound in its unit (labels); pure; keeps float32;
-    the order of silos does not matter; silos are not mixed; what it asks is what was
-    planned; its messages survive as bytes and one silo a node gives the same vectors.
+    It must be a frozen record with a name, sound in its unit (labels), pure, and keep float32. The order of
+    silos may not matter, and silos may not be mixed. It must ask for what was planned, its state and messages
+    must survive as bytes, and one silo per node must give the same vectors.
     """
     _require(dataclasses.is_dataclass(method), "a method must be a dataclass")
     _require(bool(getattr(type(method), "name", "")), "a method must have a name")
@@ -93,21 +94,21 @@ def _federation() -> Federation:
 
 
 def _check_round(made: Experiment) -> None:
-    """Run one round by hand: pure, float32, as planned."""
+    """Run one round by hand: pure, float32, as planned, and the same from a state that was stored."""
     plan, method = made.plan(), made.running
     cohort, streams = made.cohort(plan), SeededStreams(made.keys)
     roster = replace(made.roster, steps=steps_of(cohort), rounds=made.training.rounds)
     shared, own = method.init(SeededStart(made.task, [0], roster, made.training.rounds), len(roster))
     before = _copy((shared, own))
     answers = []
-    for _ in range(2):
+    for kept_shared, kept_own in ((shared, own), unpack(pack((shared, own)))):  # as from a checkpoint
         oracle = CohortOracle(cohort, streams, 0, plan.counts.calls[0], made.training.rounds, unit=plan.unit)
-        sent = method.broadcast(shared)
-        uploads, kept = method.local(sent, own, oracle)
+        sent = method.broadcast(kept_shared)
+        uploads, kept = method.local(sent, kept_own, oracle)
         merger: Merger = PlainMerger(roster)
         if plan.merge is not None:
             merger = PrivateMerger.of(roster, plan.merge, streams, uploads)
-        merged = method.merge(shared, uploads, merger)
+        merged = method.merge(kept_shared, uploads, merger)
         answers.append(_copy((sent, uploads, kept, merged, method.personal(sent, kept))))
         _require(
             tuple(oracle.made) == plan.counts.calls[0],

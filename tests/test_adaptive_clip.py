@@ -54,7 +54,7 @@ def clips_of(made):
     states = simulate(
         made.running, made.cohort(plan), plan, made.roster, [0] * len(made.keys), SeededStreams(made.keys)
     )
-    return [float(state.shared["clip"][0, 0, 0]) for state in states]
+    return [float(state.shared.clip[0, 0, 0]) for state in states]
 
 
 @pytest.mark.parametrize("first", [0.01, 3.0])

@@ -52,7 +52,7 @@ def estimated(spread_of_centres, noise, chance=0.0, height=1.0, rounds=400, clip
     for _ in range(rounds):
         sent = method.broadcast(state)
         shaken = torch.randn(own.shape, generator=generator) * known.steps.noise.unsqueeze(-1)
-        gradient = height * (own - optimum) + shaken + sent["lam"] * (own - sent["mean"])
+        gradient = height * (own - optimum) + shaken + sent.lam * (own - sent.mean)
         state = method.merge(state, -RATE * gradient, PlainMerger(known))
         own = own - RATE * gradient
     return state, known
@@ -94,13 +94,13 @@ def test_uploads_that_are_raw_are_refused(federation):
 @pytest.mark.parametrize("height", [0.5, 1.0, 2.0])
 def test_the_curvature_is_found(height):
     state, known = estimated(0.1, 1.0, height=height)
-    assert float(curvature(state, facts_of(known))) == pytest.approx(height, rel=0.1)
+    assert float(curvature(state.observed, facts_of(known))) == pytest.approx(height, rel=0.1)
 
 
 @pytest.mark.parametrize("noise", [0.1, 1.0, 3.0])
 def test_differences_between_silos_are_told_from_noise(noise):
     state, known = estimated(0.1, noise)
-    found, weight = spread(state, known)
+    found, weight = spread(state.observed, known)
     assert float(found) == pytest.approx(SIZE * 0.1**2, rel=0.25)
     assert float(weight.sum()) == pytest.approx(1.0)
 
@@ -116,7 +116,7 @@ def test_the_best_pull_under_noise_is_found(height, noise):
     def error(lam):
         return (lam * tau / (height + lam)) ** 2 + heat / (2 * (height + lam))
 
-    lam = float(state["lam"].mean())
+    lam = float(state.lam.mean())
     assert lam == pytest.approx(best, rel=0.35)
     assert error(lam) <= 1.02 * error(best)
     assert error(lam) < min(error(0.0), tau**2)
@@ -130,12 +130,12 @@ def test_the_best_pull_of_mean_estimation_is_found(ratio):
     clip = float(np.sqrt(SIZE) * deviation)
     state, _ = estimated(tau, 0.0, chance=deviation**2 / EXAMPLES, clip=clip)
     model = MeanEstimation(silos=SILOS, examples=EXAMPLES, deviation=float(deviation), silo_spread=tau)
-    assert float(state["lam"].mean()) == pytest.approx(best_lam(model), rel=0.2)
+    assert float(state.lam.mean()) == pytest.approx(best_lam(model), rel=0.2)
 
 
 def test_silos_without_differences_are_pulled_as_far_as_allowed():
     state, known = estimated(0.0, 2.0, method=MRMTLAuto(limit=0.7))
-    torch.testing.assert_close(state["lam"], 0.7 / facts_of(known).pace)
+    torch.testing.assert_close(state.lam, 0.7 / facts_of(known).pace)
 
 
 def test_more_noise_and_fewer_examples_pull_more(federation):
@@ -145,9 +145,9 @@ def test_more_noise_and_fewer_examples_pull_more(federation):
     state, _ = estimated(0.3, 0.3)
     noisy = replace(known, sizes=sizes, steps=replace(known.steps, noise=noise))
     one, half = torch.ones(1, 1, 1), torch.full((1, 1, 1), 0.5)
-    assert (choose(state, noisy, half, one)[0][0, :, 0].diff() > 0).all()
+    assert (choose(state.observed, noisy, half, one)[0][0, :, 0].diff() > 0).all()
     sizes = torch.linspace(50, 500, SILOS, dtype=torch.float64)
-    assert (choose(state, replace(known, sizes=sizes), half, one)[0][0, :, 0].diff() < 0).all()
+    assert (choose(state.observed, replace(known, sizes=sizes), half, one)[0][0, :, 0].diff() < 0).all()
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 8.0, float("inf")])
@@ -157,16 +157,17 @@ def test_pulls_stay_within_their_bounds(federation, epsilon):
     cohort = made.cohort(plan)
     steps = steps_of(cohort)
     states = list(simulate(made.running, cohort, plan, made.roster, [0], SeededStreams(made.keys)))
-    assert (states[0].shared["lam"] == 0).all()
+    assert (states[0].shared.lam == 0).all()
     for state in states[1:]:
-        length = state.shared["lam"].squeeze(-1) * steps.lr * steps.count
+        length = state.shared.lam.squeeze(-1) * steps.lr * steps.count
         assert ((length >= 0) & (length <= 0.5 + 1e-6)).all()
-        torch.testing.assert_close(state.shared["models"], state.own, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(state.shared.models, state.own, atol=1e-5, rtol=1e-5)
 
 
 def test_diverged_models_do_not_break_the_bounds():
     state, known = estimated(0.1, 0.1, rounds=5)
-    broken = {**state, "gradient": state["gradient"] * float("nan"), "slope": state["slope"] * float("nan")}
+    observed, nan = state.observed, float("nan")
+    broken = observed._replace(gradient=observed.gradient * nan, slope=observed.slope * nan)
     pulls, trust = choose(broken, known, torch.full((1, 1, 1), 0.5), torch.ones(1, 1, 1))
     assert torch.isfinite(pulls).all()
     assert ((trust >= 0) & (trust <= 1)).all()
@@ -193,23 +194,23 @@ def test_where_the_pull_is_at_its_limit_predictions_are_moved_toward_the_mean(ta
     """As far as is best, and further than not at all, if noise is most of what models differ by."""
     method = MRMTLAuto(share=0.0, limit=0.2)
     state, known = estimated(tau, noise, method=method)
-    assert torch.allclose(state["lam"], 0.2 / facts_of(known).pace)
+    assert torch.allclose(state.lam, 0.2 / facts_of(known).pace)
     draw = torch.randn(2, 1, SILOS, SIZE, generator=torch.Generator().manual_seed(0))
-    centres, apart = 0.3 + tau * draw[0], state["models"] - state["mean"]
+    centres, apart = 0.3 + tau * draw[0], state.models - state.mean
 
     def error(trust):
-        return float((state["mean"] + trust * apart - centres).square().mean())
+        return float((state.mean + trust * apart - centres).square().mean())
 
     best = min(error(share) for share in torch.linspace(0, 1, 101))
-    predicted = method.personal(method.broadcast(state), state["models"])
+    predicted = method.personal(method.broadcast(state), state.models)
     found = float((predicted - centres).square().mean())
-    assert found == pytest.approx(error(state["trust"]))
+    assert found == pytest.approx(error(state.trust))
     assert found <= 1.15 * best
     assert found < error(1.0)
 
 
 def test_where_the_pull_is_free_models_predict_as_they_are():
     state, _ = estimated(0.3, 0.3)
-    assert (state["trust"] == 1).all()
+    assert (state.trust == 1).all()
     never = estimated(0.0, 2.0, method=MRMTLAuto(limit=0.0))[0]
-    assert (never["trust"] == 1).all()  # nothing may pull: every silo alone
+    assert (never.trust == 1).all()  # nothing may pull: every silo alone

@@ -17,6 +17,7 @@ from coterie.guard.claims import claims_of
 from coterie.guard.meter import make_meter, open_ledgers
 from coterie.guard.session import Session
 from coterie.methods import IFCA, MRMTL, PFA, Ditto, FedAvg, Mocha, PFAPlus, RandomProjection, Then, WeiAvg
+from coterie.methods.ifca import Clusters, Upload
 from coterie.methods.mr_mtl_auto import observe
 from coterie.planning.schedule import Participation
 from coterie.privacy.accountant import epsilon
@@ -91,20 +92,20 @@ def test_silos_weigh_as_much_as_their_budgets():
 
 
 def test_clusters_refill_and_absent_silos_keep_their_choice():
-    method = IFCA(clusters=3)
+    method = IFCA(clusters=3, choosing=1.0)
     models = torch.tensor([[[1.0], [2.0], [3.0]]])
-    roster = Roster(tuple("abc"), torch.ones(3), torch.ones(1, 3))
+    roster = Roster(tuple("abc"), torch.ones(3), torch.ones(1, 3), rounds=10)
     chosen = torch.tensor([[[2], [2], [0]]])
-    left = torch.ones(1, 1, 1)
-    shared = {"models": models, "choice": chosen, "left": left}
-    uploads = {"delta": torch.zeros(1, 3, 1), "choice": torch.tensor([[[2], [2], [1]]])}
+    shared = Clusters(models, chosen)
+    uploads = Upload(torch.zeros(1, 3, 1), torch.tensor([[[2], [2], [1]]]))
     here = torch.tensor([[True, True, False]])
     found = method.merge(shared, uploads, PlainMerger(roster.at(here)))
-    assert found["choice"].flatten().tolist() == [2, 2, 0]
-    assert found["models"].flatten().tolist() == [1, 3, 3]  # nobody had chosen the second
-    nobody = {"models": models, "choice": chosen * 0 - 1, "left": left}
-    kept = method.merge(nobody, {**uploads, "choice": nobody["choice"]}, PlainMerger(roster.at(~here & here)))
-    assert kept["models"].flatten().tolist() == [1, 2, 3]
+    assert found.choice.flatten().tolist() == [2, 2, 0]
+    assert found.models.flatten().tolist() == [1, 3, 3]  # nobody had chosen the second
+    nobody = Clusters(models, chosen * 0 - 1)
+    uploads = uploads._replace(choice=nobody.choice)
+    kept = method.merge(nobody, uploads, PlainMerger(roster.at(~here & here)))
+    assert kept.models.flatten().tolist() == [1, 2, 3]
 
 
 def test_what_is_learnt_of_silos_waits_while_they_are_absent(federation):
@@ -117,11 +118,11 @@ def test_what_is_learnt_of_silos_waits_while_they_are_absent(federation):
     roster = dataclasses.replace(made.roster, steps=steps_of(cohort))
     state, _ = MRMTLAuto().init(SeededStart(made.task, [0], roster, 3), 3)
     here = torch.tensor([[True, False, True]])
-    found = observe(state, torch.ones_like(state["models"]), roster.at(here))
-    assert found["seen"].flatten().tolist() == [1, 0, 1]
-    assert not found["gradient"][0, 1].any()
-    nobody = MRMTLAuto().merge(state, torch.zeros_like(state["models"]), PlainMerger(roster.at(here & ~here)))
-    assert not nobody["lam"].any()
+    found = observe(state, torch.ones_like(state.models), roster.at(here))
+    assert found.seen.flatten().tolist() == [1, 0, 1]
+    assert not found.gradient[0, 1].any()
+    nobody = MRMTLAuto().merge(state, torch.zeros_like(state.models), PlainMerger(roster.at(here & ~here)))
+    assert not nobody.lam.any()
 
 
 def test_absent_silos_draw_nothing(federation):

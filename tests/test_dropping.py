@@ -120,7 +120,7 @@ def test_who_drops_out_keeps_its_duals_and_sends_nothing(federation):
     for number, (before, after) in enumerate(zip(states, states[1:], strict=False)):
         for k in range(3):
             same = torch.equal(before.own[:, k], after.own[:, k])
-            unsent = torch.equal(before.shared["sums"][:, k], after.shared["sums"][:, k])
+            unsent = torch.equal(before.shared.sums[:, k], after.shared.sums[:, k])
             assert same == unsent == (not bool(plan.present[number, 0, k]))
             away += same
     assert away > 3

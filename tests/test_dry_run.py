@@ -10,7 +10,7 @@ import torch
 
 from coterie.errors import Refused
 from coterie.experiment import estimate
-from coterie.methods import FedAvg, Local
+from coterie.methods import MRMTL, FedAvg, Local
 from coterie.planning import dry_run as module
 from coterie.planning.dry_run import dry_run
 from coterie.planning.schedule import Participation
@@ -69,7 +69,7 @@ def test_bytes_of_further_runs():
 
 
 @dataclass(frozen=True, kw_only=True)
-class RawIfLong(Local):
+class RawIfLong(MRMTL):
     """Sends what never was noised, but only if the model is large."""
 
     name: ClassVar[str] = "raw-if-long"

@@ -19,7 +19,7 @@ from coterie.errors import Refused
 from coterie.experiment.experiment import Experiment
 from coterie.experiment.statements import statement_of
 from coterie.methods import Dual, Mocha
-from coterie.methods.dual import FLOOR, related
+from coterie.methods.omega import FLOOR, omega_of
 from coterie.planning.training import Training
 from coterie.privacy.budget import Privacy
 from coterie.privacy.statement.build import text_of
@@ -154,13 +154,13 @@ def test_moves_apart_reach_the_same_models():
 
 def test_relations_of_models():
     models = torch.tensor([[[1.0, 0], [2, 0], [0, 1]]])
-    omega = related(models)[0].double()
+    omega = omega_of(models)[0].double()
     assert float(omega.trace()) == pytest.approx(1)
     assert float(omega[0, 1]) > 0.1 > abs(float(omega[0, 2]))
     wide = models[0].double() @ models[0].double().T
     root = omega @ omega / (omega @ omega).trace()
     torch.testing.assert_close(root, wide / wide.trace(), atol=2 * FLOOR, rtol=0)
-    torch.testing.assert_close(related(torch.zeros(1, 3, 2))[0], torch.eye(3) / 3)
+    torch.testing.assert_close(omega_of(torch.zeros(1, 3, 2))[0], torch.eye(3) / 3)
 
 
 def test_relations_of_mocha_are_in_its_result():
@@ -239,7 +239,7 @@ def test_the_paper_s_noise_is_as_printed_and_certifies_nothing():
         s1 = (8 * 0.3 + beta) / (beta * size)
         found["duals"].append(((noisy.own - quiet.own)[0, 0, :size] / (2.0 * s1)).flatten())
         s2 = 2 * 0.5 * (quiet.own[0, 0] / 0.5).norm()
-        found["sums"].append(((noisy.shared["sums"] - quiet.shared["sums"])[0, 0] / (s2 * 0.5)).flatten())
+        found["sums"].append(((noisy.shared.sums - quiet.shared.sums)[0, 0] / (s2 * 0.5)).flatten())
     for drawn in found.values():
         assert kstest(torch.cat(drawn).numpy(), "norm").pvalue > 0.01
     said = statement_of(made, plan, 0, 0)

@@ -85,7 +85,7 @@ class Predicts(Dual):
     name: ClassVar[str] = "predicts"
 
     def personal(self, sent, own):
-        return sent["model"] if own.shape[2] == 1 else own.abs().sum((2, 3), keepdim=False).unsqueeze(-1)
+        return sent.model if own.shape[2] == 1 else own.abs().sum((2, 3), keepdim=False).unsqueeze(-1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ from coterie.engines.simulation import personal_vectors, simulate
 from coterie.experiment.experiment import Experiment
 from coterie.guard.session import Session
 from coterie.methods import FedAvg, Heads
+from coterie.methods.head_layers import head_parameters
 from coterie.planning.schedule import Participation
 from coterie.planning.training import Training
 from coterie.privacy.budget import Privacy
@@ -68,7 +69,7 @@ def test_engines_agree(classes, how):
     ],
 )
 def test_a_head_is_named_or_a_share(head, expected):
-    assert Heads(head=head).parameters_of(("1.weight", "1.bias", "3.weight", "3.bias")) == expected
+    assert head_parameters(head, ("1.weight", "1.bias", "3.weight", "3.bias")) == expected
 
 
 def test_a_head_that_cannot_be(classes):
@@ -77,9 +78,9 @@ def test_a_head_that_cannot_be(classes):
     with refused("there is no layer 'fc'; the layers are 1, 3"):
         of(classes, "fc").plan()
     with refused("(did you mean 'head'?); the layers are body, body.1, head, head.0, head.2"):
-        Heads(head="hed").parameters_of(("body.1.weight", "head.0.weight", "head.2.bias"))
+        head_parameters("hed", ("body.1.weight", "head.0.weight", "head.2.bias"))
     with refused("""--set 'method.head="3"')"""):
-        Heads(head=3).parameters_of(("1.weight", "3.weight"))
+        head_parameters(3, ("1.weight", "3.weight"))
     with refused("there is no layer '9'"):
         of(classes, "9").plan()
     for number in (9, 1, 1.0, 0):  # numbers are shares: layers of these names are given as text

@@ -14,8 +14,8 @@ from coterie.cohort.select import mistakes
 from coterie.engines.simulation import simulate
 from coterie.experiment.statements import statement_of
 from coterie.methods import IFCA, MRMTL, Ditto, FedAvg, FineTune, Mocha, Then
-from coterie.methods.mocha import related
-from coterie.methods.pfa import directions
+from coterie.methods.omega import inverse_of
+from coterie.methods.projection import directions
 from coterie.planning.example_plan import choice_noise
 from coterie.planning.training import check_device
 from coterie.planning.uniform_noise import until_spent
@@ -74,7 +74,7 @@ def test_what_ditto_shares_is_the_model_of_averaging(federation):
 
 def test_what_a_silo_does_not_send_is_zero_for_the_merge_too():
     sent = only(torch.tensor([[[True], [False]]]), torch.ones(1, 2, 5))
-    assert sent["then"].sum(-1).tolist() == [[5, 0]]
+    assert sent.value.sum(-1).tolist() == [[5, 0]]
 
 
 def test_with_one_noise_no_silo_of_the_largest_budget_leaves():
@@ -95,8 +95,8 @@ def test_a_run_that_diverges_does_not_stop_the_others(federation):
     models = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0))
     broken = models.clone()
     broken[0, 1] = float("nan")
-    assert torch.isfinite(related(broken)).all()
-    torch.testing.assert_close(related(broken)[1], related(models)[1])
+    assert torch.isfinite(inverse_of(broken)).all()
+    torch.testing.assert_close(inverse_of(broken)[1], inverse_of(models)[1])
 
 
 def test_directions_of_uploads_that_are_no_numbers_are_of_the_others():

@@ -15,9 +15,9 @@ from coterie.experiment.config.schema import check
 from coterie.experiment.from_config import make_methods
 from coterie.experiment.statements import statement_of
 from coterie.methods import IFCA, MRMTL, Ditto, FedAvg, FineTune, Local, Mocha, Then
-from coterie.methods.ifca import _refilled
-from coterie.methods.mocha import pulls
-from coterie.methods.mocha import related as relations
+from coterie.methods.ifca import Clusters, Upload, refilled
+from coterie.methods.mocha import Pull, Server, pulls
+from coterie.methods.omega import inverse_of as relations
 from coterie.planning.example_plan import choice_noise
 from coterie.privacy.accountant import epsilon_of
 from coterie.privacy.events import Event
@@ -117,33 +117,34 @@ def test_choices_are_those_of_the_exponential_mechanism(classes):
 def test_a_cluster_that_too_few_chose_copies_the_largest():
     models = torch.arange(8.0).reshape(1, 4, 2)
     choice = torch.tensor([[1, 1, 3, 1, 3]])
-    found = _refilled(models, choice, 0.0)
+    found = refilled(models, choice, 0.0)
     assert found.tolist() == [[[2, 3], [2, 3], [2, 3], [6, 7]]]
     full = torch.tensor([[0, 1, 2, 3, 3]])
-    assert torch.equal(_refilled(models, full, 0.0), models)
-    assert torch.equal(_refilled(models, full, 0.8), models)  # an even share is 1.25
-    assert _refilled(models, full, 0.9).tolist() == [[[6, 7], [6, 7], [6, 7], [6, 7]]]
+    assert torch.equal(refilled(models, full, 0.0), models)
+    assert torch.equal(refilled(models, full, 0.8), models)  # an even share is 1.25
+    assert refilled(models, full, 0.9).tolist() == [[[6, 7], [6, 7], [6, 7], [6, 7]]]
     few = torch.cat([full, torch.full((1, 95), -1)], 1)  # who has not come yet has chosen nothing
-    assert torch.equal(_refilled(models, few, 0.8), models)
+    assert torch.equal(refilled(models, few, 0.8), models)
 
 
 def test_clusters_start_again_only_while_silos_choose():
     """After the last choice a model is of those who chose it, however few."""
-    method = IFCA(clusters=2, least=0.9)
+    method = IFCA(clusters=2, least=0.9, choosing=0.3)
     models, choice = torch.tensor([[[1.0], [2.0]]]), torch.tensor([[[0], [1], [1], [1], [1]]])
-    for left, said in ((1.0, [2.0, 2.0]), (0.0, [1.0, 2.0]), (-3.0, [1.0, 2.0])):
-        shared = {"models": models, "choice": choice, "left": torch.tensor([[[left]]])}
-        assert method.broadcast(shared).flatten().tolist() == said
-        roster = Roster(tuple("abcde"), torch.ones(5), torch.ones(1, 5))
-        merged = method.merge(shared, {"delta": torch.zeros(1, 5, 1), "choice": choice}, PlainMerger(roster))
-        assert merged["models"].flatten().tolist() == said
-        assert float(merged["left"]) == left - 1
+    upload = Upload(torch.zeros(1, 5, 1), choice)
+    for number, sent in ((0, [2.0, 2.0]), (1, [2.0, 2.0]), (2, [1.0, 2.0]), (3, [1.0, 2.0]), (9, [1.0, 2.0])):
+        roster = Roster(tuple("abcde"), torch.ones(5), torch.ones(1, 5), round=number, rounds=10)
+        merged = method.merge(Clusters(models, choice), upload, PlainMerger(roster))
+        assert method.broadcast(merged).flatten().tolist() == sent
+        assert torch.equal(merged.choice, choice)
 
 
 def test_a_chain_that_ends_clusters_while_silos_choose_hands_over_what_it_sends():
-    method = IFCA(clusters=2, least=0.9)
+    method = IFCA(clusters=2, least=0.9, choosing=1.0)
     choice = torch.tensor([[[0], [1], [1], [1], [1]]])
-    shared = {"models": torch.tensor([[[1.0], [2.0]]]), "choice": choice, "left": torch.ones(1, 1, 1)}
+    roster = Roster(tuple("abcde"), torch.ones(5), torch.ones(1, 5), round=2, rounds=10)
+    shared = Clusters(torch.tensor([[[1.0], [2.0]]]), choice)
+    shared = method.merge(shared, Upload(torch.zeros(1, 5, 1), choice), PlainMerger(roster))
     begun = method.hand_over(shared).vectors
     assert torch.equal(begun, method.personal(method.broadcast(shared), choice))
     assert begun.flatten().tolist() == [2.0] * 5
@@ -165,11 +166,7 @@ def test_two_groups_in_one_cluster_part_again():
             models = torch.stack([-rows, rows], 1).flatten(1)
             models = torch.cat([models, torch.zeros(3, 2)], 1).unsqueeze(0)
             choice = torch.tensor([0, 0, 1, 0, 0, 1, 0, 0, 2]).reshape(1, 9, 1)
-            return {
-                **shared,
-                "models": shared["models"] * 0 + models,
-                "choice": 0 * shared["choice"] + choice,
-            }, own
+            return Clusters(shared.models * 0 + models, 0 * shared.choice + choice), own
 
     for least, together in ((0.0, True), (0.5, False)):
         made = experiment(
@@ -204,11 +201,11 @@ def test_after_clusters_silos_learn_within_them(federation):
         def local(self, sent, own, oracle):
             uploads, _ = super().local(sent, own, oracle)
             odd = torch.arange(own.shape[1]).reshape(1, -1, 1) % 2
-            return {**uploads, "choice": odd + 0 * own}, odd + 0 * own
+            return uploads._replace(choice=odd + 0 * own), odd + 0 * own
 
         def hand_over(self, shared):
-            odd = torch.arange(shared["choice"].shape[1]).expand(shared["choice"].shape[0], -1) % 2
-            return HandOver(shared["models"][:, :1], odd)
+            odd = torch.arange(shared.choice.shape[1]).expand(shared.choice.shape[0], -1) % 2
+            return HandOver(shared.models[:, :1], odd)
 
     chain = Then(first=Forced(clusters=2, choosing=0.0), second=FedAvg(), share=0.25)
     found = vectors(experiment(federation, chain, epsilon=float("inf"), rounds=4, batch=1000))
@@ -275,9 +272,9 @@ def test_equal_models_are_related_and_silent_ones_do_no_harm():
     nothing = torch.zeros(1, 3, 4)
     anchor, strength = pulls(nothing, relations(nothing))
     assert torch.equal(anchor, nothing)
-    assert torch.isfinite(Mocha().merge(
-        {"models": nothing}, nothing, PlainMerger(Roster(tuple("abc"), torch.ones(3), torch.ones(1, 3)))
-    )["strength"]).all()  # fmt: skip
+    roster = Roster(tuple("abc"), torch.ones(3), torch.ones(1, 3))
+    merged = Mocha().merge(Server(nothing, Pull(anchor, strength)), nothing, PlainMerger(roster))
+    assert torch.isfinite(merged.pull.strength).all()
 
 
 def test_the_statement_of_a_chain_says_what_ran(federation):

@@ -8,7 +8,7 @@ import torch
 
 from coterie.guard.claims import claims_of
 from coterie.methods import PFA, FedAvg, Local, PFAPlus, RandomProjection, WeiAvg
-from coterie.methods.pfa import coordinates, directions, expand
+from coterie.methods.projection import coordinates, directions, expand
 from coterie.methods.public_silos import public_silos
 from coterie.planning.schedule import Participation, schedule
 from coterie.protocol.merging import PlainMerger
@@ -62,7 +62,7 @@ def test_pfa_is_its_slow_version(rank, centre):
     method = PFA(rank=rank, centre=centre, **WIDE)
     shared, _ = method.init(start, 6)
     deltas = updates()
-    moved = method.merge(shared, deltas, PlainMerger(start.roster))["model"] - shared["model"]
+    moved = method.merge(shared, deltas, PlainMerger(start.roster)).model - shared.model
     expected = slow_pfa(deltas, BUDGETS, [0, 1, 2], rank, centre)
     np.testing.assert_allclose(moved[0, 0].numpy(), expected, atol=1e-5)
 
@@ -88,7 +88,7 @@ def test_with_the_whole_space_as_basis_pfa_is_the_weighted_mean():
     method = PFA(rank=5, divide="top", top=7 / 9, centre="none")
     shared, _ = method.init(start, 9)
     deltas = updates(9)
-    moved = method.merge(shared, deltas, PlainMerger(start.roster))["model"] - shared["model"]
+    moved = method.merge(shared, deltas, PlainMerger(start.roster)).model - shared.model
     torch.testing.assert_close(
         moved, PlainMerger(start.roster).mean(deltas, start.roster.epsilon), atol=1e-5, rtol=1e-4
     )
@@ -131,8 +131,8 @@ def test_pfa_plus_with_a_basis_that_never_changes_is_pfa(centre):
         delta = updates(seed=seed).clone()
         delta[:, :3] = same[:, :3]
         deltas.append(delta)
-    plain = rounds_of(PFA(centre=centre, **WIDE), deltas, BUDGETS)["model"]
-    sent = rounds_of(PFAPlus(centre=centre, **WIDE), deltas, BUDGETS)["model"]
+    plain = rounds_of(PFA(centre=centre, **WIDE), deltas, BUDGETS).model
+    sent = rounds_of(PFAPlus(centre=centre, **WIDE), deltas, BUDGETS).model
     torch.testing.assert_close(sent, plain, atol=1e-5, rtol=1e-4)
 
 
@@ -141,11 +141,11 @@ def test_a_round_without_public_silos_keeps_the_last_basis():
     present = [[True] * 6, [False, False, False, True, True, True]]
     shared = rounds_of(PFA(**WIDE), deltas, BUDGETS, present)
     first = rounds_of(PFA(**WIDE), deltas[:1], BUDGETS)
-    for old, new in zip(first["basis"], shared["basis"], strict=True):
+    for old, new in zip(first.basis.directions, shared.basis.directions, strict=True):
         assert torch.equal(old, new)
-    moved = shared["model"] - first["model"] - first["centre"]
-    code = coordinates(moved, first["basis"])
-    torch.testing.assert_close(expand(code, first["basis"]), moved, atol=1e-4, rtol=1e-4)
+    moved = shared.model - first.model - first.basis.centre
+    code = coordinates(moved, first.basis.directions)
+    torch.testing.assert_close(expand(code, first.basis.directions), moved, atol=1e-4, rtol=1e-4)
 
 
 def test_before_any_basis_and_without_private_silos_it_is_the_weighted_mean():
@@ -154,15 +154,17 @@ def test_before_any_basis_and_without_private_silos_it_is_the_weighted_mean():
         shared = rounds_of(PFA(**WIDE), deltas, BUDGETS, [present])
         roster = Start(BUDGETS).roster.at(torch.tensor([present]))
         expected = Start(BUDGETS).initial() + PlainMerger(roster).mean(deltas[0], roster.epsilon)
-        torch.testing.assert_close(shared["model"], expected, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(shared.model, expected, atol=1e-5, rtol=1e-4)
 
 
 def test_a_random_projection_keeps_its_basis():
     shared, _ = RandomProjection(**WIDE).init(Start(BUDGETS), 6)
-    for part in shared["basis"]:
+    for part in shared.basis.directions:
         torch.testing.assert_close(part @ part.transpose(-1, -2), torch.ones(1, 1, 1, 1))
     after = RandomProjection(**WIDE).merge(shared, updates(), PlainMerger(Start(BUDGETS).roster))
-    assert all(torch.equal(a, b) for a, b in zip(shared["basis"], after["basis"], strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(shared.basis.directions, after.basis.directions, strict=True)
+    )
 
 
 def test_private_silos_really_send_few_numbers(classes):
@@ -187,7 +189,7 @@ def test_what_is_not_sent_is_not_in_the_message():
     sizes = [len(pack(addressed(tree, k, 2))) for k in range(2)]
     assert sizes[0] - sizes[1] > 3900
     again = unpack(pack(addressed(tree, 1, 2)))
-    assert torch.equal(again["part"]["then"], torch.zeros(1, 1, 1000))
+    assert torch.equal(again["part"].value, torch.zeros(1, 1, 1000))
 
 
 def test_divisions():

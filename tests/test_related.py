@@ -295,9 +295,9 @@ def test_with_some_silos_a_round_what_is_shared_is_still_the_mean_of_all(federat
         if isinstance(method, MRMTL):
             torch.testing.assert_close(sent[:, 0], last.own.mean(1))
         elif method.relations is None:
-            torch.testing.assert_close(sent["target"][:, 0], last.own.mean(1))
+            torch.testing.assert_close(sent.target[:, 0], last.own.mean(1))
         else:
-            torch.testing.assert_close(sent["target"][:, 0], last.own[:, :2].mean(1))
+            torch.testing.assert_close(sent.target[:, 0], last.own[:, :2].mean(1))
 
 
 def test_joint_models_move_by_their_own_uploads_only(federation):

@@ -28,7 +28,7 @@ class Tries(Dual):
     name: ClassVar[str] = "tries"
 
     def ask(self, sent, own, oracle, **changes):
-        given = {"start": sent["model"], "duals": own, "stiffness": sent["stiffness"]} | changes
+        given = {"start": sent.model, "duals": own, "stiffness": sent.stiffness} | changes
         return oracle.solve_dual(given.pop("start"), given.pop("duals"), **given)
 
 

@@ -330,7 +330,7 @@ def test_a_metered_run_stopped_by_control_c_costs_what_was_planned(tmp_path):
         run, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
-    for _ in range(600):
+    for _ in range(3000):
         if (tmp_path / "out" / ".checkpoint-0").exists() or child.poll() is not None:
             break
         time.sleep(0.1)

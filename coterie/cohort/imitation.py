@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from ..errors import Problem
+from ..protocol.oracle import NEEDS_CLASSES
 from ..tasks.task import Task
 from .derived import derived
 
@@ -45,7 +46,7 @@ def divergence(ours: Tensor, theirs: Tensor) -> Tensor:
 def imitating(task: Task) -> ImitatingTask:
     """Return the task of learning and imitating at the same time."""
     if not task.classes:
-        raise Problem("imitation compares predicted classes, so it does not work with a numeric target")
+        raise Problem(NEEDS_CLASSES)
     other = ImitatingTask(task.build, task.loss, task.shape, task.classes)
     vars(other)["module"] = task.module  # the same frozen parts, on the same device
     return other

@@ -35,7 +35,7 @@ class MergeStreams(Protocol):
     """Where a merge gets its noise."""
 
     def merging(self, run: int, silo: str, round_: int) -> np.random.Generator:
-        """Give the generator of the noise of one merge, or of one silo's upload to it, at its beginning."""
+        """Return the generator of the noise of one merge, or of one silo's upload to it, at its beginning."""
         ...
 
 

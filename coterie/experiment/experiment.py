@@ -14,10 +14,8 @@ import torch
 from torch import Tensor
 
 from ..cohort.dp_sgd import Cohort, Settings
-from ..cohort.dual.linear import check_linear
 from ..cohort.examples import stack
 from ..cohort.gradients.clipping import rows_within
-from ..cohort.imitation import imitating
 from ..cohort.score import score
 from ..data.federation import Federation
 from ..engines.simulation import personal_vectors, simulate
@@ -43,6 +41,7 @@ from ..protocol.streams import SeededStreams
 from ..protocol.tree import map_leaves
 from ..tasks.task import Task
 from .diagnostics import Watch
+from .public_facts import PublicFederation, PublicTask
 from .result import Result, RunRecord, SiloRecord, label_of
 
 BUDGETS = {
@@ -222,16 +221,13 @@ class Experiment:
         self.task.module.to(self.training.device)
         rows_within(self.task, self.training.memory)
         check_dropping(self.training, self.federation.names, self.work, self.privacy, self.budgets)
-        if self.method.linear:
-            check_linear(self.task, self.federation, private=not bool(torch.isinf(self.epsilon).all()))
+        private = not bool(torch.isinf(self.epsilon).all())
+        self.method.check(PublicTask(self.task), PublicFederation(self.federation, private))
         clip = [c for v in self.variants for c in per_silo("privacy.clip", v.clip, self.federation.names)]
         check_budgets(self.epsilon.flatten().tolist(), self.delta.flatten().tolist(), clip)
         for value in self.lr.flatten().tolist():
             if not 0 < value < 1e38:
                 raise Problem(f"train.lr: expected a number > 0, got {value:g}")
-        for one in (self.method, getattr(self.method, "second", None)):
-            if getattr(one, "how", "") == "kl":
-                imitating(self.task)  # refuses a numeric target
 
     @cached_property
     def notes(self) -> tuple[str, ...]:

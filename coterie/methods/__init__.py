@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..protocol.method import Method
+from .controls import Joint, RandomProjection
 from .ditto import Ditto
 from .dual import Dual
 from .fedavg import FedAvg, FedProx
@@ -12,9 +13,9 @@ from .local import Local
 from .mocha import Mocha
 from .mr_mtl import MRMTL
 from .mr_mtl_auto import AUTO, MRMTLAuto
-from .pfa import PFA, PFAPlus, RandomProjection, WeiAvg
+from .pfa import PFA, PFAPlus, WeiAvg
 from .pp_sgd import PPSGD
-from .related import Joint, Related
+from .related import Related
 from .then import FineTune, Then
 from .tune import Tune
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
-from ..protocol.merging import Merger
-from ..protocol.method import Method, Start
+from ..protocol.method import Method
 from ..protocol.settings import PerRun, setting
 
 if TYPE_CHECKING:
@@ -19,31 +18,18 @@ if TYPE_CHECKING:
 class Ditto(Method):
     """FedAvg, and beside it a personal model with a pull of strength `lam` toward the shared one.
 
-    Two passes over the examples a round: each pays for its own noise.
+    It takes two passes over the examples per round: each pays for its own noise.
     """
 
     name: ClassVar[str] = "ditto"
     paper: ClassVar[str] = "Li et al. 2021"
     lam: PerRun = setting(1.0, minimum=0, help="pull toward the shared model")
 
-    def init(self, task: Start, silos: int) -> tuple[Tensor, Tensor]:
-        """Start the shared model and every silo from the same vector."""
-        start = task.initial()
-        return start, start.expand(-1, silos, -1)
-
-    def broadcast(self, shared: Tensor) -> Tensor:
-        """Send the shared model."""
-        return shared
-
     def local(self, sent: Tensor, own: Tensor, oracle: Oracle) -> tuple[Tensor, Tensor]:
         """Train the shared model for the others, then the silo's own for itself."""
         trained = oracle.descend(sent)
         own = oracle.descend(own, toward=sent, strength=self.lam)
         return trained - sent, own
-
-    def merge(self, shared: Tensor, uploads: Tensor, merger: Merger) -> Tensor:
-        """Add the mean difference."""
-        return shared + merger.mean(uploads)
 
     def personal(self, sent: Tensor, own: Tensor) -> Tensor:
         """Predict with the silo's own model."""

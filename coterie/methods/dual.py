@@ -10,33 +10,52 @@ belongs to its duals).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..errors import Problem
 from ..protocol.merging import Merger
-from ..protocol.method import LearnedRelations, Method, Start
+from ..protocol.method import FederationFacts, LearnedRelations, Method, Start, TaskFacts
 from ..protocol.roster import Roster
 from ..protocol.settings import PerRun, per_run, setting
+from ..protocol.tree import record
+from .omega import omega_of
 
 if TYPE_CHECKING:
     from ..protocol.oracle import Oracle
 
-FLOOR = 1e-3  # of the largest eigenvalue of Omega: relations that were lost may come back
 LEAST = 1e-9  # of lam and beta: smaller ones are nothing in float32
 FORMS = ("examples", "upload", "paper")
-State = dict[str, Tensor]
+
+
+@record
+class Server(NamedTuple):
+    """Models W and the sums X a `[runs, silos, P]`, Omega, and how far a unit of a sum moves a model."""
+
+    models: Tensor
+    sums: Tensor
+    omega: Tensor
+    stiffness: Tensor
+
+
+@record
+class Sent(NamedTuple):
+    """A silo's model, how far a unit of its upload moves it and, for form "paper", how wide its noise is."""
+
+    model: Tensor
+    stiffness: Tensor
+    spread: Tensor | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dual(Method):
     """Every silo learns a linear model by dual coordinates; the server learns how silos are related.
 
-    Duals stay at home, and only the door reads them: what a silo sends, relations and models are released.
-    Silos predict with the model that the server gives back, never with their duals. Without privacy
-    `form` "upload" is the plain algorithm.
+    Duals stay at home, and only the door reads them: uploads, relations and models are released. Silos
+    predict with the model that the server sends back, never with their duals. Without privacy `form`
+    "upload" is the plain algorithm.
     """
 
     name: ClassVar[str] = "dual"
@@ -70,83 +89,70 @@ class Dual(Method):
                 f"sigma is the noise of form 'paper'; with '{self.form}' it follows from the budgets"
             )
 
-    def remarks(self, roster: Roster, present: Tensor | None) -> list[str]:
-        """Say that the paper's noise is no guarantee."""
-        said = "dual, form = paper: the noise is the paper's, which certifies nothing: for comparison only"
-        return [said] if self.form == "paper" else []
+    def check(self, task: TaskFacts, federation: FederationFacts) -> None:
+        """Raise a Problem unless the model is linear and, under privacy, no example is longer than 1."""
+        task.check_linear()
+        federation.check_norms()
 
-    def init(self, task: Start, silos: int) -> tuple[State, Tensor]:
+    def remarks(self, roster: Roster, present: Tensor | None) -> list[str]:
+        """Warn that the paper's noise is no guarantee."""
+        warning = "dual, form = paper: the noise is the paper's, which certifies nothing: for comparison only"
+        return [warning] if self.form == "paper" else []
+
+    def init(self, task: Start, silos: int) -> tuple[Server, Tensor]:
         """Start at zero, all duals too, with silos that are not related."""
         zeros = torch.zeros_like(task.initial()).expand(-1, silos, -1)
         omega = (torch.eye(silos, device=zeros.device) / silos).expand(len(zeros), -1, -1)
-        shared = {"models": zeros, "sums": zeros, "omega": omega, "stiffness": self._stiffness(omega)}
-        return shared | {"round": torch.zeros_like(zeros[:, :1, :1])}, task.duals(silos)
+        return Server(zeros, zeros, omega, self._stiffness(omega)), task.duals(silos)
 
-    def broadcast(self, shared: State) -> State:
+    def broadcast(self, shared: Server) -> Sent:
         """Send every silo its model, and how far a unit of its upload moves it."""
-        sent = {"model": shared["models"], "stiffness": shared["stiffness"]}
-        return sent | {"spread": self._spread(shared["omega"])} if self.form == "paper" else sent
+        spread = self._spread(shared.omega) if self.form == "paper" else None
+        return Sent(shared.models, shared.stiffness, spread)
 
-    def local(self, sent: State, own: Tensor, oracle: Oracle) -> tuple[Tensor, Tensor]:
+    def local(self, sent: Sent, own: Tensor, oracle: Oracle) -> tuple[Tensor, Tensor]:
         """Move the silo's duals; upload what that adds up to."""
-        start, stiffness = sent["model"], sent["stiffness"]
-        if self.form != "paper":
-            whole = self.form == "upload"
-            return oracle.solve_dual(start, own, stiffness=stiffness, xi=self.xi, whole=whole)
-        sigma, ratio = (per_run(value).to(start.device) for value in (self.sigma, self.ratio))
-        noise = (sigma * sent["spread"], sigma / ratio)
-        return oracle.solve_dual(start, own, stiffness=stiffness, xi=self.xi, unproven=noise)
+        start, stiffness = sent.model, sent.stiffness
+        if self.form == "paper" and sent.spread is not None:
+            sigma, ratio = (per_run(value).to(start.device) for value in (self.sigma, self.ratio))
+            noise = (sigma * sent.spread, sigma / ratio)
+            return oracle.solve_dual(start, own, stiffness=stiffness, xi=self.xi, unproven=noise)
+        whole = self.form == "upload"
+        return oracle.solve_dual(start, own, stiffness=stiffness, xi=self.xi, whole=whole)
 
-    def merge(self, shared: State, uploads: Tensor, merger: Merger) -> State:
+    def merge(self, shared: Server, uploads: Tensor, merger: Merger) -> Server:
         """Add up what was sent, relate the models anew if it is time, and compute them."""
         if merger.roster.groups is not None:
             raise Problem("'dual' relates all silos, and cannot learn within clusters: not after ifca")
-        sums, clock = shared["sums"] + uploads, shared["round"] + 1
-        omega, stiffness = shared["omega"], shared["stiffness"]
+        sums, omega, stiffness = shared.sums + uploads, shared.omega, shared.stiffness
         models = self._models(sums, omega)
-        if self.inner and int(clock[0, 0, 0]) % self.inner == 0:
-            omega = related(models)
+        if self.inner and (merger.roster.round + 1) % self.inner == 0:
+            omega = omega_of(models)
             models, stiffness = self._models(sums, omega), self._stiffness(omega)
-        return {"models": models, "sums": sums, "omega": omega, "stiffness": stiffness, "round": clock}
+        return Server(models, sums, omega, stiffness)
 
-    def personal(self, sent: State, own: Tensor) -> Tensor:
-        """Predict with what the server gives back."""
-        return sent["model"]
+    def personal(self, sent: Sent, own: Tensor) -> Tensor:
+        """Predict with the model that the server sends back."""
+        return sent.model
 
-    def learned_relations(self, shared: State) -> LearnedRelations:
-        """Give Omega and its strength."""
-        return LearnedRelations(shared["omega"], per_run(self.lam))
+    def learned_relations(self, shared: Server) -> LearnedRelations:
+        """Return Omega and its strength."""
+        return LearnedRelations(shared.omega, per_run(self.lam))
 
     def _models(self, sums: Tensor, omega: Tensor) -> Tensor:
         scale = 1 / (2 * per_run(self.lam).to(sums.device))
         return scale * (omega.double() @ sums.double()).float()
 
     def _stiffness(self, omega: Tensor) -> Tensor:
-        """Give correction x Omega_tt / (2 lam), `[runs, silos, 1]`."""
-        own = omega.diagonal(dim1=1, dim2=2).unsqueeze(-1)
-        return self._correction(omega) * own / (2 * per_run(self.lam).to(omega.device))
+        """Return correction x Omega_tt / (2 lam), `[runs, silos, 1]`."""
+        diagonal = omega.diagonal(dim1=1, dim2=2).unsqueeze(-1)
+        return self._correction(omega) * diagonal / (2 * per_run(self.lam).to(omega.device))
 
     def _correction(self, omega: Tensor) -> Tensor:
         share, beta = (per_run(value).to(omega.device) for value in (self.xi, self.beta))
         return torch.where(beta > 0, beta, share * omega.shape[1])
 
     def _spread(self, omega: Tensor) -> Tensor:
-        """Give (8 lam + beta) / beta, the paper's s1 times the number of examples, `[runs, 1, 1]`."""
+        """Return (8 lam + beta) / beta, the paper's s1 times the number of examples, `[runs, 1, 1]`."""
         correction = self._correction(omega)
         return (8 * per_run(self.lam).to(omega.device) + correction) / correction
-
-
-def related(models: Tensor) -> Tensor:
-    """Give Omega = (W'W)^(1/2) / trace of models `[runs, silos, P]`.
-
-    Silos whose models are all zero are not related; numbers that are not finite count as zero.
-    """
-    wide, silos = torch.where(torch.isfinite(models), models, 0.0).double(), models.shape[1]
-    values, vectors = torch.linalg.eigh(wide @ wide.transpose(1, 2))
-    roots = values.clamp(min=0).sqrt()
-    most = roots.amax(-1, keepdim=True)
-    floored = torch.where(most > 0, torch.maximum(roots, FLOOR * most), torch.ones_like(roots))
-    shares = floored / floored.sum(-1, keepdim=True)
-    omega: Tensor = (vectors * shares.unsqueeze(-2)) @ vectors.transpose(1, 2)
-    plain = torch.eye(silos, dtype=omega.dtype, device=omega.device) / silos
-    return torch.where(most.unsqueeze(-1) > 0, omega, plain).float()

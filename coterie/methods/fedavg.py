@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
-from ..protocol.merging import Merger
 from ..protocol.method import HandOver, Method, Start
 from ..protocol.settings import PerRun, setting
 
@@ -15,40 +14,36 @@ if TYPE_CHECKING:
     from ..protocol.oracle import Oracle
 
 
-@dataclass(frozen=True, kw_only=True)
-class FedAvg(Method):
-    """Everybody trains the shared model; the server averages, weighted by size."""
-
-    name: ClassVar[str] = "fedavg"
-    paper: ClassVar[str] = "McMahan et al. 2017"
+class SharedModel(Method):
+    """Abstract: methods with one model for all, in which silos keep nothing."""
 
     def init(self, task: Start, silos: int) -> tuple[Tensor, None]:
-        """Start from one shared vector; silos keep nothing."""
+        """Start from one shared vector."""
         return task.initial(), None
-
-    def broadcast(self, shared: Tensor) -> Tensor:
-        """Send the shared model."""
-        return shared
-
-    def local(self, sent: Tensor, own: None, oracle: Oracle) -> tuple[Tensor, None]:
-        """Train the shared model, upload the difference."""
-        return oracle.descend(sent) - sent, None
-
-    def merge(self, shared: Tensor, uploads: Tensor, merger: Merger) -> Tensor:
-        """Add the mean difference."""
-        return shared + merger.mean(uploads)
 
     def personal(self, sent: Tensor, own: None) -> Tensor:
         """Predict with the shared model."""
         return sent
 
     def hand_over(self, shared: Tensor) -> HandOver:
-        """Let the next method begin from the shared model."""
+        """Let the next method start from the shared model."""
         return HandOver(shared)
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedProx(FedAvg):
+class FedAvg(SharedModel):
+    """Everybody trains the shared model; the server averages, weighted by size."""
+
+    name: ClassVar[str] = "fedavg"
+    paper: ClassVar[str] = "McMahan et al. 2017"
+
+    def local(self, sent: Tensor, own: None, oracle: Oracle) -> tuple[Tensor, None]:
+        """Train the shared model, upload the difference."""
+        return oracle.descend(sent) - sent, None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedProx(SharedModel):
     """FedAvg with a pull of strength `mu` toward the model that was sent."""
 
     name: ClassVar[str] = "fedprox"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,11 +14,28 @@ from ..protocol.merging import Merger
 from ..protocol.method import HandOver, Method, Start
 from ..protocol.roster import Roster
 from ..protocol.settings import setting
+from ..protocol.tree import record
 
 if TYPE_CHECKING:
     from ..protocol.oracle import Oracle
 
-Shared = dict[str, Tensor]
+NOT_CHOSEN = -1
+
+
+@record
+class Clusters(NamedTuple):
+    """The cluster models `[runs, clusters, P]`, and which one each silo chose last, `[runs, silos, 1]`."""
+
+    models: Tensor
+    choice: Tensor
+
+
+@record
+class Upload(NamedTuple):
+    """How the chosen model moved, and which one it is."""
+
+    delta: Tensor
+    choice: Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +44,7 @@ class IFCA(Method):
 
     They choose in the first rounds only (`choosing`, a share of all), since every choice costs: all of
     them together about `spend`, a share of epsilon. Later each silo stays with its last choice. While they
-    choose, a model that nobody has chosen, or far fewer than an even share (`least`), starts again as a copy
+    choose, a model that no silo has chosen, or far fewer than an even share (`least`), starts again as a copy
     of the one that most have: silos then part by chance, and what they learn tells the copies apart. (Not in
     the papers, where two groups may stay in one cluster for good.)
     """
@@ -43,59 +60,53 @@ class IFCA(Method):
         0.25, minimum=0, maximum=1, fixed=True, help="part of an even share of silos that keeps a model"
     )
 
-    def init(self, task: Start, silos: int) -> tuple[Shared, Tensor]:
-        """Start every cluster from a vector of its own; a silo that has not chosen (-1) takes the first."""
+    def init(self, task: Start, silos: int) -> tuple[Clusters, Tensor]:
+        """Start every cluster from a vector of its own; a silo that has not chosen takes the first."""
         if len(task.roster) < self.clusters:
             raise Problem(f"clusters: there are {self.clusters} clusters for {len(task.roster)} silos")
         models = torch.cat([task.initial(index, apart=True) for index in range(self.clusters)], 1)
-        nothing = torch.zeros_like(models[:, :1, :1]).long() - 1
-        choice = nothing.expand(-1, len(task.roster), -1)
-        left = torch.zeros_like(models[:, :1, :1]) + _rounds_to_choose(self.choosing, task.rounds)
-        return {"models": models, "choice": choice, "left": left}, nothing.expand(-1, silos, -1)
+        choice = torch.zeros_like(models[:, :1, :1]).long() + NOT_CHOSEN
+        return Clusters(models, choice.expand(-1, len(task.roster), -1)), choice.expand(-1, silos, -1)
 
-    def broadcast(self, shared: Shared) -> Tensor:
-        """Send all cluster models to everybody: `[runs, 1, clusters, P]`."""
-        return self._offered(shared).unsqueeze(1)
+    def broadcast(self, shared: Clusters) -> Tensor:
+        """Send all cluster models to every silo: `[runs, 1, clusters, P]`."""
+        return shared.models.unsqueeze(1)
 
-    def _offered(self, shared: Shared) -> Tensor:
-        """Give the models; where silos will choose among them, those that hardly any silo has start again."""
-        again = _refilled(shared["models"], shared["choice"].squeeze(-1), self.least)
-        return torch.where(shared["left"] > 0, again, shared["models"])
-
-    def local(self, sent: Tensor, own: Tensor, oracle: Oracle) -> tuple[Shared, Tensor]:
+    def local(self, sent: Tensor, own: Tensor, oracle: Oracle) -> tuple[Upload, Tensor]:
         """Choose, train the chosen model, upload the choice and the difference."""
-        sent = sent.squeeze(1)
-        if oracle.round < _rounds_to_choose(self.choosing, oracle.rounds) and self.clusters > 1:
-            own = oracle.select(sent, self.spend).unsqueeze(-1)
-        start = _chosen(sent, own)
-        return {"delta": oracle.descend(start) - start, "choice": own}, own
+        models = sent.squeeze(1)
+        if self.clusters > 1 and oracle.round < self._choices(oracle.rounds):
+            own = oracle.select(models, self.spend).unsqueeze(-1)
+        start = chosen(models, own)
+        return Upload(oracle.descend(start) - start, own), own
 
-    def merge(self, shared: Shared, uploads: Shared, merger: Merger) -> Shared:
-        """Move each cluster by the mean difference of the silos that chose it."""
-        choice, roster = uploads["choice"], merger.roster
+    def merge(self, shared: Clusters, uploads: Upload, merger: Merger) -> Clusters:
+        """Move each cluster by the mean of the silos that chose it; refill those that too few chose."""
+        roster, choice = merger.roster, uploads.choice
         if roster.present is not None:
-            choice = torch.where(roster.present.unsqueeze(-1), choice, shared["choice"])
+            choice = torch.where(roster.present.unsqueeze(-1), choice, shared.choice)
         moved = []
         for cluster in range(self.clusters):
             weights = roster.sizes * (choice.clamp(min=0).squeeze(-1) == cluster)
-            moved.append(merger.mean(uploads["delta"], weights))
-        models = self._offered(shared) + torch.cat(moved, 1)
-        return {"models": models, "choice": choice, "left": shared["left"] - 1}
+            moved.append(merger.mean(uploads.delta, weights))
+        models = shared.models + torch.cat(moved, 1)
+        if roster.round + 1 < self._choices(roster.rounds):
+            models = refilled(models, choice.squeeze(-1), self.least)
+        return Clusters(models, choice)
 
     def personal(self, sent: Tensor, own: Tensor) -> Tensor:
         """Predict with the model of the silo's cluster."""
-        return _chosen(sent.squeeze(1), own)
+        return chosen(sent.squeeze(1), own)
 
-    def hand_over(self, shared: Shared) -> HandOver:
-        """Let the next method begin from each silo's cluster, and learn within clusters."""
-        choice = shared["choice"].clamp(min=0)
-        return HandOver(_chosen(self._offered(shared), choice), choice.squeeze(-1))
+    def hand_over(self, shared: Clusters) -> HandOver:
+        """Let the next method start from each silo's cluster, and learn within clusters."""
+        return HandOver(chosen(shared.models, shared.choice), shared.choice.clamp(min=0).squeeze(-1))
 
     def remarks(self, roster: Roster, present: Tensor | None) -> list[str]:
-        """Say of silos that are absent whenever there is a choice."""
+        """Report silos that are absent whenever there is a choice."""
         if present is None or self.clusters == 1:
             return []
-        absent = int((~present[: _rounds_to_choose(self.choosing, len(present))].any(0)).sum())
+        absent = int((~present[: self._choices(len(present))].any(0)).sum())
         if not absent:
             return []
         return [
@@ -103,22 +114,22 @@ class IFCA(Method):
             " stay in the first one: raise 'choosing'"
         ]
 
+    def _choices(self, rounds: int) -> int:
+        """Return in how many of so many rounds silos choose."""
+        return max(1, math.ceil(self.choosing * rounds - 1e-9))
 
-def _refilled(models: Tensor, choice: Tensor, least: float) -> Tensor:
+
+def chosen(models: Tensor, choice: Tensor) -> Tensor:
+    """Take the chosen one of models `[runs, clusters, P]` for each silo: `[runs, silos, P]`."""
+    return models.gather(1, choice.clamp(min=0).expand(-1, -1, models.shape[-1]))
+
+
+def refilled(models: Tensor, choice: Tensor, least: float) -> Tensor:
     """Copy the model that most silos chose to the places of those that too few chose."""
     places = torch.arange(models.shape[1], device=models.device)
     count = (choice.unsqueeze(1) == places.reshape(1, -1, 1)).sum(2)
     most = count.argmax(1, keepdim=True)
     nobody = count.sum(1, keepdim=True) == 0
-    enough = (least * count.sum(1, keepdim=True) / models.shape[1]).clamp(min=1)  # of those who have chosen
+    enough = (least * count.sum(1, keepdim=True) / models.shape[1]).clamp(min=1)  # of those that have chosen
     source = torch.where((count >= enough) | nobody, places.unsqueeze(0), most)
     return models.gather(1, source.unsqueeze(-1).expand_as(models))
-
-
-def _chosen(models: Tensor, choice: Tensor) -> Tensor:
-    """Take the chosen one of models `[runs, clusters, P]` for each silo: `[runs, silos, P]`."""
-    return models.gather(1, choice.clamp(min=0).expand(-1, -1, models.shape[-1]))
-
-
-def _rounds_to_choose(share: float, rounds: int) -> int:
-    return max(1, math.ceil(share * rounds - 1e-9))

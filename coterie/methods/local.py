@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
-from ..protocol.merging import Merger
 from ..protocol.method import Method, Start
 
 if TYPE_CHECKING:
@@ -24,15 +23,9 @@ class Local(Method):
         """Start every silo from the same vector."""
         return None, task.initial().expand(-1, silos, -1)
 
-    def broadcast(self, shared: None) -> None:
-        """Send nothing."""
-
     def local(self, sent: None, own: Tensor, oracle: Oracle) -> tuple[None, Tensor]:
         """Train on."""
         return None, oracle.descend(own)
-
-    def merge(self, shared: None, uploads: None, merger: Merger) -> None:
-        """Merge nothing."""
 
     def personal(self, sent: None, own: Tensor) -> Tensor:
         """Predict with the silo's own model."""

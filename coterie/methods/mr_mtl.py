@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from torch import Tensor
 
 from ..protocol.merging import Merger
-from ..protocol.method import HandOver, Method, Start
+from ..protocol.method import HandOver, Method
 from ..protocol.settings import PerRun, setting
 
 if TYPE_CHECKING:
@@ -29,22 +29,13 @@ class MRMTL(Method):
         1.0, minimum=0, words=("auto",), help="pull toward the mean of all personal models, or 'auto'"
     )
 
-    def init(self, task: Start, silos: int) -> tuple[Tensor, Tensor]:
-        """Start the mean and every silo from the same vector."""
-        start = task.initial()
-        return start, start.expand(-1, silos, -1)
-
-    def broadcast(self, shared: Tensor) -> Tensor:
-        """Send the mean."""
-        return shared
-
     def local(self, sent: Tensor, own: Tensor, oracle: Oracle) -> tuple[Tensor, Tensor]:
         """Train the silo's own model, upload how it moved."""
         trained = oracle.descend(own, toward=sent, strength=self.lam)
         return trained - own, trained
 
     def merge(self, shared: Tensor, uploads: Tensor, merger: Merger) -> Tensor:
-        """Move the mean with the models; those of silos that are not there stay where they are."""
+        """Move the mean with the models; those of absent silos stay where they are."""
         return shared + merger.mean(uploads, everybody=True)
 
     def personal(self, sent: Tensor, own: Tensor) -> Tensor:
@@ -52,5 +43,5 @@ class MRMTL(Method):
         return own
 
     def hand_over(self, shared: Tensor) -> HandOver:
-        """Let the next method begin from the shared model."""
+        """Let the next method start from the mean."""
         return HandOver(shared)

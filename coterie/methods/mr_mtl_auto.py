@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -46,56 +46,91 @@ from ..protocol.merging import Merger, weighted_mean
 from ..protocol.method import HandOver, Method, Start
 from ..protocol.roster import Roster
 from ..protocol.settings import PerRun, per_run, setting
+from ..protocol.tree import record
 
 if TYPE_CHECKING:
     from ..protocol.oracle import Oracle
 
-State = dict[str, Tensor]
 AUTO = "auto"  # as lam of MR-MTL, it means this method
 # How often a silo must have been seen before anything is concluded from it.
 ENOUGH = 3
 TINY = 1e-12
 
 
-def observe(state: State, uploads: Tensor, roster: Roster) -> State:
-    """Give the running statistics after a round, all `[runs, silos, ...]`.
+@record
+class Observed(NamedTuple):
+    """Running statistics of what silos released, all `[runs, silos, ...]`.
 
     Averages weight the n-th round by n. `gradient`, `position` and `apart` (from the mean) are averages of
     released vectors; `squares` is the variance of the noise in the averaged gradient, in units of that
     of a step; `behind` and `within` are its covariances with the model and with the average position;
-    `slope` and `span` are the sums of the regression of gradients on positions.
+    `slope` and `span` are the sums of the regression of gradients on positions. `seen` counts rounds.
     """
+
+    gradient: Tensor
+    position: Tensor
+    apart: Tensor
+    squares: Tensor
+    within: Tensor
+    behind: Tensor
+    slope: Tensor
+    span: Tensor
+    seen: Tensor
+
+
+@record
+class Server(NamedTuple):
+    """The mean, the models of all silos, their pulls and trusts, and what was observed of them."""
+
+    mean: Tensor
+    models: Tensor
+    lam: Tensor
+    trust: Tensor
+    observed: Observed
+
+
+@record
+class Sent(NamedTuple):
+    """The mean, and a silo's pull and trust."""
+
+    mean: Tensor
+    lam: Tensor
+    trust: Tensor
+
+
+def observe(shared: Server, uploads: Tensor, roster: Roster) -> Observed:
+    """Return the statistics after a round; those of absent silos stay."""
     facts, size = facts_of(roster), uploads.shape[-1]
     here = facts.pace > 0 if roster.present is None else roster.present.unsqueeze(-1)
-    seen, lam = state["seen"], state["lam"]
+    lam, last = shared.lam, shared.observed
     length, variance = round_of(facts, lam)
-    from_mean = state["models"] - state["mean"]
+    from_mean = shared.models - shared.mean
     gradient = -uploads / length - lam * from_mean
     midway = uploads * (facts.count - 1) / (2 * facts.count)
-    share = 2 / (seen + 2)
+    share = 2 / (last.seen + 2)
     keep = 1 - share
-    moved = state["models"] - state["position"]
-    common = facts.noise.square() * size * (state["behind"] - state["within"])
-    slope = ((gradient - state["gradient"]) * moved).sum(-1, keepdim=True) + common
+    moved = shared.models - last.position
+    common = facts.noise.square() * size * (last.behind - last.within)
+    slope = ((gradient - last.gradient) * moved).sum(-1, keepdim=True) + common
     span = ((moved + midway) * moved).sum(-1, keepdim=True)
-    usable = (seen >= 2).to(span.dtype)
-    decay = (1 - facts.rate * (curvature(state, facts) + lam)).clamp_min(0.0) ** facts.count
-    new = {
-        "gradient": keep * state["gradient"] + share * gradient,
-        "position": keep * state["position"] + share * state["models"],
-        "apart": keep * state["apart"] + share * (from_mean + midway),
-        "squares": keep.square() * state["squares"] + share.square() * variance,
-        "within": keep.square() * state["within"] + keep * share * state["behind"],
-        "behind": keep * decay * state["behind"] - share * length * variance,
-        "slope": keep * state["slope"] + share * usable * slope,
-        "span": keep * state["span"] + share * usable * span,
-        "seen": seen + 1,
-    }
-    return {name: torch.where(here, value, state[name]) for name, value in new.items()}
+    usable = (last.seen >= 2).to(span.dtype)
+    decay = (1 - facts.rate * (curvature(last, facts) + lam)).clamp_min(0.0) ** facts.count
+    new = Observed(
+        gradient=keep * last.gradient + share * gradient,
+        position=keep * last.position + share * shared.models,
+        apart=keep * last.apart + share * (from_mean + midway),
+        squares=keep.square() * last.squares + share.square() * variance,
+        within=keep.square() * last.within + keep * share * last.behind,
+        behind=keep * decay * last.behind - share * length * variance,
+        slope=keep * last.slope + share * usable * slope,
+        span=keep * last.span + share * usable * span,
+        seen=last.seen + 1,
+    )
+    return Observed(*(torch.where(here, value, old) for value, old in zip(new, last, strict=True)))
 
 
 def round_of(facts: Facts, lam: Tensor) -> tuple[Tensor, Tensor]:
-    """Give how far a constant gradient moves a model in a round under a pull, and what noise does to it.
+    """Return how far a constant gradient moves a model in a round under a pull, and what noise does to it.
 
     Steps w - lr (g + lam (w - mean)) move by -length (g + lam (start - mean)), where length = (1 - (1 -
     lr lam)^steps) / lam; the noise in a g that is read from that has `variance` times that of a step.
@@ -107,49 +142,49 @@ def round_of(facts: Facts, lam: Tensor) -> tuple[Tensor, Tensor]:
     return length, weights / length.square()
 
 
-def curvature(state: State, facts: Facts) -> Tensor:
-    """Give the mean curvature of all silos, at least 0: `[runs, 1, 1]`."""
-    weight = facts.precision * (state["seen"] >= ENOUGH)
-    slope, span = ((weight * state[name]).sum(1, keepdim=True) for name in ("slope", "span"))
+def curvature(observed: Observed, facts: Facts) -> Tensor:
+    """Return the mean curvature of all silos, at least 0: `[runs, 1, 1]`."""
+    weight = facts.precision * (observed.seen >= ENOUGH)
+    slope, span = ((weight * part).sum(1, keepdim=True) for part in (observed.slope, observed.span))
     return (slope / span.clamp_min(TINY)).clamp_min(0.0)
 
 
-def spread(state: State, roster: Roster) -> tuple[Tensor, Tensor]:
-    """Give how far silos' gradients at the mean model lie apart, squared, without the noise: `[runs, 1, 1]`.
+def spread(observed: Observed, roster: Roster) -> tuple[Tensor, Tensor]:
+    """Return how far apart silos' gradients at the mean model lie, squared, without noise: `[runs, 1, 1]`.
 
-    Where less is left than chance explains, it is twice the deviation that chance has. Also give the
+    Where less is left than chance explains, it is twice the deviation that chance has. Also return the
     weight that each silo has in it.
     """
-    facts, size = facts_of(roster), state["gradient"].shape[-1]
-    weight = facts.precision * (state["seen"] >= ENOUGH)
-    there = state["gradient"] - curvature(state, facts) * state["apart"]
+    facts, size = facts_of(roster), observed.gradient.shape[-1]
+    weight = facts.precision * (observed.seen >= ENOUGH)
+    there = observed.gradient - curvature(observed, facts) * observed.apart
     centred = there - weighted_mean(there, roster.at(None), weight.squeeze(-1))
     total = (weight * centred.square()).sum((1, 2)).reshape(-1, 1, 1)
     weight = weight * (1 - _own_share(roster, weight))
     weights = weight.sum(1, keepdim=True).clamp_min(TINY)
-    noise = weight * facts.noise.square() * state["squares"] * size
+    noise = weight * facts.noise.square() * observed.squares * size
     least = 2 * (noise.square().sum(1, keepdim=True) * 2 / size).sqrt()
     left = torch.maximum(total - noise.sum(1, keepdim=True), least)
     return (left / weights).clamp_min(TINY), weight / weights
 
 
-def choose(state: State, roster: Roster, share: Tensor, limit: Tensor) -> tuple[Tensor, Tensor]:
-    """Give the pull of each silo, `[runs, silos, 1]`: from 0 to `limit` / (lr x steps); and its trust.
+def choose(observed: Observed, roster: Roster, share: Tensor, limit: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the pull of each silo, `[runs, silos, 1]`: from 0 to `limit` / (lr x steps); and its trust.
 
     Trust, from 0 to 1, is the part of its distance from the mean that a silo's model keeps in predictions; it
     is below 1 where the best pull is above the limit.
     """
     facts = facts_of(roster)
-    trained = (facts.sizes / facts.sizes.sum() * facts.pace * state["seen"]).sum(1, keepdim=True)
-    slope = curvature(state, facts)
+    trained = (facts.sizes / facts.sizes.sum() * facts.pace * observed.seen).sum(1, keepdim=True)
+    slope = curvature(observed, facts)
     scale = torch.maximum(slope, 1 / trained.clamp_min(TINY))
-    total, weight = spread(state, roster)
+    total, weight = spread(observed, roster)
     chance = torch.minimum(facts.clip.square() / facts.sizes, share * total)
     differences = total - (weight * chance).sum(1, keepdim=True)
-    heat = facts.rate * facts.noise.square() * state["models"].shape[-1] / 4
+    heat = facts.rate * facts.noise.square() * observed.gradient.shape[-1] / 4
     noisy = heat * slope
     best = scale * (noisy + chance) / (differences - noisy).clamp_min(TINY)
-    enough = (state["seen"] >= ENOUGH).sum(1, keepdim=True) > 1
+    enough = (observed.seen >= ENOUGH).sum(1, keepdim=True) > 1
     lam = torch.where(enough, best, scale.expand_as(best)) * (trained > 0)
     highest = limit / facts.pace
     lam = torch.minimum(torch.where(torch.isfinite(lam), lam, highest), highest)
@@ -160,7 +195,7 @@ def choose(state: State, roster: Roster, share: Tensor, limit: Tensor) -> tuple[
 
 
 def facts_of(roster: Roster) -> Facts:
-    """Give what is public about the silos' steps."""
+    """Return what is public about the silos' steps."""
     if roster.steps is None:
         raise Problem("'mr-mtl-auto' needs to know how silos step: the roster has no steps")
     steps = roster.steps
@@ -175,7 +210,7 @@ def facts_of(roster: Roster) -> Facts:
 
 
 def _own_share(roster: Roster, weight: Tensor) -> Tensor:
-    """Give the share of each silo in the mean that it is compared with, `[runs, silos, 1]`."""
+    """Return the share of each silo in the mean that it is compared with, `[runs, silos, 1]`."""
     total = weight.sum(1, keepdim=True)
     if roster.groups is not None:
         together = roster.groups.unsqueeze(1) == roster.groups.unsqueeze(2)
@@ -203,7 +238,7 @@ class Facts:
 class MRMTLAuto(Method):
     """MR-MTL with a pull for each silo, estimated from what was released: without trials, at no extra cost.
 
-    Silos do what they do in MR-MTL. The server keeps four vectors a silo, chooses every silo's pull from
+    Silos do what they do in MR-MTL. The server keeps four vectors per silo, chooses every silo's pull from
     them after each round, and sends it with the mean. Where noise asks for a stronger pull than steps allow,
     silos predict with a model nearer to the mean.
     """
@@ -214,36 +249,34 @@ class MRMTLAuto(Method):
     )
     limit: PerRun = setting(1.0, minimum=0, maximum=1, help="largest lam x lr x steps of a round")
 
-    def init(self, task: Start, silos: int) -> tuple[State, Tensor]:
+    def init(self, task: Start, silos: int) -> tuple[Server, Tensor]:
         """Start the mean and every silo from the same vector; nothing is known, and nothing pulls."""
         start = task.initial()
         own = start.expand(-1, silos, -1)
         vectors, numbers = torch.zeros_like(own), torch.zeros_like(own[..., :1])
-        names = ("squares", "behind", "within", "slope", "span", "seen", "lam")
-        state = dict.fromkeys(("gradient", "position", "apart"), vectors) | dict.fromkeys(names, numbers)
-        return {"mean": start, "models": own, "trust": torch.ones_like(numbers), **state}, own
+        observed = Observed(*[vectors] * 3, *[numbers] * 6)
+        return Server(start, own, numbers, torch.ones_like(numbers), observed), own
 
-    def broadcast(self, shared: State) -> State:
+    def broadcast(self, shared: Server) -> Sent:
         """Send the mean, and to each silo its pull and its trust."""
-        return {name: shared[name] for name in ("mean", "lam", "trust")}
+        return Sent(shared.mean, shared.lam, shared.trust)
 
-    def local(self, sent: State, own: Tensor, oracle: Oracle) -> tuple[Tensor, Tensor]:
+    def local(self, sent: Sent, own: Tensor, oracle: Oracle) -> tuple[Tensor, Tensor]:
         """Train the silo's own model, upload how it moved."""
-        trained = oracle.descend(own, toward=sent["mean"], strength=sent["lam"])
+        trained = oracle.descend(own, toward=sent.mean, strength=sent.lam)
         return trained - own, trained
 
-    def merge(self, shared: State, uploads: Tensor, merger: Merger) -> State:
+    def merge(self, shared: Server, uploads: Tensor, merger: Merger) -> Server:
         """Move the mean with the models, and choose the next pull."""
-        roster = merger.roster
-        mean = shared["mean"] + merger.mean(uploads, everybody=True)
-        state = {"mean": mean, "models": shared["models"] + uploads, **observe(shared, uploads, roster)}
-        lam, trust = choose(state, roster, per_run(self.share), per_run(self.limit))
-        return {**state, "lam": lam, "trust": trust}
+        mean = shared.mean + merger.mean(uploads, everybody=True)
+        observed = observe(shared, uploads, merger.roster)
+        lam, trust = choose(observed, merger.roster, per_run(self.share), per_run(self.limit))
+        return Server(mean, shared.models + uploads, lam, trust, observed)
 
-    def personal(self, sent: State, own: Tensor) -> Tensor:
+    def personal(self, sent: Sent, own: Tensor) -> Tensor:
         """Predict with the silo's own model, moved toward the mean where the pull could not do it."""
-        return torch.where(sent["trust"] < 1, torch.lerp(sent["mean"], own, sent["trust"]), own)
+        return torch.where(sent.trust < 1, torch.lerp(sent.mean, own, sent.trust), own)
 
-    def hand_over(self, shared: State) -> HandOver:
-        """Let the next method begin from the shared model."""
-        return HandOver(shared["mean"])
+    def hand_over(self, shared: Server) -> HandOver:
+        """Let the next method start from the mean."""
+        return HandOver(shared.mean)

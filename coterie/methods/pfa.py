@@ -8,29 +8,30 @@ in which public silos differ; in PFA+ private silos send only their coordinates 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..errors import Problem
 from ..protocol.merging import Merger
-from ..protocol.messages import only
+from ..protocol.messages import Only, only
 from ..protocol.method import Method, Start
 from ..protocol.roster import Roster
 from ..protocol.settings import setting
-from .fedavg import FedAvg
+from ..protocol.tree import record
+from .fedavg import SharedModel
+from .projection import Basis, coordinates, directions, expand, no_basis, project
 from .public_silos import WAYS, public_silos
 
 if TYPE_CHECKING:
     from ..protocol.oracle import Oracle
 
-State = dict[str, Any]
-SMALL = 1e-10  # of the largest eigenvalue: directions below it are none
+CENTRES = ("mean", "none")
 
 
 @dataclass(frozen=True, kw_only=True)
-class WeiAvg(FedAvg):
+class WeiAvg(SharedModel):
     """FedAvg in which silos weigh as much as their budgets."""
 
     name: ClassVar[str] = "weiavg"
@@ -39,245 +40,212 @@ class WeiAvg(FedAvg):
     def init(self, task: Start, silos: int) -> tuple[Tensor, None]:
         """Start from one shared vector; budgets must be finite."""
         public_silos(task.roster.epsilon, "top", 1.0)
-        return super().init(task, silos)
+        return task.initial(), None
+
+    def local(self, sent: Tensor, own: None, oracle: Oracle) -> tuple[Tensor, None]:
+        """Train the shared model, upload the difference."""
+        return oracle.descend(sent) - sent, None
 
     def merge(self, shared: Tensor, uploads: Tensor, merger: Merger) -> Tensor:
         """Add the mean difference, weighted by epsilon."""
         return shared + merger.mean(uploads, merger.roster.epsilon)
 
 
+@record
+class Server(NamedTuple):
+    """The shared model, which silos are public `[runs, silos, 1]`, and the basis that they gave last."""
+
+    model: Tensor
+    public: Tensor
+    basis: Basis
+
+
+class Weights(NamedTuple):
+    """What public and private silos of a round weigh, `[runs, silos]`: their budgets."""
+
+    public: Tensor
+    private: Tensor
+
+
 @dataclass(frozen=True, kw_only=True)
-class PFA(Method):
-    """WeiAvg in which what private silos send is projected on the span of the public ones.
+class Projected(Method):
+    """Abstract: methods that project what private silos send on a basis."""
+
+    rank: int = setting(1, minimum=1, whole=True, fixed=True, help="directions kept of each layer")
+    divide: str = setting("mixture", choices=WAYS, fixed=True, help="how silos are divided by their budgets")
+    top: float = setting(0.2, minimum=0, maximum=1, fixed=True, help="share of public silos, with divide top")
+
+    def begin(self, task: Start, basis: Basis) -> Server:
+        """Return the server's first state."""
+        start, public = task.initial(), self.public(task.roster)
+        return Server(start, public.unsqueeze(-1).to(start.device).expand(len(start), -1, -1), basis)
+
+    def public(self, roster: Roster) -> Tensor:
+        """Return which silos are public, `[runs, silos]`."""
+        return public_silos(roster.epsilon, self.divide, self.top)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProjectedOnPublic(Projected):
+    """Abstract: methods whose basis is learned from public silos.
 
     `centre` "mean" takes the directions of public updates about their mean, and adds the mean back
     after projecting, as the authors' code does; "none" takes them about zero.
     """
 
-    name: ClassVar[str] = "pfa"
-    paper: ClassVar[str] = "Liu et al. 2021"
-    rank: int = setting(1, minimum=1, whole=True, fixed=True, help="directions kept of each layer")
-    divide: str = setting("mixture", choices=WAYS, fixed=True, help="how silos are divided by their budgets")
-    top: float = setting(0.2, minimum=0, maximum=1, fixed=True, help="share of public silos, with divide top")
-    centre: str = setting("mean", choices=("mean", "none"), fixed=True, help="centre of public updates")
+    centre: str = setting("mean", choices=CENTRES, fixed=True, help="centre of public updates")
 
-    def init(self, task: Start, silos: int) -> tuple[State, None]:
+    def init(self, task: Start, silos: int) -> tuple[Server, None]:
         """Start from one shared vector, without a basis."""
-        start = task.initial()
-        public = public_silos(task.roster.epsilon, self.divide, self.top)
-        self._check_rank(int(public.sum(1).min()), len(task.roster))
-        one = start[:, :1]
-        return {
-            "model": start,
-            "public": torch.zeros_like(one[..., :1].expand(-1, len(task.roster), -1)) + _like(public, one)
-            > 0,
-            "basis": self._basis(task, one),
-            "centre": torch.zeros_like(one),
-            "ready": torch.zeros_like(one[..., :1]) > 0,
-        }, None
-
-    def _check_rank(self, fewest: int, silos: int) -> None:
-        """Refuse more directions than public silos span; where all are public nothing is projected."""
-        most = silos if fewest == silos else max(fewest - (self.centre == "mean"), 0)
-        if self.rank > most:
-            raise Problem(
-                f"rank: {fewest} public silo(s) span {most} direction(s) about their {self.centre}:"
-                f" rank {self.rank} is too much; lower it, take centre = 'none', or more public silos by"
-                " divide = 'top' and a larger top"
-            )
+        check_rank(self.rank, self.centre, self.public(task.roster))
+        return self.begin(task, no_basis(task, self.rank)), None
 
     def remarks(self, roster: Roster, present: Tensor | None) -> list[str]:
-        """Say where there is nothing to project, or nothing to project on."""
-        public = public_silos(roster.epsilon, self.divide, self.top)
-        found = []
-        if bool(public.all(1).any()):
-            found.append(f"{self.title}: one group only after division: nothing is projected")
-        if present is not None:
-            somebody, loud = present.any(2), (present & public).any(2)
-            empty, rounds = int((somebody & ~loud).sum()), int(somebody.sum())
-            if empty:
-                found.append(
-                    f"{self.title}: no public silo in {empty} of {rounds} rounds: there private silos are"
-                    " projected on the last known basis, or merged as they are where there is none yet"
-                )
-            alone = int((somebody & ~(present & ~public).any(2)).sum())
-            if alone and not bool(public.all()):
-                found.append(f"{self.title}: no private silo in {alone} of {rounds} rounds")
-        return found
-
-    def _basis(self, task: Start, one: Tensor) -> tuple[Tensor, ...]:
-        shape = (one.shape[0], 1, self.rank)
-        return tuple(
-            torch.zeros_like(one[..., :1]).expand(*shape[:2], 1).unsqueeze(-1).expand(*shape, n)
-            for n in task.layers
-        )
-
-    def broadcast(self, shared: State) -> Any:
-        """Send the shared model."""
-        return shared["model"]
-
-    def local(self, sent: Any, own: None, oracle: Oracle) -> tuple[Any, None]:
-        """Train the shared model, upload the difference."""
-        return oracle.descend(sent) - sent, None
-
-    def merge(self, shared: State, uploads: Any, merger: Merger) -> State:
-        """Add the public mean and the projected private one, weighted by epsilon."""
-        public, roster = shared["public"].squeeze(-1), merger.roster
-        weights = roster.epsilon * (1 if roster.present is None else roster.present)
-        shown, hidden = weights * public, weights * ~public
-        basis, centre, ready = self._learn(shared, uploads, merger, shown)
-        loud = merger.mean(uploads, shown)
-        quiet = project(merger.mean(uploads, hidden), basis, centre, ready)
-        return {
-            **shared, "model": shared["model"] + _mix(loud, quiet, shown, hidden),
-            "basis": basis, "centre": centre, "ready": ready,
-        }  # fmt: skip
-
-    def personal(self, sent: Any, own: None) -> Tensor:
-        """Predict with the shared model."""
-        model: Tensor = sent["model"] if isinstance(sent, dict) else sent
-        return model
-
-    def _learn(
-        self, shared: State, updates: Tensor, merger: Merger, shown: Tensor
-    ) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
-        """Give the basis of the round; without public silos the last one stays."""
-        some = (shown.sum(1) > 0).reshape(-1, 1, 1)
-        centre = merger.mean(updates, shown)
-        if self.centre == "none":
-            centre = torch.zeros_like(centre)
-        spread = torch.where((shown > 0).unsqueeze(-1), updates - centre, 0.0)
-        found = directions(spread, [b.shape[-1] for b in shared["basis"]], self.rank)
-        kept = tuple(
-            torch.where(some.unsqueeze(-1), new, old) for new, old in zip(found, shared["basis"], strict=True)
-        )
-        return kept, torch.where(some, centre, shared["centre"]), shared["ready"] | some
+        """Report where there is nothing to project, or nothing to project on."""
+        return division_remarks(self.title, self.public(roster), present)
 
 
 @dataclass(frozen=True, kw_only=True)
-class PFAPlus(PFA):
+class PFA(ProjectedOnPublic):
+    """WeiAvg in which what private silos send is projected on the span of the public ones."""
+
+    name: ClassVar[str] = "pfa"
+    paper: ClassVar[str] = "Liu et al. 2021"
+
+    def broadcast(self, shared: Server) -> Tensor:
+        """Send the shared model."""
+        return shared.model
+
+    def local(self, sent: Tensor, own: None, oracle: Oracle) -> tuple[Tensor, None]:
+        """Train the shared model, upload the difference."""
+        return oracle.descend(sent) - sent, None
+
+    def merge(self, shared: Server, uploads: Tensor, merger: Merger) -> Server:
+        """Add the public mean and the projected private one, weighted by epsilon."""
+        weights = weights_of(shared.public, merger.roster)
+        public_mean = merger.mean(uploads, weights.public)
+        basis = learn(shared.basis, uploads, public_mean, weights.public, self.rank, self.centre)
+        private_mean = project(merger.mean(uploads, weights.private), basis)
+        return shared._replace(model=shared.model + mix(public_mean, private_mean, weights), basis=basis)
+
+    def personal(self, sent: Tensor, own: None) -> Tensor:
+        """Predict with the shared model."""
+        return sent
+
+
+@record
+class Sent(NamedTuple):
+    """The model for every silo; the basis for the private ones, once it is `ready`."""
+
+    model: Tensor
+    public: Tensor
+    ready: Tensor
+    directions: tuple[Only, ...]
+    centre: Only | None
+
+
+@record
+class Upload(NamedTuple):
+    """The update of a public silo, and the coordinates of a private one's."""
+
+    delta: Only
+    coordinates: Only
+
+
+@dataclass(frozen=True, kw_only=True)
+class PFAPlus(ProjectedOnPublic):
     """PFA in which private silos send their coordinates in the last basis only, after a first full round."""
 
     name: ClassVar[str] = "pfa+"
     paper: ClassVar[str] = "Liu et al. 2021"
 
-    def broadcast(self, shared: State) -> State:
+    def broadcast(self, shared: Server) -> Sent:
         """Send the model and, to private silos, the basis."""
-        private = ~shared["public"] & shared["ready"]
-        basis = tuple(only(private, part.expand(-1, private.shape[1], -1, -1)) for part in shared["basis"])
-        sent = {
-            "model": shared["model"],
-            "basis": basis,
-            "public": shared["public"],
-            "ready": shared["ready"],
-        }
-        if self.centre == "mean":
-            sent["centre"] = only(private, shared["centre"].expand(-1, private.shape[1], -1))
-        return sent
+        basis, silos = shared.basis, shared.public.shape[1]
+        private = ~shared.public & basis.ready
+        parts = tuple(only(private, part.expand(-1, silos, -1, -1)) for part in basis.directions)
+        centre = only(private, basis.centre.expand(-1, silos, -1)) if self.centre == "mean" else None
+        return Sent(shared.model, shared.public, basis.ready, parts, centre)
 
-    def local(self, sent: State, own: None, oracle: Oracle) -> tuple[State, None]:
+    def local(self, sent: Sent, own: None, oracle: Oracle) -> tuple[Upload, None]:
         """Train the shared model; a private silo uploads its coordinates only."""
-        delta = oracle.descend(sent["model"]) - sent["model"]
-        whole = sent["public"] | ~sent["ready"]
-        centre = sent["centre"]["then"] if "centre" in sent else torch.zeros_like(delta)
-        basis = tuple(part["then"] for part in sent["basis"])
-        return {
-            "delta": only(whole, delta),
-            "coordinates": only(~whole, coordinates(delta - centre, basis)),
-        }, None
+        delta = oracle.descend(sent.model) - sent.model
+        whole = sent.public | ~sent.ready
+        centre = torch.zeros_like(delta) if sent.centre is None else sent.centre.value
+        code = coordinates(delta - centre, tuple(part.value for part in sent.directions))
+        return Upload(only(whole, delta), only(~whole, code)), None
 
-    def merge(self, shared: State, uploads: State, merger: Merger) -> State:
+    def merge(self, shared: Server, uploads: Upload, merger: Merger) -> Server:
         """Rebuild what private silos sent, then merge as PFA does, in the basis they used."""
-        delta, code = uploads["delta"]["then"], uploads["coordinates"]["then"]
-        public, ready, roster = shared["public"].squeeze(-1), shared["ready"], merger.roster
-        weights = roster.epsilon * (1 if roster.present is None else roster.present)
-        shown, hidden = weights * public, weights * ~public
-        basis, centre, now = self._learn(shared, delta, merger, shown)
-        rebuilt = expand(merger.mean(code, hidden), shared["basis"]) + shared["centre"]
-        first = project(merger.mean(delta, hidden), basis, centre, now)
-        quiet = torch.where(ready, rebuilt, first)
-        loud = merger.mean(delta, shown)
-        return {
-            **shared, "model": shared["model"] + _mix(loud, quiet, shown, hidden),
-            "basis": basis, "centre": centre, "ready": now,
-        }  # fmt: skip
+        delta, code, last = uploads.delta.value, uploads.coordinates.value, shared.basis
+        weights = weights_of(shared.public, merger.roster)
+        public_mean = merger.mean(delta, weights.public)
+        basis = learn(last, delta, public_mean, weights.public, self.rank, self.centre)
+        rebuilt = expand(merger.mean(code, weights.private), last.directions) + last.centre
+        whole = project(merger.mean(delta, weights.private), basis)
+        private_mean = torch.where(last.ready, rebuilt, whole)
+        return shared._replace(model=shared.model + mix(public_mean, private_mean, weights), basis=basis)
+
+    def personal(self, sent: Sent, own: None) -> Tensor:
+        """Predict with the shared model."""
+        return sent.model
 
 
-@dataclass(frozen=True, kw_only=True)
-class RandomProjection(PFA):
-    """PFA with random directions instead of learned ones: the control."""
-
-    name: ClassVar[str] = "random-projection"
-    paper: ClassVar[str] = "Liu et al. 2021"
-    centre: str = setting("none", choices=("none",), fixed=True, help="directions about zero")
-
-    def init(self, task: Start, silos: int) -> tuple[State, None]:
-        """Start with a random basis."""
-        shared, own = super().init(task, silos)
-        return {**shared, "ready": ~shared["ready"]}, own
-
-    def _check_rank(self, fewest: int, silos: int) -> None:
-        """Any number of random directions will do."""
-
-    def remarks(self, roster: Roster, present: Tensor | None) -> list[str]:
-        """There is always a basis."""
-        return []
-
-    def _basis(self, task: Start, one: Tensor) -> tuple[Tensor, ...]:
-        drawn = torch.stack([task.initial(1 + i, apart=True) for i in range(self.rank)], dim=2)
-        parts = drawn.split(list(task.layers), dim=-1)
-        return tuple(torch.linalg.qr(part.transpose(-1, -2)).Q.transpose(-1, -2) for part in parts)
-
-    def _learn(
-        self, shared: State, updates: Tensor, merger: Merger, shown: Tensor
-    ) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
-        """Keep the basis."""
-        return shared["basis"], shared["centre"], shared["ready"]
+def weights_of(public: Tensor, roster: Roster) -> Weights:
+    """Return the weights of a round; absent silos weigh nothing."""
+    budgets = roster.epsilon * (1 if roster.present is None else roster.present)
+    return Weights(budgets * public.squeeze(-1), budgets * ~public.squeeze(-1))
 
 
-def directions(updates: Tensor, layers: list[int], rank: int) -> tuple[Tensor, ...]:
-    """Give for each layer the top right singular vectors `[runs, 1, rank, n]` of updates `[runs, silos, P]`.
-
-    By the Gram matrix of the silos, exact and small; where there are fewer directions, zeros. What is no
-    number counts as zero.
-    """
-    found = []
-    for part in updates.split(layers, dim=-1):
-        wide = torch.where(torch.isfinite(part), part, 0.0).double()
-        values, vectors = torch.linalg.eigh(wide @ wide.transpose(1, 2))
-        values, vectors = values[:, -rank:].flip(1), vectors[:, :, -rank:].flip(2)
-        there = values > SMALL * values[:, :1].clamp(min=1e-300)
-        scale = torch.where(there, values.clamp(min=1e-300).rsqrt(), torch.zeros_like(values))
-        basis = (vectors.transpose(1, 2) @ wide) * scale.unsqueeze(-1)
-        found.append(basis.float().unsqueeze(1))
-    return tuple(found)
+def learn(
+    last: Basis, updates: Tensor, public_mean: Tensor, weights: Tensor, rank: int, centre: str
+) -> Basis:
+    """Return the basis that the public silos of a round span; without any the last one stays."""
+    somebody = (weights.sum(1) > 0).reshape(-1, 1, 1)
+    middle = torch.zeros_like(public_mean) if centre == "none" else public_mean
+    spread = torch.where((weights > 0).unsqueeze(-1), updates - middle, 0.0)
+    layers = [part.shape[-1] for part in last.directions]
+    parts = tuple(
+        torch.where(somebody.unsqueeze(-1), new, old)
+        for new, old in zip(directions(spread, layers, rank), last.directions, strict=True)
+    )
+    return Basis(parts, torch.where(somebody, middle, last.centre), last.ready | somebody)
 
 
-def coordinates(vectors: Tensor, basis: tuple[Tensor, ...]) -> Tensor:
-    """Give the coordinates `[runs, silos, layers * rank]` of vectors `[runs, silos, P]`."""
-    parts = vectors.split([part.shape[-1] for part in basis], dim=-1)
-    found = [(part @ own.unsqueeze(-1)).squeeze(-1) for part, own in zip(basis, parts, strict=True)]
-    return torch.cat(found, dim=-1)
-
-
-def expand(code: Tensor, basis: tuple[Tensor, ...]) -> Tensor:
-    """Give the vectors with these coordinates."""
-    parts = code.split([part.shape[2] for part in basis], dim=-1)
-    found = [(own.unsqueeze(-2) @ part).squeeze(-2) for part, own in zip(basis, parts, strict=True)]
-    return torch.cat(found, dim=-1)
-
-
-def project(vectors: Tensor, basis: tuple[Tensor, ...], centre: Tensor, ready: Tensor) -> Tensor:
-    """Project vectors on a basis about a centre; without a basis they stay."""
-    return torch.where(ready, expand(coordinates(vectors - centre, basis), basis) + centre, vectors)
-
-
-def _mix(loud: Tensor, quiet: Tensor, shown: Tensor, hidden: Tensor) -> Tensor:
-    """Weigh two means by the budgets behind them; of nobody there is nothing."""
-    a, b = shown.sum(1).reshape(-1, 1, 1).float(), hidden.sum(1).reshape(-1, 1, 1).float()
+def mix(public_mean: Tensor, private_mean: Tensor, weights: Weights) -> Tensor:
+    """Weigh two means by the budgets behind them; without any silo there is nothing to add."""
+    a, b = (each.sum(1).reshape(-1, 1, 1).float() for each in weights)
     total = a + b
-    return (a * loud + b * quiet) / torch.where(total > 0, total, torch.ones_like(total))
+    return (a * public_mean + b * private_mean) / torch.where(total > 0, total, torch.ones_like(total))
 
 
-def _like(mask: Tensor, one: Tensor) -> Tensor:
-    return mask.to(one.device).unsqueeze(-1).to(one.dtype)
+def check_rank(rank: int, centre: str, public: Tensor) -> None:
+    """Raise a Problem if public silos span fewer directions; where all are public nothing is projected."""
+    fewest, silos = int(public.sum(1).min()), public.shape[1]
+    most = silos if fewest == silos else max(fewest - (centre == "mean"), 0)
+    if rank > most:
+        raise Problem(
+            f"rank: {fewest} public silo(s) span {most} direction(s) about their {centre}:"
+            f" rank {rank} is too much; lower it, take centre = 'none', or more public silos by"
+            " divide = 'top' and a larger top"
+        )
+
+
+def division_remarks(title: str, public: Tensor, present: Tensor | None) -> list[str]:
+    """Report rounds without public silos, or without private ones."""
+    remarks = []
+    if bool(public.all(1).any()):
+        remarks.append(f"{title}: one group only after division: nothing is projected")
+    if present is None:
+        return remarks
+    somebody, loud = present.any(2), (present & public).any(2)
+    empty, rounds = int((somebody & ~loud).sum()), int(somebody.sum())
+    if empty:
+        remarks.append(
+            f"{title}: no public silo in {empty} of {rounds} rounds: there private silos are"
+            " projected on the last known basis, or merged as they are where there is none yet"
+        )
+    alone = int((somebody & ~(present & ~public).any(2)).sum())
+    if alone and not bool(public.all()):
+        remarks.append(f"{title}: no private silo in {alone} of {rounds} rounds")
+    return remarks

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
-from ..protocol.merging import Merger
 from ..protocol.method import Method, Start
 from ..protocol.settings import PerRun, per_run, setting
 
@@ -33,19 +32,11 @@ class PPSGD(Method):
         start = task.initial()
         return start, torch.zeros_like(start).expand(-1, silos, -1)
 
-    def broadcast(self, shared: Tensor) -> Tensor:
-        """Send the shared model."""
-        return shared
-
     def local(self, sent: Tensor, own: Tensor, oracle: Oracle) -> tuple[Tensor, Tensor]:
         """Train the sum; upload how it moved, and move the personal part too."""
         start = sent + own
         moved = oracle.descend(start) - start
         return moved, own + per_run(self.personal_rate).to(own.device) * moved
-
-    def merge(self, shared: Tensor, uploads: Tensor, merger: Merger) -> Tensor:
-        """Move the shared model by the mean."""
-        return shared + merger.mean(uploads)
 
     def personal(self, sent: Tensor, own: Tensor) -> Tensor:
         """Predict with the sum."""

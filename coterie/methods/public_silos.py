@@ -17,7 +17,7 @@ WAYS = ("mixture", "kmeans", "top")
 
 
 def public_silos(epsilon: Tensor, way: str, share: float) -> Tensor:
-    """Say for each run and silo whether it is public, by budgets `[runs, silos]`."""
+    """Return whether each silo is public, `[runs, silos]`, by budgets of the same shape."""
     rows = [_divide(tuple(row), way, share) for row in epsilon.tolist()]
     return torch.tensor(rows, dtype=torch.bool)
 

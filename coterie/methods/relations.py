@@ -53,7 +53,7 @@ class Relations:
         return f"{kind} of {len(self.names)} silos ({mark})"
 
     def parts(self, names: tuple[str, ...]) -> tuple[Tensor, Tensor, Tensor]:
-        """Give, for silos in this order: sums to be released, how targets are read off them, pulls.
+        """Return, for silos in this order: sums to be released, how targets are read off them, pulls.
 
         Sums `[rows, silos]` of models; targets are `[silos, rows]` times these; pulls are `[silos]`.
         """
@@ -73,7 +73,7 @@ class Relations:
 
 
 def alike(names: tuple[str, ...]) -> Relations:
-    """Give relations in which all silos are one group."""
+    """Return relations in which all silos are one group."""
     return Relations(names, groups=("all",) * len(names))
 
 
@@ -109,7 +109,7 @@ def read_relations(path: str | Path) -> Relations:
 
 
 def relations_problem(name: str, value: Any) -> str | None:
-    """Say what is wrong with relations given as a setting, if anything is."""
+    """Return what is wrong with relations given as a setting, or None."""
     if value is None or isinstance(value, Relations):
         return None
     try:

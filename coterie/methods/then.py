@@ -3,42 +3,68 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from abc import abstractmethod
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-import torch
 from torch import Tensor
 
 from ..errors import Problem
 from ..protocol.merging import Merger
-from ..protocol.method import Method, Start
+from ..protocol.method import FederationFacts, Method, Start, TaskFacts
 from ..protocol.roster import Roster
 from ..protocol.settings import described, setting, settings_of
-from ..protocol.tree import leaves
+from ..protocol.tree import Tree, leaves, record
 from .fedavg import FedAvg
 from .local import Local
 
 if TYPE_CHECKING:
     from ..protocol.oracle import Oracle
 
-Parts = dict[str, Any]
+
+@record
+class First(NamedTuple):
+    """What the server keeps or sends while the first method runs."""
+
+    part: Tree
+
+
+@record
+class Second(NamedTuple):
+    """What the server keeps or sends while the second method runs.
+
+    `ended`, in the first of these rounds only, is what the first method would send now: where it ended.
+    The server also keeps the `groups` that learn together.
+    """
+
+    part: Tree
+    ended: Tree = None
+    groups: Tensor | None = None
+
+
+@record
+class Own(NamedTuple):
+    """A silo's own state of both methods; while the first one runs, the second one's follows it."""
+
+    first: Tree
+    second: Tree
 
 
 @dataclass(frozen=True, kw_only=True)
-class Then(Method):
-    """Runs `first` for a share of the rounds, then `second` from where each silo stands.
+class Chain(Method):
+    """Abstract: `first` for a share of the rounds, then `second` from where each silo stands.
 
-    After clusters (IFCA) the second method learns within them: each cluster has a mean of its own. A
-    silo that is absent when the methods change goes on from what it was sent last.
+    After clusters (IFCA) the second method learns within them: each cluster has a mean of its own. A silo
+    that is absent when the methods change resumes from what it was sent last. The rounds of the second
+    method's roster are counted from the change.
     """
 
-    name: ClassVar[str] = "then"
     first: Method = field(metadata={"method": True})
     second: Method = field(metadata={"method": True})
     share: float = setting(0.5, above=0, maximum=1, fixed=True, help="share of rounds of the first method")
 
     def __post_init__(self) -> None:
-        """Check that both methods have one value for each setting."""
+        """Check that both methods can be chained, and have one value for each setting."""
         super().__post_init__()
         for part, where in ((self.first, "before"), (self.second, "after")):
             if part.linear:
@@ -50,97 +76,112 @@ class Then(Method):
                 )
 
     @property
+    @abstractmethod
     def title(self) -> str:
-        """Name both methods."""
-        return f"{described(self.second)} after {described(self.first)}"
+        """The name in tables."""
 
-    def init(self, task: Start, silos: int) -> tuple[Parts, Parts]:
+    def check(self, task: TaskFacts, federation: FederationFacts) -> None:
+        """Raise a Problem if one of the methods cannot learn the task."""
+        self.first.check(task, federation)
+        self.second.check(task, federation)
+
+    def init(self, task: Start, silos: int) -> tuple[First, Own]:
         """Start both; the second one waits."""
         shared, own = self.first.init(task, silos)
         _, later = self.second.init(task, silos)
-        one = torch.ones_like(task.initial()[:, :1, :1])
-        here = min(task.rounds, max(1, math.floor(self.share * task.rounds + 0.5)))
-        if self.share < 1 and here == task.rounds > 0 and not isinstance(task, _At):
+        if self.share < 1 and self._change(task.rounds) == task.rounds > 0 and not isinstance(task, StartAt):
             raise Problem(
                 f"share: {self.share:g} of {task.rounds} round(s) leaves none for '{self.second.name}':"
                 " lower it, or train for more rounds"
             )
-        clock = {"left": here * one, "after": (task.rounds - here) * one}
-        return {"clock": clock, "first": shared}, {"first": own, "second": later}
+        return First(shared), Own(own, later)
 
-    def broadcast(self, shared: Parts) -> Parts:
+    def broadcast(self, shared: First | Second) -> First | Second:
         """Send what the method of the round sends; at the change also where the first one ended."""
-        if "first" in shared:
-            return {"first": self.first.broadcast(shared["first"])}
-        sent = {"second": self.second.broadcast(shared["second"])}
-        return sent | ({"ended": shared["ended"]} if "ended" in shared else {})
+        if isinstance(shared, First):
+            return First(self.first.broadcast(shared.part))
+        return Second(self.second.broadcast(shared.part), shared.ended)
 
-    def local(self, sent: Parts, own: Parts, oracle: Oracle) -> tuple[Parts, Parts]:
+    def local(self, sent: First | Second, own: Own, oracle: Oracle) -> tuple[Tree, Own]:
         """Do the work of the method of the round; while the first one runs, the second follows it."""
-        if "first" in sent:
-            upload, kept = self.first.local(sent["first"], own["first"], oracle)
-            return {"first": upload}, {
-                "first": kept,
-                "second": self._begin(sent["first"], kept, _count(own)),
-            }
-        upload, later = self.second.local(sent["second"], self._later(sent, own), oracle)
-        return {"second": upload}, {"first": own["first"], "second": later}
+        if isinstance(sent, First):
+            upload, kept = self.first.local(sent.part, own.first, oracle)
+            return upload, Own(kept, self._begin(sent.part, kept, count_silos(own)))
+        upload, later = self.second.local(sent.part, self._later(sent, own), oracle)
+        return upload, Own(own.first, later)
 
-    def merge(self, shared: Parts, uploads: Parts, merger: Merger) -> Parts:
+    def merge(self, shared: First | Second, uploads: Tree, merger: Merger) -> First | Second:
         """Merge by the method of the round, and change over when its time has come."""
-        if "second" in shared:
-            within = merger.within(shared["groups"])
-            merged = self.second.merge(shared["second"], uploads["second"], within)
-            return {"second": merged, "groups": shared["groups"]}
-        merged = self.first.merge(shared["first"], uploads["first"], merger)
-        left, after = shared["clock"]["left"] - 1, shared["clock"]["after"]
-        if float(left[0, 0, 0]) > 0:
-            return {"clock": {"left": left, "after": after}, "first": merged}
+        roster = merger.roster
+        change = self._change(roster.rounds)
+        if isinstance(shared, Second):
+            merged = self.second.merge(shared.part, uploads, merger.within(shared.groups).after(change))
+            return Second(merged, groups=shared.groups)
+        merged = self.first.merge(shared.part, uploads, merger)
+        if roster.round + 1 < change:
+            return First(merged)
         ended = self.first.hand_over(merged)
-        start = _At(ended.vectors, merger.roster, int(after[0, 0, 0]))
-        begun, _ = self.second.init(start, len(merger.roster))
-        return {"second": begun, "groups": ended.groups, "ended": self.first.broadcast(merged)}
+        left = roster.rounds - change
+        start = StartAt(ended.vectors, replace(roster, round=0, rounds=left), left)
+        begun, _ = self.second.init(start, len(roster))
+        return Second(begun, self.first.broadcast(merged), ended.groups)
 
-    def personal(self, sent: Parts, own: Parts) -> Tensor:
+    def personal(self, sent: First | Second, own: Own) -> Tensor:
         """Predict as the method of the round does."""
-        if "first" in sent:
-            return self.first.personal(sent["first"], own["first"])
-        return self.second.personal(sent["second"], self._later(sent, own))
+        if isinstance(sent, First):
+            return self.first.personal(sent.part, own.first)
+        return self.second.personal(sent.part, self._later(sent, own))
 
-    def _later(self, sent: Parts, own: Parts) -> Any:
-        """Give a silo's state of the second method, which begins where the first one ended."""
-        if "ended" not in sent:
-            return own["second"]
-        return self._begin(sent["ended"], own["first"], _count(own))
+    def _change(self, rounds: int) -> int:
+        """Return how many of so many rounds are the first method's."""
+        return min(rounds, max(1, math.floor(self.share * rounds + 0.5)))
 
-    def _begin(self, sent: Any, own: Any, silos: int) -> Any:
+    def _later(self, sent: Second, own: Own) -> Tree:
+        """Return a silo's state of the second method, which begins where the first one ended."""
+        if sent.ended is None:
+            return own.second
+        return self._begin(sent.ended, own.first, count_silos(own))
+
+    def _begin(self, sent: Tree, own: Tree, silos: int) -> Tree:
         vectors = self.first.personal(sent, own)
-        return self.second.init(_At(vectors), max(silos, vectors.shape[1]))[1]
+        return self.second.init(StartAt(vectors), max(silos, vectors.shape[1]))[1]
 
 
-def _count(own: Any) -> int:
+def count_silos(own: Own) -> int:
     """Count the silos of a state; one that keeps nothing needs no place."""
-    found = leaves(own)
-    return found[0].shape[1] if found else 1
+    tensors = leaves(own)
+    return tensors[0].shape[1] if tensors else 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class FineTune(Then):
+class Then(Chain):
+    """Runs `first` for a share of the rounds, then `second` from where each silo stands."""
+
+    name: ClassVar[str] = "then"
+
+    @property
+    def title(self) -> str:
+        """Name both methods."""
+        return f"{described(self.second)} after {described(self.first)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineTune(Chain):
     """FedAvg for a share of the rounds, then every silo alone."""
 
     name: ClassVar[str] = "fine-tune"
     paper: ClassVar[str] = "Yu et al. 2020"
-    first: Method = field(default_factory=FedAvg, metadata={"method": True, "hidden": True})
-    second: Method = field(default_factory=Local, metadata={"method": True, "hidden": True})
+    first: Method = field(default_factory=FedAvg, metadata={"method": True})
+    second: Method = field(default_factory=Local, metadata={"method": True})
 
     @property
     def title(self) -> str:
-        """Give the name alone."""
+        """The name alone."""
         return self.name
 
 
 @dataclass(frozen=True, eq=False)
-class _At:
+class StartAt:
     """A start from given vectors."""
 
     vectors: Tensor
@@ -148,28 +189,28 @@ class _At:
     rounds: int = 1
 
     def initial(self, index: int = 0, apart: bool = False) -> Tensor:
-        """Give the vectors."""
+        """Return the vectors."""
         if index or apart:
             raise Problem("a method that starts from several models cannot come after another one")
         return self.vectors
 
     def duals(self, silos: int) -> Tensor:
-        """Refuse."""
+        """Raise a Problem: there are no duals."""
         raise Problem("this method cannot come after another one: it begins with duals of its own")
 
     @property
     def roster(self) -> Roster:
-        """Give the silos, where they are known."""
+        """The silos, where they are known."""
         if self.known is None:
             raise Problem("this method cannot come after another one: at home it wants to know all silos")
         return self.known
 
     @property
     def layers(self) -> tuple[int, ...]:
-        """Refuse."""
+        """Raise a Problem: the layers are not known."""
         raise Problem("this method cannot come after another one: it wants to know the layers")
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Refuse."""
+        """Raise a Problem: the layers are not known."""
         raise Problem("this method cannot come after another one: it wants to know the layers")

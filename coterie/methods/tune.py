@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
-from ..protocol.merging import Merger
-from ..protocol.method import Method, Start
+from ..errors import Problem
+from ..protocol.method import FederationFacts, Method, TaskFacts
+from ..protocol.oracle import NEEDS_CLASSES
 from ..protocol.settings import PerRun, per_run, setting
 
 if TYPE_CHECKING:
@@ -31,17 +32,13 @@ class Tune(Method):
     how: str = setting("mean", choices=WAYS, fixed=True, help="what holds a silo near the shared model")
     strength: PerRun = setting(0.1, minimum=0, help="how strongly it is held")
 
-    def init(self, task: Start, silos: int) -> tuple[Tensor, Tensor]:
-        """Start every silo from what it has; the shared model stays as it is."""
-        start = task.initial()
-        return start, start.expand(-1, silos, -1)
-
-    def broadcast(self, shared: Tensor) -> Tensor:
-        """Send the shared model, to be held by."""
-        return shared
+    def check(self, task: TaskFacts, federation: FederationFacts) -> None:
+        """Raise a Problem if there are no classes to compare."""
+        if self.how == "kl" and not task.classes:
+            raise Problem(NEEDS_CLASSES)
 
     def local(self, sent: Tensor, own: Tensor, oracle: Oracle) -> tuple[None, Tensor]:
-        """Train on; send nothing."""
+        """Train on; send nothing, so that the shared model stays as it is."""
         if self.how == "vanilla":
             return None, oracle.descend(own)
         if self.how == "kl":
@@ -50,10 +47,6 @@ class Tune(Method):
         if self.how == "ewc":
             strength = per_run(self.strength).to(own.device) * oracle.fisher(sent)
         return None, oracle.descend(own, toward=sent, strength=strength)
-
-    def merge(self, shared: Tensor, uploads: None, merger: Merger) -> Tensor:
-        """Keep the shared model."""
-        return shared
 
     def personal(self, sent: Tensor, own: Tensor) -> Tensor:
         """Predict with the silo's own model."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import deserialize
@@ -12,7 +12,15 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from .tree import Tree, map_leaves
+from .tree import Tree, is_record, make_record, map_leaves, record, record_name
+
+
+@record
+class Only(NamedTuple):
+    """A part of a message that only some silos send or get: `sends` `[runs, silos, 1]` is public."""
+
+    sends: Tensor
+    value: Tensor
 
 
 def pack(tree: Tree) -> bytes:
@@ -30,25 +38,20 @@ def unpack(data: bytes) -> Tree:
     return _fill(json.loads(header["__metadata__"]["shape"]), load_tensors(data))
 
 
-def only(who: Tensor, value: Tensor) -> dict[str, Tensor]:
-    """Give a part of an upload that only some silos send; `who` is `[runs, silos, 1]`, public."""
+def only(who: Tensor, value: Tensor) -> Only:
+    """Return a part of a message that only some silos send or get; `who` is `[runs, silos, 1]`, public."""
     shape = (*who.shape[:2], *[1] * (value.dim() - 2))
-    return {"if": who, "then": torch.where(who.reshape(shape), value, torch.zeros_like(value))}
-
-
-def is_only(tree: Tree) -> bool:
-    """Whether a tree is a part that only some silos send."""
-    return isinstance(tree, dict) and set(tree) == {"if", "then"}
+    return Only(who, torch.where(who.reshape(shape), value, torch.zeros_like(value)))
 
 
 def bytes_of(tree: Tree, silos: int) -> list[int]:
     """Count the bytes of each silo's message: `[1, silos, ...]`, or `[1, 1, ...]` for all alike.
 
-    Of a part that only some send (see `only`) the others send nothing; who sends it is public.
+    Silos that do not send a part (see `only`) send no bytes for it; which silos send it is public.
     """
-    if is_only(tree):
-        sends = tree["if"][0].reshape(-1).expand(silos).tolist()
-        return [size if flag else 0 for size, flag in zip(bytes_of(tree["then"], silos), sends, strict=True)]
+    if isinstance(tree, Only):
+        sends = tree.sends[0].reshape(-1).expand(silos).tolist()
+        return [size if flag else 0 for size, flag in zip(bytes_of(tree.value, silos), sends, strict=True)]
     if isinstance(tree, dict):
         tree = tuple(tree.values())
     if isinstance(tree, tuple | list):
@@ -61,7 +64,7 @@ def bytes_of(tree: Tree, silos: int) -> list[int]:
 
 
 def addressed(sent: Tree, k: int, silos: int) -> Tree:
-    """Give what silo k gets of a message that has a part for each silo."""
+    """Return what silo k gets of a message that has a part for each silo."""
     return map_leaves(lambda leaf: leaf[:, k : k + 1] if leaf.shape[1] == silos else leaf, sent)
 
 
@@ -73,11 +76,13 @@ def _outline(tree: Tree, tensors: dict[str, Tensor]) -> Any:
         number = len(tensors)
         tensors[str(number)] = tree.detach().cpu().contiguous().clone()
         return number
-    if is_only(tree) and not bool(tree["if"].any()):
-        shape = list(tree["then"].shape)
-        return {"nothing": [_outline(tree["if"], tensors), shape, str(tree["then"].dtype).split(".")[-1]]}
+    if isinstance(tree, Only) and not bool(tree.sends.any()):
+        shape = list(tree.value.shape)
+        return {"nothing": [_outline(tree.sends, tensors), shape, str(tree.value.dtype).split(".")[-1]]}
     if isinstance(tree, dict):
         return {"dict": {key: _outline(value, tensors) for key, value in tree.items()}}
+    if is_record(tree):
+        return {"record": [record_name(tree), [_outline(value, tensors) for value in tree]]}
     kind = "tuple" if isinstance(tree, tuple) else "list"
     return {kind: [_outline(value, tensors) for value in tree]}
 
@@ -90,8 +95,11 @@ def _fill(outline: Any, tensors: dict[str, Tensor]) -> Tree:
     ((kind, content),) = outline.items()
     if kind == "nothing":
         mask, shape, dtype = content
-        return {"if": _fill(mask, tensors), "then": torch.zeros(shape, dtype=getattr(torch, dtype))}
+        return Only(_fill(mask, tensors), torch.zeros(shape, dtype=getattr(torch, dtype)))
     if kind == "dict":
         return {key: _fill(value, tensors) for key, value in content.items()}
+    if kind == "record":
+        name, parts = content
+        return make_record(name, [_fill(value, tensors) for value in parts])
     parts = [_fill(value, tensors) for value in content]
     return tuple(parts) if kind == "tuple" else parts

@@ -1,7 +1,7 @@
-"""The protocol of a method: six short functions over vectors.
+"""The protocol of a method: short, pure functions over vectors.
 
-Vectors of all runs and silos are one tensor `[runs, silos, P]`; what is shared by all
-silos is `[runs, 1, P]`. State and messages may be trees (tuples, dicts) of such tensors.
+Vectors of all runs and silos are one tensor `[runs, silos, P]`; what all silos share is `[runs, 1, P]`. State
+and messages may be trees of such tensors (see `tree`).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 class HandOver(NamedTuple):
-    """Where the next method begins: vectors `[runs, 1 or silos, P]`, and who learns with whom, if not all."""
+    """Where the next method starts: vectors `[runs, 1 or silos, P]`, and the groups that learn together."""
 
     vectors: Tensor
     groups: Tensor | None = None
 
 
 class LearnedRelations(NamedTuple):
-    """How a method relates silos: Omega `[runs, silos, silos]`, and of a dual method also the strength lam
+    """How a method relates silos: Omega `[runs, silos, silos]` and, for a dual method, the strength lam
     `[runs, 1, 1]` of the relations. Both follow from what is shared, so they are released.
     """
 
@@ -62,45 +62,63 @@ class Start(Protocol):
         ...
 
     def initial(self, index: int = 0, apart: bool = False) -> Tensor:
-        """Give the initial vector of every run: `[runs, 1, P]`; another index, another vector.
+        """Return the initial vector of every run, `[runs, 1, P]`; each index has a vector of its own.
 
-        If `apart`, also where models start at zero: from small random numbers then.
+        With `apart` none is zero: models that start at zero start from small random numbers instead.
         """
         ...
 
     def duals(self, silos: int) -> Tensor:
-        """Give a dual of zero for each example and output, for `Oracle.solve_dual` to move."""
+        """Return a dual of zero for each example and output, for `Oracle.solve_dual` to move."""
+        ...
+
+
+class TaskFacts(Protocol):
+    """What a method may ask about the task before a training."""
+
+    @property
+    def classes(self) -> int:
+        """The number of classes; 0 for a numeric target."""
+        ...
+
+    def check_linear(self) -> None:
+        """Raise a Problem unless the model is linear and its loss has a dual."""
+        ...
+
+
+class FederationFacts(Protocol):
+    """What a method may ask about the silos before a training."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the silos."""
+        ...
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The declared numbers of training examples."""
+        ...
+
+    def check_norms(self) -> None:
+        """Raise a Problem if an example is longer than 1, unless no silo has a budget."""
         ...
 
 
 class Method(ABC):
     """A way for silos to learn together.
 
-    A method is a frozen record of its settings; its functions are pure. It reaches
-    examples through the oracle only, and works on all its silos at once without mixing
-    them: in a deployment its `local` runs at home, for one silo.
+    A method is a frozen record of its settings; its functions are pure. It reaches examples through the
+    oracle only, and works on all its silos at once without mixing them: in a deployment its `local` runs at
+    home, for one silo. A class of methods is abstract or final: wrap a method, or share a function or an
+    abstract base with it, but do not inherit from it.
+
+    Only `local` and `personal` must be written. By default every silo has a model, the server has one too,
+    sends it, and moves it by the mean of the uploads.
     """
 
     name: ClassVar[str]
     paper: ClassVar[str] = ""
-    linear: ClassVar[bool] = False  # whether it needs a linear model with a convex loss
-
-    @property
-    def title(self) -> str:
-        """The name in tables."""
-        return self.name
-
-    def hand_over(self, shared: Tree) -> HandOver:
-        """Give where a method that comes after this one begins (see `Then`)."""
-        raise Problem(f"'{self.name}' cannot come before another method: use fedavg, fedprox, mr-mtl or ifca")
-
-    def learned_relations(self, shared: Tree) -> LearnedRelations | None:
-        """Give how silos are related, where that is learned."""
-        return None
-
-    def remarks(self, roster: Roster, present: Tensor | None) -> list[str]:
-        """Say what a person should know, from public facts: who takes part when, `[rounds, runs, silos]`."""
-        return []
+    linear: ClassVar[bool] = False  # whether it moves dual coordinates, which need a linear model
 
     def __post_init__(self) -> None:
         problems = []
@@ -120,22 +138,43 @@ class Method(ABC):
         if problems:
             raise Problem("; ".join(problems))
 
-    @abstractmethod
     def init(self, task: Start, silos: int) -> tuple[Tree, Tree]:
-        """Give the server's state, and the silos' own `[runs, silos, ...]`."""
+        """Return the server's state and the silos' own, `[runs, silos, ...]`."""
+        start = task.initial()
+        return start, start.expand(-1, silos, -1)
 
-    @abstractmethod
     def broadcast(self, shared: Tree) -> Tree:
-        """Give what the server sends to the silos."""
+        """Return what the server sends to the silos."""
+        return shared
 
     @abstractmethod
     def local(self, sent: Tree, own: Tree, oracle: Oracle) -> tuple[Tree, Tree]:
-        """Do a silo's work; give its upload `[runs, silos, ...]` and its new own state."""
+        """Do a silo's work; return its upload `[runs, silos, ...]` and its new own state."""
 
-    @abstractmethod
     def merge(self, shared: Tree, uploads: Tree, merger: Merger) -> Tree:
-        """Return the server's new state."""
+        """Return the server's new state; by default it stays where silos upload nothing (None)."""
+        return shared if uploads is None else shared + merger.mean(uploads)
 
     @abstractmethod
     def personal(self, sent: Tree, own: Tree) -> Tensor:
-        """Give the vectors that silos predict with."""
+        """Return the vectors that silos predict with."""
+
+    @property
+    def title(self) -> str:
+        """The name in tables."""
+        return self.name
+
+    def check(self, task: TaskFacts, federation: FederationFacts) -> None:  # noqa: B027
+        """Raise a Problem if the method cannot learn this task from these silos."""
+
+    def hand_over(self, shared: Tree) -> HandOver:
+        """Return where a method that comes after this one starts (see `Then`)."""
+        raise Problem(f"'{self.name}' cannot come before another method: use fedavg, fedprox, mr-mtl or ifca")
+
+    def learned_relations(self, shared: Tree) -> LearnedRelations | None:
+        """Return how silos are related, for methods that learn it."""
+        return None
+
+    def remarks(self, roster: Roster, present: Tensor | None) -> list[str]:
+        """Return what a person should know, from public facts; `present` is `[rounds, runs, silos]`."""
+        return []

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from .settings import PerRun
 
+NEEDS_CLASSES = "imitation compares predicted classes, so it does not work with a numeric target"
 CERTIFIES_NOTHING = (
     "the noise of the paper on dual coordinates certifies nothing: only for silos without a budget"
     " (budgets = 'none', or epsilon inf)"

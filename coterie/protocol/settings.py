@@ -29,10 +29,10 @@ def setting(
     fixed: bool = False,
     help: str = "",
 ) -> Any:
-    """Declare a number among a method's settings, or one of some words, or any words (or numbers).
+    """Declare a setting of a method: a number, one of some `choices`, or any `text` (or number).
 
-    It is more than `above`, or one of some `words`. A `fixed` one shapes what the method does, so runs that
-    train together share it.
+    A number lies from `minimum` to `maximum`, and above `above`, or is one of some `words`. A `fixed` setting
+    shapes what the method does, so all runs that train together share it.
     """
     facts = {
         "minimum": minimum, "above": above, "maximum": maximum, "whole": whole, "choices": choices,
@@ -42,19 +42,19 @@ def setting(
 
 
 def per_run(values: PerRun | Tensor) -> Tensor:
-    """Give a setting as a tensor that multiplies vectors: `[runs, 1, 1]`."""
+    """Return a setting as a tensor that multiplies vectors: `[runs, 1, 1]`."""
     if isinstance(values, Tensor) and values.dim() == 3:
         return values
     return torch.as_tensor(values, dtype=torch.float32).reshape(-1, 1, 1)
 
 
 def settings_of(method: Method | type[Method]) -> dict[str, dataclasses.Field[Any]]:
-    """Give the settings a method has; methods within it are not among them."""
+    """Return the settings of a method; methods within it are not among them."""
     return {f.name: f for f in dataclasses.fields(method) if not f.metadata.get("method")}  # type: ignore[arg-type]
 
 
 def check_setting(name: str, value: Any, field: dataclasses.Field[Any]) -> str | None:
-    """Say what is wrong with a setting, if anything is."""
+    """Return what is wrong with a setting, or None."""
     facts = field.metadata
     if "check" in facts:
         problem: str | None = facts["check"](name, value)
@@ -88,12 +88,12 @@ def described(method: Method) -> str:
 
 
 def for_runs(method: M, chosen: dict[str, tuple[float, ...]]) -> M:
-    """Give the method with one value a run for some of its settings."""
+    """Return the method with one value per run for some of its settings."""
     return dataclasses.replace(method, **chosen)  # type: ignore[type-var]
 
 
 def for_run(method: M, run: int) -> M:
-    """Give the method of one run alone."""
+    """Return the method of one run alone."""
     single = {
         name: value[run] for name in settings_of(method) if isinstance(value := getattr(method, name), tuple)
     }

@@ -1,0 +1,48 @@
+"""What methods may know about a task and its silos before a training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..cohort.dual.linear import check_norms, linear_shape
+from ..data.federation import Federation
+from ..tasks.task import Task
+
+
+@dataclass(frozen=True, eq=False)
+class PublicTask:
+    """What a method may ask about a task (see `protocol.method.TaskFacts`)."""
+
+    _task: Task
+
+    @property
+    def classes(self) -> int:
+        """The number of classes; 0 for a numeric target."""
+        return self._task.classes
+
+    def check_linear(self) -> None:
+        """Raise a Problem unless the model is linear and its loss has a dual."""
+        linear_shape(self._task)
+
+
+@dataclass(frozen=True, eq=False)
+class PublicFederation:
+    """What a method may ask about the silos; `private` if any of them has a budget."""
+
+    _federation: Federation
+    private: bool
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the silos."""
+        return self._federation.names
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The declared numbers of training examples."""
+        return self._federation.sizes
+
+    def check_norms(self) -> None:
+        """Raise a Problem if an example is longer than 1, unless no silo has a budget."""
+        if self.private:
+            check_norms(self._federation)
