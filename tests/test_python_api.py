@@ -127,6 +127,27 @@ def test_command_and_python_train_the_same(clinics, monkeypatch, capsys):
     assert Path("command", statement).read_text() == Path("python", statement).read_text()
 
 
+def test_a_configuration_file_from_python(clinics):
+    Path("study.toml").write_text(
+        '[data]\nsource = "clinics.csv"\nsilo_column = "clinic"\ntarget_column = "outcome"\n'
+        '[privacy]\nepsilon = 4\ndelta = 0.001\n[tuning]\nmean = 2\n[[method]]\nname = "local"\n'
+    )
+    plan = ct.plan("study.toml", changes=["train.rounds=3", "train.lr=[0.1, 0.5]"])
+    assert "of 3 rounds" in repr(plan)
+    assert plan.to_frame()["lr"].nunique() == 2
+    assert any("a sweep needs more noise" in note for note in plan.notes)
+    with refused("use `coterie sweep`"):
+        ct.run("study.toml", changes=["train.rounds=3"])
+    swept = ct.sweep("study.toml", changes=["train.rounds=2", "train.lr=[0.1, 0.5]"])
+    assert swept.tuning["accounted"]
+    with refused("rounds: the plan or configuration says it already"):
+        ct.plan("study.toml", rounds=3)
+    with refused("changes: only a configuration file can be changed"):
+        ct.plan(clinics, "local", PRIVACY, changes=["train.rounds=3"])
+    with refused("mean: the plan or configuration says it already"):
+        ct.sweep("study.toml", mean=3)
+
+
 def test_all_methods_fit_or_none_starts(clinics):
     ct.open_ledgers("ledgers", clinics, epsilon=6, delta=1e-2)
     with pytest.raises(Spent, match="nothing is trained unless all of them fit"):
@@ -341,7 +362,7 @@ def test_names_are_listed():
         (("local", PRIVACY), {"participation": {"cohort": 9}}, "a cohort of 9 is larger than the federation"),
         (("local", PRIVACY), {"rounds": "ten"}, "train.rounds: expected a whole number, got 'ten'"),
         (("local", PRIVACY), {"rounds": True}, "train.rounds: expected a whole number, got True"),
-        (("local", PRIVACY), {"epochs": 2, "steps": 3}, "give epochs or steps, not both"),
+        (("local", PRIVACY), {"epochs": 2, "steps": 3}, "train: expected either epochs or steps, not both"),
         (("local", PRIVACY), {"memory": "much"}, "train.memory: expected a size"),
         (("local", PRIVACY), {"recover": 0.5}, "train.recover: nobody drops out"),
         (("local", PRIVACY), {"device": "tpu"}, "train.device: 'tpu' cannot be used here"),

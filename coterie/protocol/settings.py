@@ -31,8 +31,8 @@ def setting(
 ) -> Any:
     """Declare a setting of a method: a number, one of some `choices`, or any `text` (or number).
 
-    A number lies from `minimum` to `maximum`, and above `above`, or is one of some `words`. A `fixed` setting
-    shapes what the method does, so all runs that train together share it.
+    A number lies from `minimum` to `maximum`, and above `above`; some `words` may stand for numbers. A
+    `fixed` setting shapes what the method does, so all runs that train together share it.
     """
     facts = {
         "minimum": minimum, "above": above, "maximum": maximum, "whole": whole, "choices": choices,

@@ -37,7 +37,7 @@ class Verified:
 
 
 def verify(path: str | Path, ledger: str | Path | None = None) -> Verified:
-    """Recompute a statement from its events; with a ledger or a folder of ledgers, also find its run there.
+    """Recompute a statement from its events; with a ledger, or a folder of them, also find its run there.
 
     Raise `Problem` if anything differs.
     """
