@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar, Unpack, cast
 
@@ -186,7 +187,7 @@ def run(
         asked = _study(study, methods, privacy, training, how, data_dir, changes)
     if asked.config.tuning is not None and asked.config.tuning.trials != "all":
         raise Problem("the configuration has a [tuning] table: use `coterie sweep`, or remove it")
-    asked = asked.with_ledger(ledger)
+    asked = asked.with_ledger(None if ledger is None else _path("ledger", ledger))
     result = train_study(asked, planned, _listener(listener, on_round), _folder(out))
     result.views = Views()
     return result
@@ -228,7 +229,8 @@ def sweep(
         _refuse_more(method, privacy, given, {})
     else:
         how["tuning"] = given
-    made = _study(study, method, privacy, training, how, data_dir, changes).with_ledger(ledger)
+    made = _study(study, method, privacy, training, how, data_dir, changes)
+    made = made.with_ledger(None if ledger is None else _path("ledger", ledger))
     every = made.config.tuning is not None and made.config.tuning.trials == "all"
     heard, store = _listener(listener, on_round), _folder(out)
     result = train_study(made, None, heard, store) if every else sweep_study(made, heard, store)
@@ -251,7 +253,9 @@ def open_ledgers(
     Epsilon and delta are one number, or one for each silo: `{"north": 1, "default": 4}`. `unit` is what is
     protected: "example" or "silo". `filter` is how runs add up: "basic" or "rdp".
     """
-    folder, names = Path(folder), federation.names
+    if not isinstance(federation, Federation):
+        raise Problem(f"federation: expected what load returns, got a {type(federation).__name__}")
+    folder, names = _path("folder", folder), federation.names
     present = [who.silo for who in federation.identities if (folder / f"{who.fingerprint}.sqlite").exists()]
     if present:
         raise Problem(
@@ -299,7 +303,14 @@ def _refuse_more(methods: Any, privacy: Any, training: Mapping[str, Any], how: M
 
 
 def _folder(out: str | Path | None) -> Folder | None:
-    return None if out is None else Folder(Path(out))
+    return None if out is None else Folder(_path("out", out))
+
+
+def _path(name: str, value: Any) -> Path:
+    """Return an argument as a path."""
+    if not isinstance(value, str | PathLike):
+        raise Problem(f"{name}: expected the path of a folder, got {value!r}")
+    return Path(value)
 
 
 def _listener(listener: Listener | None, on_round: OnRound | None) -> Listener | None:

@@ -160,6 +160,10 @@ def test_all_methods_fit_or_none_starts(clinics):
     assert spent == pytest.approx([sum(run.silos["north"].epsilon for run in result.runs)] * 3)
     with refused("there are ledgers already"):
         ct.open_ledgers("ledgers", clinics, epsilon=6, delta=1e-2)
+    with refused("federation: expected what load returns, got a str"):
+        ct.open_ledgers("ledgers", "clinics.csv", epsilon=6, delta=1e-2)
+    with refused("epsilon: expected a number > 0, got -1"):
+        ct.open_ledgers("others", clinics, epsilon=-1, delta=1e-2)
 
 
 def test_an_interrupted_run_is_resumed_with_all_it_had(clinics):
@@ -368,6 +372,8 @@ def test_names_are_listed():
         (("local", PRIVACY), {"device": "tpu"}, "train.device: 'tpu' cannot be used here"),
         (("local", PRIVACY), {"round": 3}, "run: unknown argument 'round'; did you mean 'rounds'?"),
         (("local",), {}, "privacy must be Privacy(epsilon=..., delta=...), got None"),
+        (("local", PRIVACY), {"rounds": 1, "ledger": 3}, "ledger: expected the path of a folder, got 3"),
+        (("local", PRIVACY), {"rounds": 1, "out": 3}, "out: expected the path of a folder, got 3"),
     ],
 )
 def test_wrong_arguments_are_one_sentence(clinics, arguments, options, said):
