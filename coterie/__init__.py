@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from .data.sources.catalogue import list_data as list_data
     from .errors import Problem as Problem
     from .errors import Refused as Refused
+    from .experiment.advise import advise as advise
+    from .experiment.method_facts import list_methods as list_methods
     from .experiment.result import Result as Result
     from .experiment.run import StudyPlan as StudyPlan
     from .experiment.saved_models import PersonalModel as PersonalModel
@@ -61,7 +63,9 @@ _HOME = {
     "StudyPlan": "experiment.run",
     "Task": "tasks.task",
     "Training": "planning.training",
+    "advise": "experiment.advise",
     "list_data": "data.sources.catalogue",
+    "list_methods": "experiment.method_facts",
     "load": "api",
     "load_model": "experiment.saved_models",
     "make_task": "tasks.task",

@@ -8,14 +8,15 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
 from pathlib import Path
-from typing import Any, TypeVar, Unpack, cast, get_type_hints
+from typing import Any, TypeVar, Unpack, cast
 
 from .data.federation import Federation
 from .data.partition import Partition
 from .data.preprocess import Ranges
 from .errors import Problem, nearest
-from .experiment.config.schema import Config, Train, read
+from .experiment.config.schema import Config, Train, Tuning, read
 from .experiment.from_arguments import MethodLike, ModelLike, TrainingOptions, load_source, make_study
 from .experiment.from_config import study_of
 from .experiment.result import Result
@@ -36,8 +37,8 @@ def _said_plainly(function: Function) -> Function:
     signature = inspect.signature(function)
     shown = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
     if len(shown) < len(signature.parameters):
-        hints = get_type_hints(TrainingOptions)
-        defaults = {key: Train.model_fields[key].default for key in hints} | {"seeds": 1}
+        hints = {key: hint.__forward_arg__ for key, hint in TrainingOptions.__annotations__.items()}
+        defaults = {key: Train.model_fields[key].default for key in hints} | {"seeds": 1, "memory": "1GB"}
         shown += [
             inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=defaults[key], annotation=hint)
             for key, hint in hints.items()
@@ -135,6 +136,7 @@ def plan(
     loss: str = "auto",
     model_options: Mapping[str, Any] | None = None,
     data_dir: str | Path | None = None,
+    changes: Sequence[str] = (),
     **training: Unpack[TrainingOptions],
 ) -> StudyPlan:
     """Find what every silo would do, spend and send. Nothing is trained and no budget is touched.
@@ -143,9 +145,10 @@ def plan(
     (`methods.Ditto(lam=0.2)`), a name ("ditto") or a table (`{"name": "ditto", "lam": 0.2}`). `model` is a
     name ("linear", "mlp", "cnn"), a function or class that makes a torch module, or a module, whose numbers
     are then the start of every run. The other arguments are the keys of a configuration's [train] table.
+    `changes` change keys of a configuration file: `changes=["train.rounds=10"]`.
     """
     how = {"model": model, "loss": loss, "model_options": model_options}
-    return plan_study(_study(study, methods, privacy, training, data_dir, how))
+    return plan_study(_study(study, methods, privacy, training, how, data_dir, changes))
 
 
 @_said_plainly
@@ -160,6 +163,7 @@ def run(
     loss: str = "auto",
     model_options: Mapping[str, Any] | None = None,
     data_dir: str | Path | None = None,
+    changes: Sequence[str] = (),
     on_round: OnRound | None = None,
     listener: Listener | None = None,
     **training: Unpack[TrainingOptions],
@@ -180,10 +184,10 @@ def run(
         _refuse_more(methods, privacy, training, how)
         asked = planned.study
     else:
-        asked = _study(study, methods, privacy, training, data_dir, how)
+        asked = _study(study, methods, privacy, training, how, data_dir, changes)
     if asked.config.tuning is not None and asked.config.tuning.trials != "all":
         raise Problem("the configuration has a [tuning] table: use `coterie sweep`, or remove it")
-    asked = asked.with_ledger(ledger)
+    asked = asked.with_ledger(None if ledger is None else _path("ledger", ledger))
     result = train_study(asked, planned, _listener(listener, on_round), _folder(out))
     result.views = Views()
     return result
@@ -206,6 +210,7 @@ def sweep(
     loss: str = "auto",
     model_options: Mapping[str, Any] | None = None,
     data_dir: str | Path | None = None,
+    changes: Sequence[str] = (),
     on_round: OnRound | None = None,
     listener: Listener | None = None,
     **training: Unpack[TrainingOptions],
@@ -213,15 +218,22 @@ def sweep(
     """Choose among the lists of a method and its training by a random number of trials, and bill the choice.
 
     The number of trials is drawn from `trials` ("geometric", "poisson" or "negative-binomial", with `mean`
-    and `shape`; at most `most`), and the best is chosen by its `score` ("noised", or "public": of silos
-    without privacy). `result.tuning` says what was tried and chosen, and what it costs.
+    and `shape`), and is at most `most`. The best is chosen by its `score`: "noised", or "public" to use only
+    silos without privacy. With `trials="all"` every setting is tried once, and the choice is not billed.
+    `result.tuning` says what was tried and chosen, and what it costs.
     """
     how: dict[str, Any] = {"model": model, "loss": loss, "model_options": model_options}
-    if isinstance(study, Federation):
-        asked = {"trials": trials, "mean": mean, "shape": shape, "most": most, "score": score}
-        how["tuning"] = {key: value for key, value in asked.items() if value is not None}
-    made = _study(study, method, privacy, training, data_dir, how).with_ledger(ledger)
-    result = sweep_study(made, _listener(listener, on_round), _folder(out))
+    asked = {"trials": trials, "mean": mean, "shape": shape, "most": most, "score": score}
+    given = {key: value for key, value in asked.items() if value != getattr(Tuning(), key)}
+    if isinstance(study, Study | Config | str | Path):
+        _refuse_more(method, privacy, given, {})
+    else:
+        how["tuning"] = given
+    made = _study(study, method, privacy, training, how, data_dir, changes)
+    made = made.with_ledger(None if ledger is None else _path("ledger", ledger))
+    every = made.config.tuning is not None and made.config.tuning.trials == "all"
+    heard, store = _listener(listener, on_round), _folder(out)
+    result = train_study(made, None, heard, store) if every else sweep_study(made, heard, store)
     result.views = Views()
     return result
 
@@ -241,7 +253,9 @@ def open_ledgers(
     Epsilon and delta are one number, or one for each silo: `{"north": 1, "default": 4}`. `unit` is what is
     protected: "example" or "silo". `filter` is how runs add up: "basic" or "rdp".
     """
-    folder, names = Path(folder), federation.names
+    if not isinstance(federation, Federation):
+        raise Problem(f"federation: expected what load returns, got a {type(federation).__name__}")
+    folder, names = _path("folder", folder), federation.names
     present = [who.silo for who in federation.identities if (folder / f"{who.fingerprint}.sqlite").exists()]
     if present:
         raise Problem(
@@ -261,16 +275,20 @@ def _study(
     methods: Any,
     privacy: Any,
     training: Mapping[str, Any],
-    data_dir: str | Path | None,
     how: Mapping[str, Any],
+    data_dir: str | Path | None,
+    changes: Sequence[str],
 ) -> Study:
     """Make the study that a call asks for, from a configuration or from arguments."""
-    if isinstance(study, Study | Config | str | Path):
-        _refuse_more(methods, privacy, training, how)
-        if isinstance(study, Study):
-            return study
-        return study_of(study if isinstance(study, Config) else read(study), data_dir)
-    return make_study(study, methods, privacy, training, **how)
+    from_file = isinstance(study, str | Path)
+    if changes and not from_file:
+        raise Problem("changes: only a configuration file can be changed; give other arguments instead")
+    if not from_file and not isinstance(study, Study | Config):
+        return make_study(study, methods, privacy, training, **how)
+    _refuse_more(methods, privacy, training, how)
+    if isinstance(study, Study):
+        return study
+    return study_of(read(study, changes) if from_file else study, data_dir)
 
 
 def _refuse_more(methods: Any, privacy: Any, training: Mapping[str, Any], how: Mapping[str, Any]) -> None:
@@ -285,7 +303,14 @@ def _refuse_more(methods: Any, privacy: Any, training: Mapping[str, Any], how: M
 
 
 def _folder(out: str | Path | None) -> Folder | None:
-    return None if out is None else Folder(Path(out))
+    return None if out is None else Folder(_path("out", out))
+
+
+def _path(name: str, value: Any) -> Path:
+    """Return an argument as a path."""
+    if not isinstance(value, str | PathLike):
+        raise Problem(f"{name}: expected the path of a folder, got {value!r}")
+    return Path(value)
 
 
 def _listener(listener: Listener | None, on_round: OnRound | None) -> Listener | None:

@@ -269,7 +269,7 @@ def test_settings_are_checked(lam):
 
 
 def test_setting_sentence():
-    with pytest.raises(Problem, match=r"^lam must be a number >= 0, got -1$"):
+    with pytest.raises(Problem, match=r"^lam must be a number >= 0 or 'auto', got -1$"):
         MRMTL(lam=-1)
 
 

@@ -7,9 +7,10 @@ import json
 import pytest
 import torch
 
-from coterie.cli import methods as methods_command
-from coterie.cli.methods import BUDGETS, LAYERS, MODEL, ROUNDS, method_facts, passes, sends
+from coterie.cli.methods import passes, sends
 from coterie.errors import Refused
+from coterie.experiment import method_facts as facts_module
+from coterie.experiment.method_facts import BUDGETS, LAYERS, MODEL, ROUNDS, method_facts
 from coterie.methods import METHODS
 from coterie.planning.example_plan import plan_examples
 from coterie.planning.request import Request
@@ -104,7 +105,7 @@ def test_methods_that_look_into_uploads_are_refused_for_whole_silos(found):
 
 @pytest.mark.parametrize("columns", [80, 120])
 def test_the_command_shows_all_in_a_line_or_two_each(monkeypatch, capsys, found, columns):
-    monkeypatch.setattr(methods_command, "method_facts", lambda kind: found[kind.name])
+    monkeypatch.setattr(facts_module, "method_facts", lambda kind: found[kind.name])
     code, out, _ = call(monkeypatch, capsys, "methods", columns=columns)
     assert code == 0
     table = out.partition("\npasses:")[0].splitlines()
@@ -136,7 +137,7 @@ def test_one_method_alone(monkeypatch, capsys):
 
 @each_name
 def test_all_about_one_method(monkeypatch, capsys, found, name):
-    monkeypatch.setattr(methods_command, "method_facts", lambda kind: found[kind.name])
+    monkeypatch.setattr(facts_module, "method_facts", lambda kind: found[kind.name])
     code, out, _ = call(monkeypatch, capsys, "methods", name)
     said, facts = " ".join(out.split()), found[name]
     assert code == 0

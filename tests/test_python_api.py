@@ -16,6 +16,7 @@ from torch import nn
 
 import coterie as ct
 from coterie.data.federation import Federation, Silo
+from coterie.engines.start import SeededStart
 from coterie.experiment.run import Stopped
 from coterie.planning.schedule import Participation
 from coterie.privacy.ledger.filters import Spent
@@ -126,6 +127,27 @@ def test_command_and_python_train_the_same(clinics, monkeypatch, capsys):
     assert Path("command", statement).read_text() == Path("python", statement).read_text()
 
 
+def test_a_configuration_file_from_python(clinics):
+    Path("study.toml").write_text(
+        '[data]\nsource = "clinics.csv"\nsilo_column = "clinic"\ntarget_column = "outcome"\n'
+        '[privacy]\nepsilon = 4\ndelta = 0.001\n[tuning]\nmean = 2\n[[method]]\nname = "local"\n'
+    )
+    plan = ct.plan("study.toml", changes=["train.rounds=3", "train.lr=[0.1, 0.5]"])
+    assert "of 3 rounds" in repr(plan)
+    assert plan.to_frame()["lr"].nunique() == 2
+    assert any("a sweep needs more noise" in note for note in plan.notes)
+    with refused("use `coterie sweep`"):
+        ct.run("study.toml", changes=["train.rounds=3"])
+    swept = ct.sweep("study.toml", changes=["train.rounds=2", "train.lr=[0.1, 0.5]"])
+    assert swept.tuning["accounted"]
+    with refused("rounds: the plan or configuration says it already"):
+        ct.plan("study.toml", rounds=3)
+    with refused("changes: only a configuration file can be changed"):
+        ct.plan(clinics, "local", PRIVACY, changes=["train.rounds=3"])
+    with refused("mean: the plan or configuration says it already"):
+        ct.sweep("study.toml", mean=3)
+
+
 def test_all_methods_fit_or_none_starts(clinics):
     ct.open_ledgers("ledgers", clinics, epsilon=6, delta=1e-2)
     with pytest.raises(Spent, match="nothing is trained unless all of them fit"):
@@ -138,6 +160,10 @@ def test_all_methods_fit_or_none_starts(clinics):
     assert spent == pytest.approx([sum(run.silos["north"].epsilon for run in result.runs)] * 3)
     with refused("there are ledgers already"):
         ct.open_ledgers("ledgers", clinics, epsilon=6, delta=1e-2)
+    with refused("federation: expected what load returns, got a str"):
+        ct.open_ledgers("ledgers", "clinics.csv", epsilon=6, delta=1e-2)
+    with refused("epsilon: expected a number > 0, got -1"):
+        ct.open_ledgers("others", clinics, epsilon=-1, delta=1e-2)
 
 
 def test_an_interrupted_run_is_resumed_with_all_it_had(clinics):
@@ -207,6 +233,19 @@ def test_a_module_is_copied_and_its_numbers_are_the_start(clinics):
     assert torch.equal(module.weight, start)
     for run in range(4):
         assert torch.allclose(result.model("north", run).weight, start, atol=1e-6)
+
+
+def test_methods_with_several_models_start_from_a_module_moved_a_little(clinics):
+    """All clusters would stay the same if each began with the module's numbers exactly."""
+    module = nn.Linear(2, 2)
+    ifca = ct.methods.IFCA(clusters=2, choosing=0.7)
+    experiment = ct.plan(clinics, ifca, PRIVACY, rounds=2, model=module).study.experiments[0]
+    start = SeededStart(experiment.task, [0, 1], experiment.roster, 2)
+    first, second = (start.initial(index, apart=True) for index in (0, 1))
+    assert torch.equal(start.initial(0), start.initial(1))
+    assert not torch.equal(first, second)
+    assert not torch.equal(first[0], first[1])
+    assert torch.allclose(first, second, atol=0.01)
 
 
 def test_methods_by_object_class_name_and_table(clinics):
@@ -314,7 +353,7 @@ def test_names_are_listed():
         (("local", {"epsilon": 4}), {}, "privacy must be Privacy(epsilon=..., delta=...)"),
         (("local", PRIVACY), {"model": 3}, "model must be a name, a function, a class or a torch.nn.Module"),
         (("local", PRIVACY), {"model": "lin"}, "unknown model 'lin'; did you mean 'linear'?"),
-        (("local", PRIVACY), {"model": lambda: 3}, "the factory must give a torch.nn.Module, got 3"),
+        (("local", PRIVACY), {"model": lambda: 3}, "the factory must return a torch.nn.Module, got 3"),
         (("local", PRIVACY), {"model": lambda width: nn.Linear(2, 2)}, "missing 1 required positional"),
         (
             ("local", PRIVACY),
@@ -327,12 +366,14 @@ def test_names_are_listed():
         (("local", PRIVACY), {"participation": {"cohort": 9}}, "a cohort of 9 is larger than the federation"),
         (("local", PRIVACY), {"rounds": "ten"}, "train.rounds: expected a whole number, got 'ten'"),
         (("local", PRIVACY), {"rounds": True}, "train.rounds: expected a whole number, got True"),
-        (("local", PRIVACY), {"epochs": 2, "steps": 3}, "give epochs or steps, not both"),
+        (("local", PRIVACY), {"epochs": 2, "steps": 3}, "train: expected either epochs or steps, not both"),
         (("local", PRIVACY), {"memory": "much"}, "train.memory: expected a size"),
         (("local", PRIVACY), {"recover": 0.5}, "train.recover: nobody drops out"),
         (("local", PRIVACY), {"device": "tpu"}, "train.device: 'tpu' cannot be used here"),
         (("local", PRIVACY), {"round": 3}, "run: unknown argument 'round'; did you mean 'rounds'?"),
         (("local",), {}, "privacy must be Privacy(epsilon=..., delta=...), got None"),
+        (("local", PRIVACY), {"rounds": 1, "ledger": 3}, "ledger: expected the path of a folder, got 3"),
+        (("local", PRIVACY), {"rounds": 1, "out": 3}, "out: expected the path of a folder, got 3"),
     ],
 )
 def test_wrong_arguments_are_one_sentence(clinics, arguments, options, said):

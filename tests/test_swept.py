@@ -55,7 +55,7 @@ def test_the_table_has_a_column_for_each_value():
         "| local | 0.7000 | 0.7000 | 0.7000 |",
         "| ditto |  | 0.9000 |  |",
     ]
-    assert "Tuning not accounted" in lines[-2]
+    assert "Tuning is not accounted for" in lines[-2]
     assert lines[-1].startswith("These are scores of a simulation")
 
 

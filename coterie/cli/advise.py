@@ -1,13 +1,9 @@
-"""What the command `advise` does: who would gain by joining, before anything is trained."""
+"""What `coterie advise` prints: who would gain by joining, before anything is trained."""
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from rich.console import Console
@@ -15,48 +11,18 @@ from rich.markup import escape
 from rich.table import Table
 
 from .._json import finite
-from ..data.federation import Federation
-from ..errors import Problem
+from ..experiment.advise import Advice, Range, advise, check_advice
 from ..experiment.config.schema import Config
-from ..experiment.from_config import load_federation
-from ..privacy.budget import check_budgets, loose_deltas, per_silo, values_of
-from ..privacy.calibration import Target, calibrate
+from ..experiment.from_config import load_federation, privacy_of
+from ..privacy.budget import loose_deltas
 from ..report.terminal import MOST_SILOS, compact, number
-from ..theory.advice import Circle, Forecast, check_spread, fedavg_limits, forecast, joining_ranges
+from ..theory.advice import Forecast, fedavg_limits
 from .progress import tell
 
-DEVIATION = 0.5  # of the smallest clip: most examples lie within two deviations, so few are clipped
-SPREADS = (0.1, 1.0)  # of the deviation: from silos that hardly differ to silos that differ as examples do
 MODEL = (
     "This is a forecast from a model (mean estimation: each silo publishes one number, once), not a"
     " measurement. It uses sizes and budgets only, no examples, and takes lam to be known for each tau."
 )
-Range = tuple[float, float] | None
-
-
-@dataclass(frozen=True, eq=False)
-class Advice:
-    """A forecast for the silos of a federation, with one budget each, at the low and the high tau."""
-
-    names: Sequence[str]
-    epsilon: Sequence[float]
-    delta: Sequence[float]
-    clip: Sequence[float]
-    multipliers: Sequence[float]
-    circle: Circle
-    low: Forecast
-    high: Forecast
-    settings: dict[str, Any]
-
-    @cached_property
-    def ranges(self) -> list[Range]:
-        """Give the range of tau in which each silo gains by joining."""
-        return joining_ranges(self.circle)
-
-    @cached_property
-    def throughout(self) -> int:
-        """Count the silos that gain at the low and the high tau, and so at all between."""
-        return int((self.low.gains & self.high.gains).sum())
 
 
 def advise_config(
@@ -68,11 +34,11 @@ def advise_config(
     as_json: bool = False,
 ) -> None:
     """Show the forecasts for a configuration; nothing is trained."""
-    _check(config, spreads)
+    privacy = privacy_of(config.privacy)
+    check_advice(privacy, spreads)
     federation = load_federation(config, data_dir)
-    delta = per_silo("privacy.delta", config.privacy.delta, federation.names)
-    made = _advices(config, federation, delta, spreads, deviation)
-    notes = loose_deltas(delta, federation.sizes, federation.names)
+    made = advise(federation, privacy, spread=spreads, deviation=deviation)
+    notes = loose_deltas(made[0].delta, federation.sizes, federation.names)
     if as_json:
         facts = {"model": MODEL, "forecasts": [advice_facts(one) for one in made], "notes": notes}
         print(json.dumps(finite(facts), indent=2))
@@ -87,70 +53,8 @@ def advise_config(
     tell(out, MODEL, "bold")
 
 
-def _check(config: Config, spreads: tuple[float, float] | None) -> None:
-    """Refuse what no forecast can be made of, before data are loaded."""
-    if config.privacy.unit != "example":
-        raise Problem(f"privacy.unit: advice is for the unit 'example', not for '{config.privacy.unit}'")
-    for value in spreads or ():
-        check_spread(value)
-    if spreads is not None and spreads[0] > spreads[1]:
-        raise Problem(f"spread: the low end {spreads[0]:g} is above the high end {spreads[1]:g}")
-
-
-def _advices(
-    config: Config,
-    federation: Federation,
-    delta: list[float],
-    spreads: tuple[float, float] | None,
-    deviation: float | None,
-) -> list[Advice]:
-    """Make a forecast for each epsilon and clip that the configuration lists."""
-    table, names = config.privacy, federation.names
-    axes = {"epsilon": values_of(table.epsilon), "clip": values_of(table.clip)}
-    made = []
-    for epsilon, clip in itertools.product(*axes.values()):
-        picked = {"epsilon": epsilon, "clip": clip}
-        numbers = [
-            per_silo(f"privacy.{key}", value, names, table.budget_seed) for key, value in picked.items()
-        ]
-        check_budgets(numbers[0], delta, numbers[1])
-        settings = {key: value for key, value in picked.items() if len(axes[key]) > 1}
-        made.append(advise(federation, numbers[0], delta, numbers[1], spreads, deviation, settings))
-    return made
-
-
-def advise(
-    federation: Federation,
-    epsilon: Sequence[float],
-    delta: Sequence[float],
-    clip: Sequence[float],
-    spreads: tuple[float, float] | None = None,
-    deviation: float | None = None,
-    settings: dict[str, Any] | None = None,
-) -> Advice:
-    """Make a forecast from sizes and budgets; each silo's noise is that of one release of a sum of all.
-
-    Left out, the deviation is half the smallest clip of a private silo, and tau is between a tenth of
-    the deviation and all of it.
-    """
-    private = [c for c, e in zip(clip, epsilon, strict=True) if math.isfinite(e)]
-    if not private:
-        raise Problem("privacy.epsilon: no silo is private (all are inf): there is no noise to forecast")
-    deviation = DEVIATION * min(private) if deviation is None else deviation
-    targets = [Target(e, d, 1.0, 1) for e, d in zip(epsilon, delta, strict=True)]
-    found = calibrate(targets)
-    multipliers = [found[target].noise for target in targets]
-    noise = [m * c for m, c in zip(multipliers, clip, strict=True)]
-    circle = Circle(federation.sizes, noise, deviation)
-    ends = spreads or (SPREADS[0] * deviation, SPREADS[1] * deviation)
-    low, high = (forecast(circle, end) for end in ends)
-    return Advice(
-        federation.names, epsilon, delta, clip, multipliers, circle, low, high, dict(settings or {})
-    )
-
-
 def summary(advice: Advice) -> list[str]:
-    """Say in words who gains."""
+    """Return sentences that say who gains."""
     low, high, silos = advice.low, advice.high, len(advice.names)
     ends = [low] if low.silo_spread == high.silo_spread else [low, high]
     within = (
@@ -226,7 +130,7 @@ def _where(found: Range) -> str:
 
 
 def advice_facts(advice: Advice) -> dict[str, Any]:
-    """Give a forecast as plain data; errors are expected squared errors, null is infinite."""
+    """Return a forecast as plain data; errors are expected squared errors, null is infinite."""
     ends = {"low": advice.low, "high": advice.high}
     return {
         "settings": advice.settings,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def report_facts(report: Report) -> dict[str, Any]:
-    """Give a checked ledger as plain data."""
+    """Return a checked ledger as plain data."""
     totals = {
         unit: {name: {"epsilon": e, "delta": d} for name, (e, d) in spent.items()}
         for unit, spent in report.totals.items()

@@ -55,7 +55,7 @@ def run_config(
 
 
 def say_stopped(errors: Console, stopped: Stopped) -> Any:
-    """Say what is finished and how to resume, and end with the code of an interrupted command."""
+    """Print what is finished and how to resume, and exit with the code of an interrupted command."""
     done = ", ".join(stopped.finished) or "nothing yet"
     tell(errors, f"\nStopped. Finished and saved in {stopped.folder}: {done}.")
     tell(errors, f"To resume, give the same command with --out {stopped.folder}")

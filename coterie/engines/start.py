@@ -36,9 +36,14 @@ class SeededStart:
         return tuple(self.task.layout.names)
 
     def initial(self, index: int = 0, apart: bool = False) -> Tensor:
-        """Return the initial vector of every run, `[runs, 1, P]`; if `apart`, none of them is zero."""
+        """Return the initial vector of every run, `[runs, 1, P]`; if `apart`, another for each index.
+
+        A model whose start does not depend on the seed, such as a linear one, is then moved a little.
+        """
         seeds = [seed_for(seed, f"initial/{index}") for seed in self.seeds]
-        vectors = [_apart(self.task.initial(seed), seed if apart else None) for seed in seeds]
+        vectors = [self.task.initial(seed) for seed in seeds]
+        if apart and torch.equal(vectors[0], self.task.initial(seed_for(seeds[0], "another"))):
+            vectors = [vector + _small(vector, seed) for vector, seed in zip(vectors, seeds, strict=True)]
         return torch.stack(vectors).unsqueeze(1).to(self.device)
 
     def duals(self, silos: int) -> Tensor:
@@ -47,8 +52,6 @@ class SeededStart:
         return torch.zeros(len(self.seeds), silos, longest, self.task.outputs, device=self.device)
 
 
-def _apart(vector: Tensor, seed: int | None) -> Tensor:
-    """Return the vector or, if it is zero and there is a seed, small random numbers."""
-    if seed is None or bool(vector.any()):
-        return vector
+def _small(vector: Tensor, seed: int) -> Tensor:
+    """Return small random numbers."""
     return APART * torch.randn(vector.shape, generator=torch.Generator().manual_seed(seed % 2**63))

@@ -48,18 +48,18 @@ class TrainingOptions(TypedDict, total=False):
     """
 
     rounds: int
-    epochs: float
-    steps: int
+    epochs: float | None
+    steps: int | None
     batch: int
     lr: Swept
     seeds: int | Sequence[int]
-    participation: float | Mapping[str, float]
+    participation: float | Mapping[str, float] | None
     drop: PerSilo
-    recover: float
+    recover: float | None
     uneven: float
     memory: int | str
     device: str
-    checkpoint: int
+    checkpoint: int | None
 
 
 def make_study(
@@ -84,8 +84,8 @@ def make_study(
         problems.append(f"privacy must be Privacy(epsilon=..., delta=...), got {_short(privacy)}")
     pairs = read_methods(methods, problems)
     train = _table(problems, Train, "train", options or {"epochs": 1.0})
-    if "steps" in options and "epochs" in options:
-        problems.append("train: give epochs or steps, not both")
+    if options.get("steps") is not None and options.get("epochs") is not None:
+        problems.append("train: expected either epochs or steps, not both")
     chosen = None if tuning is None else _table(problems, Tuning, "tuning", tuning)
     budgets: Any = None
     task: Any = None

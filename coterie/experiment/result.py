@@ -1,4 +1,4 @@
-"""What came out of runs: scores, spending, models."""
+"""Results of runs: scores, spending, models."""
 
 from __future__ import annotations
 
@@ -73,13 +73,13 @@ class RunRecord:
 
 
 def label_of(method: str, settings: dict[str, Any]) -> str:
-    """Give a short name: `mr-mtl lam=1`."""
+    """Return a short name, such as `mr-mtl lam=1`."""
     shown = (f"{k}={v:.12g}" if isinstance(v, int | float) else f"{k}={v}" for k, v in settings.items())
     return " ".join((method, *shown))
 
 
 def deviation(scores: Sequence[float]) -> float:
-    """Give the standard deviation of several scores; none, if one of them is no number."""
+    """Return the standard deviation of several scores; NaN if one of them is not finite."""
     return statistics.stdev(scores) if all(map(math.isfinite, scores)) else math.nan
 
 
@@ -242,12 +242,12 @@ class Result:
         return self.names.index(silo)
 
     def best(self) -> dict[str, Any]:
-        """Give the row of the summary with the best mean (choosing by it is tuning)."""
+        """Return the row of the summary with the best mean (choosing by it is tuning)."""
         sign = 1 if self.task.higher_is_better else -1
         return max(self.summary, key=lambda row: (not math.isnan(row["mean"]), sign * row["mean"]))
 
     def to_json(self) -> dict[str, Any]:
-        """Give all but the vectors as plain data; an infinite epsilon (no privacy) becomes null."""
+        """Return all but the models as plain data; an infinite epsilon (no privacy) becomes null."""
         content: dict[str, Any] = finite(
             {
                 "simulation": SIMULATED,
@@ -263,14 +263,14 @@ class Result:
         return content
 
     def vector(self, silo: str, run: int = 0) -> Tensor:
-        """Give one silo's personal vector."""
+        """Return one silo's personal model as a vector of its trained parameters."""
         place = self._place(silo, run)
         if run not in self.vectors:
             raise Problem(f"the model of run {run} is not kept: it was finished before this run was resumed")
         return self.vectors[run][place]
 
     def model(self, silo: str, run: int = 0) -> nn.Module:
-        """Give one silo's personal model as a plain module."""
+        """Return one silo's personal model as a plain torch module."""
         return self.task.to_module(self.vector(silo, run))
 
     def predict(self, silo: str, rows: Rows, run: int = 0) -> pd.DataFrame:
@@ -286,7 +286,7 @@ class Result:
 
 
 def file_names(names: Sequence[str]) -> list[str]:
-    """Give a distinct, harmless file name for each silo."""
+    """Return a distinct, harmless file name for each name."""
     seen: dict[str, int] = {}
     made = []
     for name in names:
