@@ -17,7 +17,7 @@ def tune_process() -> None:
 
     The C library then keeps up to a gigabyte of freed memory for the next step. A step frees large tensors
     and takes them again; by default they go back to the system in between, and every page must be mapped and
-    zeroed anew: training with clips took up to a fifth longer on two cores. Without glibc nothing changes here.
+    zeroed anew: training with clips took up to a fifth longer on two cores. Without glibc nothing changes.
 
     Where torch does not offer its products of matrices to compiled code, the BLAS libraries of numpy and
     scipy are also limited to one thread; the compiled kernels cannot use them otherwise.
