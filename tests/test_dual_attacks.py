@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import stat
 from dataclasses import dataclass
 from typing import ClassVar
@@ -182,5 +183,6 @@ def test_numbers_that_float32_does_not_have(settings):
 
 @pytest.mark.parametrize("norm", [0, -1, float("nan"), float("inf")])
 def test_bounds_that_are_none(norm):
-    with refused("data.norm: expected a finite number > 0"):
+    what = "a number > 0" if math.isfinite(norm) else "a finite number"
+    with refused(f"data.norm: expected {what}, got {norm}"):
         coterie.load("digits", silos=3, norm=norm)

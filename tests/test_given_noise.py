@@ -115,7 +115,7 @@ def test_statements_can_be_recomputed_and_forged_ones_are_found(federation, nois
         ({"noise": 0.0, "unit": "silo"}, "expected a number > 0"),
         ({"noise": math.inf, "unit": "silo"}, "expected a number > 0"),
         ({"noise": {"a": 1.0}, "unit": "silo"}, "expected a number > 0"),
-        ({"noise": True, "unit": "silo"}, "expected a number > 0"),
+        ({"noise": True, "unit": "silo"}, "expected a number, or one for each silo, got True"),
         ({"noise": 1.0, "unit": "silo", "sensitivity": "guess"}, "expected one of certified, paper"),
         ({"noise": 1.0, "unit": "silo", "sensitivity": "paper"}, "requires privacy.noise and noise_by"),
         (

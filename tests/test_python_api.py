@@ -368,7 +368,7 @@ def test_names_are_listed():
         (("local", PRIVACY), {"rounds": True}, "train.rounds: expected a whole number, got True"),
         (("local", PRIVACY), {"epochs": 2, "steps": 3}, "train: expected either epochs or steps, not both"),
         (("local", PRIVACY), {"memory": "much"}, "train.memory: expected a size"),
-        (("local", PRIVACY), {"recover": 0.5}, "train.recover: nobody drops out"),
+        (("local", PRIVACY), {"recover": 0.5}, "train.recover: no silo drops out"),
         (("local", PRIVACY), {"device": "tpu"}, "train.device: 'tpu' cannot be used here"),
         (("local", PRIVACY), {"round": 3}, "run: unknown argument 'round'; did you mean 'rounds'?"),
         (("local",), {}, "privacy must be Privacy(epsilon=..., delta=...), got None"),

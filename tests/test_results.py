@@ -41,7 +41,7 @@ def test_trees():
     joined = concatenate([tree, tree], dim=1)
     assert joined["a"][0].shape == (1, 4)
     assert joined["a"][1] is None
-    with pytest.raises(TypeError, match="a tree may hold tensors"):
+    with pytest.raises(TypeError, match="a tree holds tensors"):
         map_leaves(lambda x: x, {"a": 3})
 
 

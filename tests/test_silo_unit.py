@@ -325,7 +325,7 @@ def test_one_clip_for_all(federation):
     least = protected(federation, FedAvg(), epsilon={"each": [1.0, 2.0]})
     least = dataclasses.replace(least, budgets="minimum")
     assert {silo.budget for silo in least.plan().silos[0]} == {1.0}
-    with refused("privacy.clip: one noise"):
+    with refused("privacy.clip: the merge of all silos has one noise"):
         protected(federation, FedAvg(), clip={"each": [1.0, 2.0]}).plan()
     with refused("'uniform' is allowed only with unit = 'example'"):
         dataclasses.replace(least, budgets="uniform").plan()
