@@ -95,14 +95,14 @@ def test_a_ledger_is_asked_for_all_trials_and_for_the_chosen_one(federation):
 
 
 def test_the_number_of_trials_and_their_settings_follow_what_was_said():
-    drawn = [draw(TRIALS, 4, seed) for seed in range(3_000)]
+    drawn = [draw(TRIALS, 4, np.random.default_rng(seed)) for seed in range(3_000)]
     counts = np.array([len(d) for d in drawn])
     deviation = math.sqrt(6.0)  # of a geometric number with mean 3
     assert abs(counts.mean() - 3.0) < 5 * deviation / math.sqrt(3_000)
     settings = np.bincount(np.concatenate(drawn), minlength=4) / counts.sum()
     assert np.abs(settings - 0.25).max() < 5 * math.sqrt(0.19 / counts.sum())
-    assert draw(TRIALS, 4, 7) == draw(TRIALS, 4, 7)
-    assert len({draw(Trials("poisson", 50.0), 1000, seed) for seed in range(3)}) == 3
+    assert draw(TRIALS, 4, np.random.default_rng(7)) == draw(TRIALS, 4, np.random.default_rng(7))
+    assert len({draw(Trials("poisson", 50.0), 1000, np.random.default_rng(seed)) for seed in range(3)}) == 3
 
 
 def test_a_score_is_bounded_also_where_a_model_is_broken(federation):

@@ -20,9 +20,8 @@ def select(
 ) -> Tensor:
     """Choose one of the candidates `[runs, candidates, P]` for each run and silo: `[runs, silos]`.
 
-    This is the exponential mechanism, done by adding Gumbel noise of scale `cohort.settings.choice` to the
-    number of errors of each candidate. The error of an example is in [0, 1], so one example changes a
-    number by at most 1. Silos that are not present choose the first candidate.
+    This is the exponential mechanism: the chance of a candidate is proportional to exp(-errors / scale), with
+    the scale `cohort.settings.choice`. Silos that are not present choose the first candidate.
     """
     runs, count, size = candidates.shape
     silos = len(cohort.work)
@@ -37,11 +36,12 @@ def select(
         for k, name in enumerate(cohort.examples.names):
             if present is not None and not present[run, k]:
                 continue
-            noise = torch.zeros(count, dtype=torch.float64)
+            penalties = errors[run, k].cpu()
             if scale[run, k] > 0:
-                drawn = streams.generators(run, name, round_, call)[1].gumbel(size=count)
-                noise = scale[run, k] * torch.from_numpy(drawn)
-            chosen[run, k] = torch.argmax(noise - errors[run, k].cpu())
+                dice = streams.dice(run, name, round_, call)
+                chosen[run, k] = dice.choose(penalties.numpy(), float(scale[run, k]))
+            else:
+                chosen[run, k] = torch.argmin(penalties)
     return chosen.to(candidates.device)
 
 
