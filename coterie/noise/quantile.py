@@ -29,16 +29,17 @@ UNIT = 2.0**-53
 def deviate(q: mpmath.mpf, precision: int) -> tuple[mpmath.mpf, mpmath.mpf]:
     """Return two numbers, at most about 2^-precision apart, with the deviate of `q` in (0, 1] between them.
 
-    Newton's method finds the middle; that the deviate lies between the two is then checked by their tails.
+    Newton's method, on the logarithm of the tail, finds the middle; that the deviate lies between the two is then checked by their tails.
     """
     # the tail may be tiny, and near x = 0 it hardly changes: more digits than asked for
     with mpmath.workprec(2 * precision + 64 + max(0, int(-mpmath.log(q, 2)))):
         apart = mpmath.ldexp(1, -precision)
         if q >= 1:
             return mpmath.mpf(0), mpmath.mpf(0)
-        x = mpmath.mpf(_rough(q))
+        x, wanted = mpmath.mpf(_rough(q)), mpmath.log(q)
         for _ in range(200):
-            step = (mpmath.erfc(x / mpmath.sqrt(2)) - q) / (2 * mpmath.npdf(x))
+            tail = mpmath.erfc(x / mpmath.sqrt(2))
+            step = (mpmath.log(tail) - wanted) * tail / (2 * mpmath.npdf(x))
             x += step
             if abs(step) < apart / 8:
                 break
