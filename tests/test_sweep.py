@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from coterie.cohort.examples import stack
-from coterie.cohort.score import score
+from coterie.cohort.score import bounded_total
 from coterie.errors import Problem
 from coterie.experiment.config.schema import Tuning
 from coterie.experiment.sweep import (
@@ -111,8 +111,8 @@ def test_a_score_is_bounded_also_where_a_model_is_broken(federation):
     test = stack(federation, "test", "cpu")
     wild = torch.full((1, len(federation), made.task.layout.size), 1e6)
     for vectors in (wild, wild * math.nan, wild * math.inf):
-        found = score(made.task, test, vectors, bounded=True)
-        assert ((found >= 0) & (found <= 1)).all()
+        found = bounded_total(made.task, test, vectors)
+        assert ((found >= 0) & (found <= torch.tensor(test.sizes))).all()
 
 
 def test_the_noise_of_scores_is_what_is_charged(federation):
@@ -146,7 +146,7 @@ def test_public_scores_are_of_silos_without_privacy_only(federation):
     assert sweep.scores == (None,) * len(federation)
     vectors = torch.zeros(4, len(federation), made.task.layout.size)
     test = stack(federation, "test", "cpu")
-    public = float(score(made.task, test, vectors, bounded=True)[0, 0])
+    public = float(bounded_total(made.task, test, vectors)[0, 0]) / test.sizes[0]
     assert noised_scores(made, sweep, vectors, None) == pytest.approx([public] * 4)
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..protocol.streams import Streams
 from .dp_sgd import Cohort
-from .score import score
+from .score import bounded_total
 
 
 def select(
@@ -46,8 +46,11 @@ def select(
 
 
 def mistakes(cohort: Cohort, vectors: Tensor) -> Tensor:
-    """Return the number of errors of vectors `[runs, silos, P]` on each silo's training examples."""
+    """Return the number of errors of vectors `[runs, silos, P]` on each silo's training examples.
+
+    One example changes a number by at most 1.
+    """
     task = cohort.task
     sizes = torch.tensor(cohort.examples.sizes, dtype=torch.float64, device=vectors.device)
-    means = score(task, cohort.examples, vectors, cohort.memory, bounded=True)
-    return sizes * (1 - means if task.higher_is_better else means)
+    total = bounded_total(task, cohort.examples, vectors, cohort.memory)
+    return sizes - total if task.higher_is_better else total

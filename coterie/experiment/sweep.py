@@ -18,7 +18,7 @@ from torch import Tensor
 
 from .._seeds import seed_for
 from ..cohort.examples import stack
-from ..cohort.score import score
+from ..cohort.score import bounded_total
 from ..errors import Problem
 from ..guard.checkpoint import digest_of
 from ..guard.claims import claims_of
@@ -220,7 +220,7 @@ def noised_scores(experiment: Experiment, sweep: Sweep, vectors: Tensor, meter: 
     test = stack(experiment.federation, "test", experiment.training.device)
     sizes = torch.tensor(test.sizes, dtype=torch.float64)
     moved = vectors.to(experiment.training.device)
-    sums = score(experiment.task, test, moved, experiment.training.memory, bounded=True).cpu() * sizes
+    sums = bounded_total(experiment.task, test, moved, experiment.training.memory).cpu()
     digest = digest_of(State(0, vectors, None))
     rounds = experiment.training.rounds
     seeded = experiment.streams()

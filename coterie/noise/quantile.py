@@ -29,7 +29,8 @@ UNIT = 2.0**-53
 def deviate(q: mpmath.mpf, precision: int) -> tuple[mpmath.mpf, mpmath.mpf]:
     """Return two numbers, at most about 2^-precision apart, with the deviate of `q` in (0, 1] between them.
 
-    Newton's method, on the logarithm of the tail, finds the middle; that the deviate lies between the two is then checked by their tails.
+    Newton's method, on the logarithm of the tail, finds the middle. That the deviate lies between the two is
+    then checked by their tails.
     """
     # the tail may be tiny, and near x = 0 it hardly changes: more digits than asked for
     with mpmath.workprec(2 * precision + 64 + max(0, int(-mpmath.log(q, 2)))):
