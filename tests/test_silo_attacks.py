@@ -243,7 +243,7 @@ def test_a_fixed_draw_is_warned_of_by_what_other_silos_know():
 
 
 def test_chains_of_lists_are_refused():
-    with pytest.raises(Problem, match="lam of 'mr-mtl' must be one value in a chain"):
+    with pytest.raises(Problem, match="lam of 'mr-mtl' must be a single value in a chain"):
         Then(first=FedAvg(), second=MRMTL(lam=(0.1, 1.0)))
 
 

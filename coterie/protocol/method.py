@@ -125,7 +125,7 @@ class Method(ABC):
         for name, field in settings_of(self).items():
             value = getattr(self, name)
             if field.metadata.get("fixed") and isinstance(value, list | tuple):
-                raise Problem(f"{name} must be one value, got {value!r}: make a method for each")
+                raise Problem(f"{name} must be a single value, got {value!r}; make one method per value")
             if isinstance(value, list):
                 value = tuple(value)
                 object.__setattr__(self, name, value)
@@ -161,7 +161,7 @@ class Method(ABC):
 
     @property
     def title(self) -> str:
-        """The name in tables."""
+        """The method's name in tables."""
         return self.name
 
     def check(self, task: TaskFacts, federation: FederationFacts) -> None:  # noqa: B027
@@ -169,7 +169,7 @@ class Method(ABC):
 
     def hand_over(self, shared: Tree) -> HandOver:
         """Return where a method that comes after this one starts (see `Then`)."""
-        raise Problem(f"'{self.name}' cannot come before another method: use fedavg, fedprox, mr-mtl or ifca")
+        raise Problem(f"'{self.name}' cannot come before another method; use fedavg, fedprox, mr-mtl or ifca")
 
     def learned_relations(self, shared: Tree) -> LearnedRelations | None:
         """Return how silos are related, for methods that learn it."""
