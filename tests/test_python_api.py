@@ -314,7 +314,7 @@ def test_a_sweep_from_python(clinics):
     assert tuning["chosen"] == result.tuning["chosen"]
     if tuning["chosen"] is not None:
         assert result.statement("north", tuning["chosen"])["tuning"]["ran"] == tuning["ran"]
-        assert "Chosen of" in repr(result)
+        assert "Chosen from" in repr(result)
         result.save("copy")
         assert json.loads(Path("copy/result.json").read_text())["tuning"] == tuning
     with refused("tuning.trials: expected 'geometric'"):

@@ -490,7 +490,7 @@ def test_the_command_predicts(tmp_path, clinics, monkeypatch, capsys):
     assert out == expected.to_csv(index=False)
     code, out, err = call(monkeypatch, capsys, "predict", "a.safetensors", "clinics.csv", "--out", "p.csv")
     assert (code, out) == (0, "")
-    assert "80 prediction(s) written to p.csv" in err
+    assert "Wrote 80 prediction(s) to p.csv." in err
     assert Path("p.csv").read_text() == expected.to_csv(index=False)
     code, out, _ = call(monkeypatch, capsys, "predict", "a.safetensors", "clinics.csv", "--json")
     content = json.loads(out)

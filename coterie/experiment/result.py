@@ -176,7 +176,7 @@ class Result:
     def _remarks(self) -> list[str]:
         if self.tuning is not None and self.tuning.get("chosen") is not None:
             chosen = self.runs[self.tuning["chosen"]].label
-            return [f"Chosen of {counted(self.tuning['ran'], 'trial')}: {chosen}"]
+            return [f"Chosen from {counted(self.tuning['ran'], 'trial')}: {chosen}"]
         return [UNACCOUNTED] if self.tuning is None and len(self.summary) > 1 else []
 
     def to_frame(self) -> pd.DataFrame:
@@ -209,13 +209,13 @@ class Result:
     def plot(self) -> Figure:
         """Draw scores by method and silo, and scores over rounds; a matplotlib figure."""
         if self.views is None:
-            raise Problem("this result cannot be drawn: it does not come from run or sweep")
+            raise Problem("this result cannot be drawn, because it does not come from run or sweep")
         return self.views.figure(self)
 
     def save(self, folder: str | Path) -> None:
         """Write the folder that `coterie run` writes: result, plot, statements, models, configuration."""
         if self.views is None:
-            raise Problem("this result cannot be saved: it does not come from run or sweep")
+            raise Problem("this result cannot be saved, because it does not come from run or sweep")
         self.views.save(self, folder)
 
     def state(self) -> None:
@@ -230,7 +230,9 @@ class Result:
         place = self._place(silo, run)
         first = max((first for first in self.trained if first <= run), default=None)
         if first is None:
-            raise Problem(f"there is no statement of run {run}: this result does not come from run or sweep")
+            raise Problem(
+                f"there is no statement of run {run}, because this result does not come from run or sweep"
+            )
         return self.trained[first].statement(run - first, place)
 
     def _place(self, silo: str, run: int) -> int:
