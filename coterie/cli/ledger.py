@@ -61,7 +61,7 @@ def show_ledgers(place: Path, as_json: bool) -> None:
         print("!: more than the budget, which was lowered after it was spent; no further run is allowed")
     everything = [e for r in reports for totals in r.totals.values() for e, _ in totals.values()]
     if math.inf in everything:
-        print("none: anyone who has seen the silo's raw uploads gets no guarantee, or no bound is known")
+        print("none: there is no guarantee against this adversary, who saw raw uploads, or no bound is known")
     if any("silo" in report.budgets for report in reports):
         print(
             "Runs under the unit 'silo' also count toward the unit 'example'. Runs under 'example' do not"

@@ -1,4 +1,4 @@
-"""Private selection for a whole cohort: which candidate fits a silo's examples best."""
+"""Private selection for a whole cohort: choose the candidate that fits a silo's examples best."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def select(
     call: int,
     present: Tensor | None = None,
 ) -> Tensor:
-    """Choose one of the candidates `[runs, candidates, P]` for each run and silo: `[runs, silos]`.
+    """Return one of the candidates `[runs, candidates, P]` for each run and silo, as `[runs, silos]` indices.
 
-    This is the exponential mechanism, done by adding Gumbel noise of scale `cohort.settings.choice` to the
-    number of errors of each candidate. The error of an example is in [0, 1], so one example changes a
-    number by at most 1. Silos that are not present choose the first candidate.
+    This is the exponential mechanism, implemented by adding Gumbel noise of scale `cohort.settings.choice` to
+    each candidate's error count. The error of an example is in [0, 1], so one example changes a count by at
+    most 1. Absent silos get the first candidate.
     """
     runs, count, size = candidates.shape
     silos = len(cohort.work)
@@ -46,7 +46,7 @@ def select(
 
 
 def mistakes(cohort: Cohort, vectors: Tensor) -> Tensor:
-    """Return the number of errors of vectors `[runs, silos, P]` on each silo's training examples."""
+    """Return the error count of vectors `[runs, silos, P]` on each silo's training examples."""
     task = cohort.task
     sizes = torch.tensor(cohort.examples.sizes, dtype=torch.float64, device=vectors.device)
     means = score(task, cohort.examples, vectors, cohort.memory, bounded=True)
