@@ -1,6 +1,6 @@
-"""New raw rows, checked: from a file, a DataFrame or an array to what the source would have held.
+"""Read and check new raw rows, from a file, a DataFrame or an array, in the form the source has.
 
-All that is wrong with the rows is said at once.
+Everything that is wrong with the rows is reported at once.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _reshaped(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
         flat = "" if len(shape) == 1 else f" or (rows, {math.prod(shape)})"
         raise Problem(f"rows: expected an array of shape ({expected}){flat}, got {x.shape}")
     if len(x) == 0:
-        raise Problem("rows: there are none")
+        raise Problem("rows: expected at least one row, got none")
     return x.reshape(len(x), *shape)
 
 

@@ -117,7 +117,10 @@ def _advice(
     """Make one forecast; each silo's noise is that of one release of a sum over all its examples."""
     private = [c for c, e in zip(clip, epsilon, strict=True) if math.isfinite(e)]
     if not private:
-        raise Problem("privacy.epsilon: no silo is private (all are inf): there is no noise to forecast")
+        raise Problem(
+            "privacy.epsilon: every budget is inf, so there is no noise to forecast; give at least one silo a"
+            " finite budget"
+        )
     deviation = DEVIATION * min(private) if deviation is None else deviation
     targets = [Target(e, d, 1.0, 1) for e, d in zip(epsilon, delta, strict=True)]
     calibrated = calibrate(targets)

@@ -181,9 +181,9 @@ def task_of(model: Any, federation: Federation, loss: Any, options: Any) -> Task
 
 
 def read_methods(given: Any, problems: list[str]) -> list[tuple[Method, str]]:
-    """Return methods from objects, classes, names or tables, each with how it takes silos' budgets.
+    """Return methods from objects, classes, names or tables, each with how it uses silos' budgets.
 
-    What is wrong with them is added to `problems`.
+    Whatever is wrong with them is appended to `problems`.
     """
     several = isinstance(given, Sequence) and not isinstance(given, str)
     listed = given if several else [given]

@@ -268,7 +268,9 @@ class Result:
         """Return one silo's personal model as a vector of its trained parameters."""
         place = self._place(silo, run)
         if run not in self.vectors:
-            raise Problem(f"the model of run {run} is not kept: it was finished before this run was resumed")
+            raise Problem(
+                f"the model of run {run} is not kept, because it finished before this run was resumed"
+            )
         return self.vectors[run][place]
 
     def model(self, silo: str, run: int = 0) -> nn.Module:

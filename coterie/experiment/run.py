@@ -1,7 +1,8 @@
 """Plan and train the methods of a study: with ledgers all of them, or none if they cannot pay for all.
 
-`Study` is what is asked for, `StudyPlan` what it would do and spend, `Result` what came out. A `Store` keeps
-a training in a folder, so that it can be interrupted and resumed; a `Listener` hears how far it is.
+A `Study` is what the user asks for, a `StudyPlan` what it would do and spend, and a `Result` what came of
+it. A `Store` keeps a training in a folder, so that it can be interrupted and resumed; a `Listener` follows
+its progress.
 """
 
 from __future__ import annotations
@@ -326,10 +327,11 @@ def train_study(
     listener: Listener | None = None,
     store: Store | None = None,
 ) -> Result:
-    """Plan a study unless it has a plan, and train it; with a store, save each method as it ends.
+    """Plan a study unless it has a plan, train it and return the result; with a store, save each method as
+    it ends.
 
-    With ledgers nothing is trained unless they pay for all methods. A single run whose silos have no ledgers
-    yet makes them, each with the budget of the run.
+    With ledgers, nothing is trained unless they pay for all methods. A single run whose silos have no ledgers
+    yet creates them, each with the budget of the run.
     """
     listener = listener or Listener()
     experiments = study.experiments

@@ -62,9 +62,9 @@ class Start(Protocol):
         ...
 
     def initial(self, index: int = 0, apart: bool = False) -> Tensor:
-        """Return the initial vector of every run, `[runs, 1, P]`; each index has a vector of its own.
+        """Return the initial vector of every run, `[runs, 1, P]`; each index has its own vector.
 
-        With `apart` none is zero: models that start at zero start from small random numbers instead.
+        With `apart`, no vector is zero: models that start at zero start from small random numbers instead.
         """
         ...
 
@@ -152,7 +152,7 @@ class Method(ABC):
         """Do a silo's work; return its upload `[runs, silos, ...]` and its new own state."""
 
     def merge(self, shared: Tree, uploads: Tree, merger: Merger) -> Tree:
-        """Return the server's new state; by default it stays where silos upload nothing (None)."""
+        """Return the server's new state; by default it stays the same if silos upload nothing (None)."""
         return shared if uploads is None else shared + merger.mean(uploads)
 
     @abstractmethod
@@ -176,5 +176,5 @@ class Method(ABC):
         return None
 
     def remarks(self, roster: Roster, present: Tensor | None) -> list[str]:
-        """Return what a person should know, from public facts; `present` is `[rounds, runs, silos]`."""
+        """Return notes for the user, from public facts; `present` is `[rounds, runs, silos]`."""
         return []
