@@ -40,7 +40,7 @@ COLUMNS = ('data.silo_column="silo"', 'data.target_column="y"')
         (["train.memory=1000"], "train.memory: 8 examples"),
         (["train.device=cuda"], "train.device: 'cuda' cannot be used here"),
         (["data.test=official"], "no official split"),
-        (["method.lam=[0.1, 0.1]"], "'mr-mtl lam=0.1' is asked for twice"),
+        (["method.lam=[0.1, 0.1]"], "'mr-mtl lam=0.1' appears twice"),
         (["method.lam=-1"], "method[1].lam: expected a number >= 0 or 'auto', got -1"),
     ],
 )

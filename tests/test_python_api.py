@@ -348,7 +348,7 @@ def test_names_are_listed():
         (({"name": "ditto", "lamb": 1}, PRIVACY), {}, "'ditto' has no such setting (it has: lam)"),
         (({"lam": 1}, PRIVACY), {}, "a table needs the name of a method"),
         ((3, PRIVACY), {}, "expected methods, such as 'ditto' or Ditto(lam=0.2), got 3"),
-        (([], PRIVACY), {}, "give at least one method"),
+        (([], PRIVACY), {}, "expected at least one method"),
         (("local", 4), {}, "privacy must be Privacy(epsilon=..., delta=...), got 4"),
         (("local", {"epsilon": 4}), {}, "privacy must be Privacy(epsilon=..., delta=...)"),
         (("local", PRIVACY), {"model": 3}, "model must be a name, a function, a class or a torch.nn.Module"),

@@ -19,7 +19,7 @@ from ..errors import Problem, nearest
 
 
 def linear(input_shape: tuple[int, ...], outputs: int, bias: bool = True) -> nn.Module:
-    """Return one linear layer that starts at zero (the problem is convex, so a random start only costs steps)."""
+    """Return a linear layer that starts at zero; the problem is convex, so a random start only adds steps."""
     layer = nn.Linear(math.prod(input_shape), outputs, bias=bias)
     for parameter in layer.parameters():
         nn.init.zeros_(parameter)
