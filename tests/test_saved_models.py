@@ -314,7 +314,7 @@ def test_numbers_that_no_state_holds_are_noticed(tmp_path):
     path = saved(tmp_path, task)
     torch.rand(3)
     assert torch.equal(coterie.load_model(path, HiddenNumbers)(X), task.to_module(vector_of(task))(X))
-    with refused("computes something else than the one that was trained"):
+    with refused("computes something other than the one that was trained"):
         coterie.load_model(path, HiddenNumbers())
 
 

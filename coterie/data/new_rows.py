@@ -106,7 +106,7 @@ def _from_columns(frame: pd.DataFrame, columns: Sequence[Column], other: Sequenc
         hint = nearest(strange[0], missing or names) if missing else "remove what is no feature"
         problems.append(f"unknown column(s): {_listed(strange)}; {hint}")
     if len(frame) == 0:
-        problems.append("there are none")
+        problems.append("expected at least one row, got none")
     taken: dict[str, Any] = {}
     for column in columns:
         if column.name in missing or column.name in repeated:

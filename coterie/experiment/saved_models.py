@@ -296,5 +296,5 @@ def _check_outputs(module: nn.Module, task: Task, expected: np.ndarray, path: st
     ):
         raise Problem(
             f"'{path}' does not fit the module: names and shapes agree, but the module computes something"
-            " else than the one that was trained (only parameters and buffers are saved)"
+            " other than the one that was trained (only parameters and buffers are saved)"
         )
