@@ -127,7 +127,7 @@ def test_built_in_models_take_images(name, shape):
 
 
 def test_a_network_for_images_wants_images():
-    with pytest.raises(Problem, match=r"'cnn' needs images, the examples have shape \(4,\); use 'mlp'"):
+    with pytest.raises(Problem, match=r"'cnn' needs images, but the examples have shape \(4,\); use 'mlp'"):
         _ = make_task("cnn", shape=(4,), classes=2).module
 
 

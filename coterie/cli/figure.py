@@ -10,15 +10,15 @@ from .output import say
 
 
 def draw_tradeoff_figure(noises: list[float], rate: float, steps: int, out: Path, unit: str) -> None:
-    """Draw the trade-off curves of sampled Gaussian steps: no attacker does better."""
+    """Draw the trade-off curves of sampled Gaussian steps, which bound what any attacker can do."""
     from ..report.tradeoff_plot import draw_tradeoff, noise_panel
 
-    title = f"{steps:,} steps, each with a chance of {rate:.3g}"
+    title = f"{steps:,} steps, sampling rate {rate:.3g}"
     _drawn(out, lambda: draw_tradeoff({title: noise_panel(noises, rate, steps)}, out, unit))
 
 
 def draw_tuning_figure(epsilon: float, mean: float, out: Path) -> None:
-    """Draw what tuning brings and costs in the model of mean estimation; print whether it pays off."""
+    """Draw what tuning gains and costs in the model of mean estimation; print whether it pays off."""
     from ..report.tuning_plot import draw_tuning, tuning_figures
 
     figures = tuning_figures(epsilon, mean)

@@ -13,7 +13,7 @@ from ..experiment.saved_models import load_model
 def predict_file(model: Path, rows: Path, module: str | None, out: Path | None, as_json: bool) -> None:
     """Print or write what a saved model predicts for the rows of a file."""
     if module is not None and "" not in sys.path:
-        sys.path.insert(0, "")  # a user's module is looked for in the current folder too
+        sys.path.insert(0, "")  # also look for the user's module in the current folder
     saved = load_model(model, module)
     predictions = saved.predict(rows)
     if out is not None:
@@ -21,7 +21,7 @@ def predict_file(model: Path, rows: Path, module: str | None, out: Path | None, 
             predictions.to_csv(out, index=False)
         except OSError as error:
             raise Problem(f"--out: cannot write '{out}': {reason(error)}") from error
-        print(f"{len(predictions)} prediction(s) written to {out}", file=sys.stderr)
+        print(f"Wrote {len(predictions)} prediction(s) to {out}.", file=sys.stderr)
     if as_json:
         facts = {"silo": saved.silo, "method": saved.method}
         print(json.dumps({**facts, "predictions": predictions.to_dict("records")}, indent=2))

@@ -10,7 +10,7 @@ from ..privacy.statement.file import verify
 
 
 def verify_statement(file: Path, folder: Path | None, as_json: bool) -> None:
-    """Recompute a statement; with a folder of ledgers also find its run there."""
+    """Recompute a statement; given a folder of ledgers, also find its run there."""
     checked = verify(file, folder)
     if as_json:
         facts = {"file": str(file), "silo": checked.silo, "epsilon": checked.epsilon, "verified": True,

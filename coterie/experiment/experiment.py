@@ -45,8 +45,8 @@ from .public_facts import PublicFederation, PublicTask
 from .result import Result, RunRecord, SiloRecord, label_of
 
 BUDGETS = {
-    "own": "every silo keeps to its own budget",
-    "minimum": "every silo keeps to the smallest budget",
+    "own": "every silo stays within its own budget",
+    "minimum": "every silo stays within the smallest budget",
     "maximum": "every silo spends the largest budget, which is more than most agreed to; for comparison only",
     "none": "no privacy; for comparison only",
     "uniform": "all silos add the same noise, and each leaves when its budget is spent",
@@ -249,7 +249,8 @@ class Experiment:
         if small := [name for name, n in zip(names, sizes, strict=True) if n < self.training.batch]:
             notes.append(
                 f"train.batch: {len(small)} silo(s), such as '{small[0]}', have fewer than"
-                f" {self.training.batch} training examples: each of their batches is the whole silo (rate 1)"
+                f" {self.training.batch} training examples, so each of their batches is the whole silo (rate"
+                " 1)"
             )
         return tuple(notes)
 
@@ -431,7 +432,7 @@ def experiments(
     for experiment in planned:
         for label in experiment.labels:
             if label in seen:
-                raise Problem(f"'{label}' is asked for twice: list each method and setting once")
+                raise Problem(f"'{label}' appears twice; list each method and setting only once")
             seen.add(label)
         experiment.check()
     return planned

@@ -68,7 +68,7 @@ class RunRecord:
 
     @property
     def label(self) -> str:
-        """Method and settings in one word or two."""
+        """A short name: the method and its settings."""
         return label_of(self.method, self.settings)
 
 
@@ -100,8 +100,9 @@ class Result:
     """Runs, with the personal vectors of each: `vectors[run]` is `[silos, P]`.
 
     `relations[run]` is Omega `[silos, silos]`, of methods that learn how silos are related.
-    `trained[run]` is what is known of the experiment whose runs begin with that one, and `study` what was
-    asked for; both hold no examples. `views` draws and saves. `preparation` is how raw rows become examples.
+    `trained[run]` is what is known about the experiment whose runs begin with that one, and `study` is what
+    the user asked for; neither holds examples. `views` draws and saves. `preparation` is how raw rows become
+    examples.
     """
 
     task: Task
@@ -118,7 +119,7 @@ class Result:
     preparation: Preparation | None = None
 
     def add(self, other: Result) -> None:
-        """Take in the runs of another result."""
+        """Add the runs of another result."""
         self.vectors |= {len(self.runs) + r: v for r, v in other.vectors.items()}
         self.relations |= {len(self.runs) + r: omega for r, omega in other.relations.items()}
         self.trained |= {len(self.runs) + r: trained for r, trained in other.trained.items()}
@@ -176,7 +177,7 @@ class Result:
     def _remarks(self) -> list[str]:
         if self.tuning is not None and self.tuning.get("chosen") is not None:
             chosen = self.runs[self.tuning["chosen"]].label
-            return [f"Chosen of {counted(self.tuning['ran'], 'trial')}: {chosen}"]
+            return [f"Chosen from {counted(self.tuning['ran'], 'trial')}: {chosen}"]
         return [UNACCOUNTED] if self.tuning is None and len(self.summary) > 1 else []
 
     def to_frame(self) -> pd.DataFrame:
@@ -207,34 +208,36 @@ class Result:
         return Row(number, run.method, run.settings, run.seed, facts)
 
     def plot(self) -> Figure:
-        """Draw scores by method and silo, and scores over rounds; a matplotlib figure."""
+        """Return a matplotlib figure with scores by method and silo, and scores over rounds."""
         if self.views is None:
-            raise Problem("this result cannot be drawn: it does not come from run or sweep")
+            raise Problem("this result cannot be drawn, because it does not come from run or sweep")
         return self.views.figure(self)
 
     def save(self, folder: str | Path) -> None:
         """Write the folder that `coterie run` writes: result, plot, statements, models, configuration."""
         if self.views is None:
-            raise Problem("this result cannot be saved: it does not come from run or sweep")
+            raise Problem("this result cannot be saved, because it does not come from run or sweep")
         self.views.save(self, folder)
 
     def state(self) -> None:
-        """Make the statements of all runs that are saved, where they are not made yet."""
+        """Create the statements of all saved runs that do not have one yet."""
         for first, trained in self.trained.items():
             if any(run not in trained.statements for _, run in trained.saved()):
                 self.trained[first] = trained.stated()
             self.published |= self.trained[first].published()
 
     def statement(self, silo: str, run: int = 0) -> dict[str, Any]:
-        """Return the privacy statement of one silo in one run, as its file has it."""
+        """Return the privacy statement of one silo in one run, with the content of its file."""
         place = self._place(silo, run)
         first = max((first for first in self.trained if first <= run), default=None)
         if first is None:
-            raise Problem(f"there is no statement of run {run}: this result does not come from run or sweep")
+            raise Problem(
+                f"there is no statement of run {run}, because this result does not come from run or sweep"
+            )
         return self.trained[first].statement(run - first, place)
 
     def _place(self, silo: str, run: int) -> int:
-        """Return the place of a silo; refuse one, or a run, that is not there."""
+        """Return the index of a silo; raise a Problem if the silo or the run does not exist."""
         if silo not in self.names:
             raise Problem(f"there is no silo '{silo}'; {nearest(str(silo), self.names)}")
         if not isinstance(run, int) or not 0 <= run < len(self.runs):
@@ -247,7 +250,7 @@ class Result:
         return max(self.summary, key=lambda row: (not math.isnan(row["mean"]), sign * row["mean"]))
 
     def to_json(self) -> dict[str, Any]:
-        """Return all but the models as plain data; an infinite epsilon (no privacy) becomes null."""
+        """Return everything but the models as plain data; an infinite epsilon (no privacy) becomes null."""
         content: dict[str, Any] = finite(
             {
                 "simulation": SIMULATED,
@@ -266,7 +269,9 @@ class Result:
         """Return one silo's personal model as a vector of its trained parameters."""
         place = self._place(silo, run)
         if run not in self.vectors:
-            raise Problem(f"the model of run {run} is not kept: it was finished before this run was resumed")
+            raise Problem(
+                f"the model of run {run} is not kept, because it finished before this run was resumed"
+            )
         return self.vectors[run][place]
 
     def model(self, silo: str, run: int = 0) -> nn.Module:

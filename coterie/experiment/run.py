@@ -1,7 +1,8 @@
 """Plan and train the methods of a study: with ledgers all of them, or none if they cannot pay for all.
 
-`Study` is what is asked for, `StudyPlan` what it would do and spend, `Result` what came out. A `Store` keeps
-a training in a folder, so that it can be interrupted and resumed; a `Listener` hears how far it is.
+A `Study` is what the user asks for, a `StudyPlan` what it would do and spend, and a `Result` what came of
+it. A `Store` keeps a training in a folder, so that it can be interrupted and resumed; a `Listener` follows
+its progress.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ Statements = dict[int, list[dict[str, Any]]]
 
 @dataclass(frozen=True, eq=False)
 class Study:
-    """What is asked for: checked experiments on one federation, and their description.
+    """What the user asks for: checked experiments on one federation, and their description.
 
     `config` describes them as a configuration file would. `fingerprint` stands for what no file can
     describe, such as examples in memory.
@@ -57,7 +58,7 @@ class Study:
 
     @property
     def notes(self) -> list[str]:
-        """What a person should know before anything is planned, each note once."""
+        """What a user should know before anything is planned, each note once."""
         return list(dict.fromkeys(note for experiment in self.experiments for note in experiment.notes))
 
     @property
@@ -76,7 +77,7 @@ class Study:
         return self.config.to_toml()
 
     def with_ledger(self, folder: str | Path | None) -> Study:
-        """Return the study metered by the ledgers of a folder; the same without one."""
+        """Return the study metered by the ledgers of a folder, or the same study if there is no folder."""
         if folder is None:
             return self
         privacy = self.config.privacy.model_copy(update={"ledger": str(folder)})
@@ -101,7 +102,7 @@ class StudyPlan:
 
     @property
     def notes(self) -> list[str]:
-        """What a person should know before training."""
+        """What a user should know before training."""
         notes = [*self.study.notes, *(note for plan in self.plans for note in plan.notes)]
         tuning = self.study.config.tuning
         if tuning is not None and tuning.trials != "all":
@@ -176,9 +177,9 @@ class Listener:
     """What a caller hears while a study is planned and trained; each function may be left out.
 
     `on_note(text)`: something to know before training. `on_planning(method, done, total)`: noise was found
-    for `done` of `total` silos (0 of 0 where it begins), then `on_planned(method)`. `on_round(experiment,
-    number, score)`: a round is done; the score is None in most rounds. `on_stopping()`: Ctrl-C was pressed,
-    and the round is finished first.
+    for `done` of `total` silos (0 of 0 at the start), then `on_planned(method)`. `on_round(experiment,
+    number, score)`: a round has finished; the score is None in most rounds. `on_stopping()`: Ctrl-C was
+    pressed, and training stops after this round.
     """
 
     on_note: Callable[[str], None] = _ignore
@@ -192,8 +193,8 @@ class Listener:
 class Trained:
     """What is kept of a trained experiment: its settings and its plan, but no examples.
 
-    `statements[run]` are those of all silos, made when it was trained; of a metered training there are no
-    others, since ledgers change.
+    `statements[run]` are the statements of all silos, created when the run was trained. A metered training
+    gets no others later, since ledgers change.
     """
 
     experiment: Experiment
@@ -204,9 +205,9 @@ class Trained:
     chosen: int | None = None
 
     def saved(self) -> list[tuple[str, int]]:
-        """Return the runs whose statements and models are saved, each after the name of its folder.
+        """Return the runs whose statements and models are saved, each as its folder's name and its number.
 
-        Of a sweep that is the chosen trial, else the first seed of each variant.
+        For a sweep this is the chosen trial, otherwise the first seed of each variant.
         """
         names = file_names(self.experiment.labels)
         if self.chosen is not None:
@@ -255,11 +256,11 @@ class Store(Protocol):
         ...
 
     def open(self, study: Study) -> list[RunRecord]:
-        """Make the folder, or find a study in it that was interrupted; return its finished runs."""
+        """Create the folder, or find an interrupted study in it; return the runs that have finished."""
         ...
 
     def has(self, experiment: Experiment, plan: Plan, runs: list[RunRecord], metered: bool) -> bool:
-        """Whether an experiment is finished in the folder."""
+        """Return whether an experiment has finished in the folder."""
         ...
 
     def read(self, trained: Trained) -> tuple[Trained, dict[int, Tensor]]:
@@ -295,7 +296,7 @@ class Stopped(KeyboardInterrupt):
 
 
 def plan_study(study: Study, listener: Listener | None = None) -> StudyPlan:
-    """Plan every experiment; report all that cannot be planned in one error."""
+    """Return a plan of every experiment; raise one Problem for all that cannot be planned."""
     listener = listener or Listener()
     plans: list[Plan] = []
     problems: list[Problem] = []
@@ -326,10 +327,11 @@ def train_study(
     listener: Listener | None = None,
     store: Store | None = None,
 ) -> Result:
-    """Plan a study unless it has a plan, and train it; with a store, save each method as it ends.
+    """Plan a study unless it has a plan, train it and return the result.
 
-    With ledgers nothing is trained unless they pay for all methods. A single run whose silos have no ledgers
-    yet makes them, each with the budget of the run.
+    With a store, each method is saved as it ends.
+    With ledgers, nothing is trained unless they pay for all methods. A single run whose silos have no ledgers
+    yet creates them, each with the budget of the run.
     """
     listener = listener or Listener()
     experiments = study.experiments
@@ -407,7 +409,7 @@ def without_examples(experiment: Experiment) -> Experiment:
 def train_one(
     experiment: Experiment, plan: Plan, session: Session, listener: Listener, resumable: bool
 ) -> Result:
-    """Train one experiment; where it can be resumed, Ctrl-C lets the round end first."""
+    """Train one experiment; if it can be resumed, Ctrl-C lets the round finish first."""
 
     def hear(number: int, score: float | None) -> None:
         listener.on_round(experiment, number, score)
@@ -428,7 +430,7 @@ def _read_back(store: Store, trained: Trained, runs: list[RunRecord], whole: Res
 
 
 def meters_for(study: Study, alone: Plan | None) -> list[Meter | None]:
-    """Open the ledgers that a study asks for; new ones get the budgets of a run that is `alone`."""
+    """Open the ledgers of a study; if the study is a single run, create missing ones with its budgets."""
     if study.ledger is None:
         return [None] * len(study.experiments)
     for experiment in study.experiments:
@@ -449,7 +451,7 @@ def _check_together(
     meters: Sequence[Meter | None],
     begun: Sequence[bool],
 ) -> None:
-    """Refuse before anything is trained if the ledgers do not pay for all that is still to be trained."""
+    """Raise a Problem, before anything is trained, unless the ledgers pay for all remaining training."""
     waiting = [(e, plan) for e, plan, is_begun in zip(experiments, plans, begun, strict=True) if not is_begun]
     if meters[0] is None or len(waiting) < 2:
         return

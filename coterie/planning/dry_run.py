@@ -56,7 +56,7 @@ class Counts:
         )
 
     def runs(self) -> list[Counts]:
-        """Return the counts of this run and of the further ones."""
+        """Return the counts of this run followed by those of the other runs."""
         rest = [replace(self, bytes_up=up, bytes_down=down, more=()) for up, down in self.more]
         return [replace(self, more=()), *rest]
 

@@ -43,7 +43,7 @@ class Folder:
                 raise Problem(f"--out: cannot write to '{self.path}': {error.strerror or error}") from error
             return []
         if not kept.is_file() or kept.read_text() != text or not self._fits(study.fingerprint):
-            raise Problem(f"--out: '{self.path}' holds something else: choose another folder")
+            raise Problem(f"--out: '{self.path}' holds something else; choose another folder")
         if not result.is_file():
             return []
         try:
@@ -57,7 +57,7 @@ class Folder:
 
     @property
     def _fingerprint(self) -> Path:
-        """A digest of examples in memory: for the owner only, and removed when the result is complete."""
+        """A digest of examples in memory, readable only by the owner; removed once the result is complete."""
         return self.path / ".fingerprint"
 
     def _keep_fingerprint(self, fingerprint: str) -> None:
@@ -69,9 +69,9 @@ class Folder:
         return not self._fingerprint.is_file() or self._fingerprint.read_text() == fingerprint
 
     def has(self, experiment: Experiment, plan: Plan, runs: list[RunRecord], metered: bool = False) -> bool:
-        """Return whether an experiment is finished: every run is as planned and every file is in its place.
+        """Return whether an experiment has finished: every run matches its plan and every file exists.
 
-        What a metered run spent is recorded in the ledgers, and may differ from the plan.
+        Spending of metered runs is not compared: the ledgers record it, and it may differ from the plan.
         """
         finished = {(run.label, run.seed): run for run in runs}
         for (seed, v), silos in zip(experiment.keys, plan.silos, strict=True):
@@ -114,9 +114,9 @@ class Folder:
             self._fingerprint.unlink(missing_ok=True)
 
     def save_whole(self, result: Result) -> None:
-        """Write a complete result; a folder that holds the same one already is left as it is."""
+        """Write a complete result; leave a folder alone that already holds the same one."""
         if result.study is None:
-            raise Problem("this result cannot be saved: it does not come from run or sweep")
+            raise Problem("this result cannot be saved, because it does not come from run or sweep")
         result.state()
         saved = self.path / "result.json"
         if saved.is_file() and saved.read_text() == json_text({"complete": True, **result.to_json()}):
@@ -129,7 +129,7 @@ class Folder:
     def save_experiment(self, trained: Trained, result: Result, first: int = 0) -> None:
         """Write the statements of every variant, and the models of its first seed.
 
-        `first` is the place in the result of the experiment's first run.
+        `first` is the index of the experiment's first run in the result.
         """
         experiment = trained.experiment
         for label, run in trained.saved():
@@ -179,7 +179,7 @@ class Folder:
 
 
 def read_run(content: dict[str, Any]) -> RunRecord:
-    """Read a run back from `result.json`, where null is an infinite epsilon or a score that is no number."""
+    """Return a run read from `result.json`, where null means an infinite epsilon or a score that is NaN."""
     silos = {
         name: SiloRecord(
             _score(record["score"]), *(_spent(record[key]) for key in ("epsilon", "delta", "noise"))

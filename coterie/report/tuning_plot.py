@@ -55,9 +55,9 @@ def tuning_figures(epsilon: float = FIGURE_EPSILON, mean: float = FIGURE_TRIALS)
 
 
 def draw_tuning(figures: dict[str, TuningFigure], epsilon: float, mean: float, path: Path) -> None:
-    """Draw the error by lam for each panel: the gain if the best lam is known, and if finding it is paid for.
+    """Draw the error by lam for each panel, and save the picture as a PNG.
 
-    The picture is saved as a PNG.
+    One curve assumes that the best lam is known; the others pay for finding it.
     """
     from matplotlib.figure import Figure
 

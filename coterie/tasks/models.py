@@ -1,4 +1,4 @@
-"""Built-in models, and how modules are made from a name, a function, a class or another module.
+"""Built-in models, and how modules are built from a name, a function, a class or another module.
 
 A built-in model is a factory: a function that takes the shape of one example and the number of outputs.
 """
@@ -19,7 +19,7 @@ from ..errors import Problem, nearest
 
 
 def linear(input_shape: tuple[int, ...], outputs: int, bias: bool = True) -> nn.Module:
-    """Make one linear layer that starts at zero: the problem is convex, a random start only costs steps."""
+    """Return a linear layer that starts at zero; the problem is convex, so a random start only adds steps."""
     layer = nn.Linear(math.prod(input_shape), outputs, bias=bias)
     for parameter in layer.parameters():
         nn.init.zeros_(parameter)
@@ -27,7 +27,7 @@ def linear(input_shape: tuple[int, ...], outputs: int, bias: bool = True) -> nn.
 
 
 def mlp(input_shape: tuple[int, ...], outputs: int, hidden: int = 64, layers: int = 1) -> nn.Module:
-    """Make linear layers with ReLU between them: `layers` of width `hidden`, then the output layer."""
+    """Return linear layers with ReLU between them: `layers` of width `hidden`, then the output layer."""
     if hidden < 1 or layers < 0:
         raise Problem(f"model 'mlp' needs hidden >= 1 and layers >= 0, got {hidden} and {layers}")
     parts: list[nn.Module] = [nn.Flatten()]
@@ -39,7 +39,7 @@ def mlp(input_shape: tuple[int, ...], outputs: int, hidden: int = 64, layers: in
 
 
 def cnn(input_shape: tuple[int, ...], outputs: int, channels: int = 16) -> nn.Module:
-    """Make two strided convolutions, pooling and two linear layers, for images `[height, width]`.
+    """Return two strided convolutions, pooling and two linear layers, for images `[height, width]`.
 
     Images may have channels, which may come first (3, 32, 32) or last (32, 32, 3).
     """
@@ -55,7 +55,7 @@ def cnn(input_shape: tuple[int, ...], outputs: int, channels: int = 16) -> nn.Mo
         order = nn.Identity()
         depth, height, width = input_shape
     else:
-        raise Problem(f"model 'cnn' needs images, the examples have shape {input_shape}; use 'mlp'")
+        raise Problem(f"model 'cnn' needs images, but the examples have shape {input_shape}; use 'mlp'")
     for _ in range(3):  # two strided convolutions and the pooling each halve the image
         height, width = math.ceil(height / 2), math.ceil(width / 2)
     return nn.Sequential(
@@ -145,11 +145,11 @@ class Factory:
 
     @property
     def built_in(self) -> bool:
-        """Whether Coterie has this model, so that its name and settings are enough to make it again."""
+        """Whether Coterie has this model, so that its name and settings are enough to build it again."""
         return MODELS.get(self.name) is self.function
 
     def __call__(self) -> nn.Module:
-        """Make a module."""
+        """Return a new module."""
         try:
             return self.function(**self.arguments)
         except Problem:
@@ -165,7 +165,7 @@ class Copies:
     module: nn.Module
 
     def __call__(self) -> nn.Module:
-        """Make a copy."""
+        """Return a copy of the module."""
         try:
             return copy.deepcopy(self.module)
         except RuntimeError as error:
