@@ -22,6 +22,13 @@ ConfigPath = Annotated[Path, typer.Argument(help="A TOML file, as in examples/."
 Changes = Annotated[
     list[str] | None, typer.Option("--set", help="Change a key: train.rounds=10. May be repeated.")
 ]
+Allow = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Let CONFIG take its model from this module, which is not beside it. May be repeated.",
+        metavar="MODULE",
+    ),
+]
 DataDir = Annotated[
     str | None, typer.Option("--data-dir", help="Folder with data (else COTERIE_DATA).", metavar="DIR")
 ]
@@ -51,15 +58,18 @@ def _root(
     pass
 
 
-def _config(config: Path, changes: list[str] | None, device: str | None, ledger: str | None = None) -> Any:
+def _config(
+    config: Path,
+    changes: list[str] | None,
+    device: str | None,
+    ledger: str | None = None,
+    allow: list[str] | None = None,
+) -> Any:
     from ..experiment.config.schema import read
 
     given = {"train.device": device, "privacy.ledger": ledger}
     changed = [*(changes or []), *(f"{key}={json.dumps(value)}" for key, value in given.items() if value)]
-    for folder in (str(config.resolve().parent), ""):  # where models of one's own are looked for
-        if folder not in sys.path:
-            sys.path.insert(0, folder)
-    return read(config, changed)
+    return read(config, changed, allow or ())
 
 
 def _tune() -> None:
@@ -86,6 +96,7 @@ def demo(
 def run(
     config: ConfigPath,
     changes: Changes = None,
+    allow: Allow = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the results (else runs/NAME-N).")] = None,
     as_json: AsJson = False,
     data_dir: DataDir = None,
@@ -98,7 +109,7 @@ def run(
     """
     from .run import run_config
 
-    made = _config(config, changes, device, ledger)
+    made = _config(config, changes, device, ledger, allow)
     _tune()
     run_config(made, out, config.stem, data_dir=data_dir, as_json=as_json)
 
@@ -107,6 +118,7 @@ def run(
 def sweep(
     config: ConfigPath,
     changes: Changes = None,
+    allow: Allow = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the results (else runs/NAME-sweep-N).")] = None,
     as_json: AsJson = False,
     data_dir: DataDir = None,
@@ -119,7 +131,7 @@ def sweep(
     """
     from .sweep import sweep_config
 
-    made = _config(config, changes, device, ledger)
+    made = _config(config, changes, device, ledger, allow)
     _tune()
     sweep_config(made, out, config.stem, data_dir, as_json)
 
@@ -131,6 +143,7 @@ def plan(
         bool, typer.Option("--published", help="Also show the formulas that papers would use.")
     ] = False,
     changes: Changes = None,
+    allow: Allow = None,
     as_json: AsJson = False,
     data_dir: DataDir = None,
     device: Device = None,
@@ -138,7 +151,7 @@ def plan(
     """Show noise, steps, spending, bytes and time of every silo. Nothing is trained."""
     from .plan import plan_config
 
-    made = _config(config, changes, device)
+    made = _config(config, changes, device, allow=allow)
     _tune()
     plan_config(made, data_dir=data_dir, as_json=as_json, published=published)
 
@@ -178,6 +191,7 @@ def advise(
         typer.Option(help="How much examples of one silo differ (else half the clip).", metavar="S"),
     ] = None,
     changes: Changes = None,
+    allow: Allow = None,
     as_json: AsJson = False,
     data_dir: DataDir = None,
 ) -> None:
@@ -188,7 +202,7 @@ def advise(
     """
     from .advise import advise_config
 
-    made = _config(config, changes, None)
+    made = _config(config, changes, None, allow=allow)
     advise_config(made, spread, deviation, data_dir=data_dir, as_json=as_json)
 
 
@@ -345,13 +359,15 @@ def ledger_open(
     filter: Annotated[str, typer.Option(help="How runs add up: basic, or rdp.")] = "basic",
     unit: Annotated[str | None, typer.Option(help="Protected: example or silo (else CONFIG's).")] = None,
     changes: Changes = None,
+    allow: Allow = None,
     ledger: LedgerFolder = None,
     data_dir: DataDir = None,
 ) -> None:
     """Make the ledgers of CONFIG's silos, with a budget for each."""
     from .ledger import open_config
 
-    open_config(_config(config, changes, None, ledger), (epsilon, delta), filter, data_dir, unit)
+    made = _config(config, changes, None, ledger, allow)
+    open_config(made, (epsilon, delta), filter, data_dir, unit)
 
 
 @ledger_app.command("show")
