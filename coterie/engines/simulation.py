@@ -12,7 +12,8 @@ from ..cohort.dp_sgd import Cohort
 from ..cohort.merging import PrivateMerger
 from ..cohort.oracle import CohortOracle
 from ..planning.plan import Plan
-from ..protocol.merging import Merger, PlainMerger
+from ..protocol.handles import hide_uploads, refuse_handles
+from ..protocol.merging import PlainMerger
 from ..protocol.method import Method
 from ..protocol.roster import Roster, Steps
 from ..protocol.state import State
@@ -87,15 +88,18 @@ def _round(
     if some is not None:
         uploads = map_leaves(lambda leaf: _among(leaf, some, len(roster)), uploads)
         own = map_leaves(lambda all_, old, new: _put(all_, some, old, new), state.own, before, own)
-    shared = method.merge(shared, uploads, _merger(plan, roster.at(present), streams, uploads))
+    shared = _merge(method, plan, roster.at(present), streams, shared, uploads)
     return State(state.round + 1, shared, own)
 
 
-def _merger(plan: Plan, roster: Roster, streams: Streams, uploads: Tree) -> Merger:
-    """Return the merger of the roster's round."""
+def _merge(method: Method, plan: Plan, roster: Roster, streams: Streams, shared: Tree, uploads: Tree) -> Tree:
+    """Return the server's new state; under the unit 'silo' the method gets handles of the uploads."""
     if plan.merge is None:
-        return PlainMerger(roster)
-    return PrivateMerger.of(roster, plan.merge, streams, uploads, plan.counts.merged[roster.round])
+        return method.merge(shared, uploads, PlainMerger(roster))
+    merger = PrivateMerger.of(roster, plan.merge, streams, uploads, plan.counts.merged[roster.round])
+    merged = method.merge(shared, *hide_uploads(merger, uploads))
+    refuse_handles(merged)
+    return merged
 
 
 def _few(present: Tensor | None) -> Tensor | None:

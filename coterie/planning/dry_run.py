@@ -14,6 +14,7 @@ from torch import Tensor
 from .._threads import one_thread
 from ..errors import Refused
 from ..protocol.doors import Door
+from ..protocol.handles import hide_uploads
 from ..protocol.messages import bytes_of
 from ..protocol.method import Method
 from ..protocol.roster import Roster
@@ -209,7 +210,7 @@ def _count(given: Pass, present: Tensor | None, up: Tally, down: Tally) -> Count
         # Under the unit 'silo', which silos took part is hidden.
         who = None if taking_part is None else label(taking_part, raw=not unit.noise_in_doors)
         merger = CountingMerger(replace(public, present=who, round=number), unit, tuple(leaves(uploads)))
-        shared = method.merge(shared, uploads, merger)
+        shared = _merge(method, shared, uploads, merger)
         check_known(shared)
         refuse(
             not unit.noise_in_doors and len(merger.asked) > 1,
@@ -231,6 +232,14 @@ def _count(given: Pass, present: Tensor | None, up: Tally, down: Tally) -> Count
         sealed = tuple(map(is_sealed, leaves(own)))
         return Counts(tuple(calls), (), (), sealed=sealed)
     return Counts(tuple(calls), (), (), tuple(merged), is_raw(personal), mixed)
+
+
+def _merge(method: Method, shared: Tree, uploads: Tree, merger: CountingMerger) -> Tree:
+    """Return what the method merges; under the unit 'silo' it gets handles, as in training."""
+    if merger.unit.noise_in_doors:
+        return method.merge(shared, uploads, merger)
+    handles, closed = hide_uploads(merger, uploads)
+    return method.merge(shared, handles, closed)
 
 
 def _names(facts: Facts) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from ..errors import Refused
+from ..protocol.handles import Handle, refuse_handles
 from ..protocol.tree import Tree, leaves, map_leaves
 
 # What may be read from a raw tensor outside torch: facts that do not depend on its values.
@@ -295,6 +296,8 @@ def _tensors(value: Any) -> list[torch.Tensor]:
         part = waiting.pop()
         if isinstance(part, torch.Tensor):
             tensors.append(part)
+        elif isinstance(part, Handle):
+            refuse_handles(part)
         elif isinstance(part, dict):
             waiting.extend(part.values())
         elif isinstance(part, tuple | list):
