@@ -20,7 +20,7 @@ from ..protocol.handles import hide_uploads, refuse_handles
 from ..protocol.merging import PlainMerger
 from ..protocol.messages import addressed, pack, unpack
 from ..protocol.method import Method
-from ..protocol.oracle import Oracle
+from ..protocol.oracle import Oracle, doors_of
 from ..protocol.roster import Roster, Steps
 from ..protocol.settings import PerRun, for_run, per_run
 from ..protocol.streams import SeededStreams
@@ -169,7 +169,7 @@ class ReferenceSilo:
         oracle = SlowOracle(
             self.task, self.silo, self.scale, self.terms, self.streams, number, self.rounds, steps
         )
-        upload, own = self.method.local(unpack(message), unpack(self.own), oracle)
+        upload, own = self.method.local(unpack(message), unpack(self.own), doors_of(oracle))
         self.own = pack(own)
         return pack(upload)
 

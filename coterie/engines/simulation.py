@@ -15,6 +15,7 @@ from ..planning.plan import Plan
 from ..protocol.handles import hide_uploads, refuse_handles
 from ..protocol.merging import PlainMerger
 from ..protocol.method import Method
+from ..protocol.oracle import doors_of
 from ..protocol.roster import Roster, Steps
 from ..protocol.state import State
 from ..protocol.streams import Streams
@@ -80,7 +81,7 @@ def _round(
         steps = None if steps is None else steps[:, some]
     before = own
     oracle = CohortOracle(cohort, streams, roster.round, calls, roster.rounds, taking_part, plan.unit, steps)
-    uploads, own = method.local(sent, own, oracle)
+    uploads, own = method.local(sent, own, doors_of(oracle))
     if present is not None and taking_part is not None:
         present, taking_part = present.to(cohort.device), taking_part.to(cohort.device)
         uploads = map_leaves(lambda leaf: leaf.masked_fill(~_beside(taking_part, leaf), 0), uploads)

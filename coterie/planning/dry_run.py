@@ -17,6 +17,7 @@ from ..protocol.doors import Door
 from ..protocol.handles import hide_uploads
 from ..protocol.messages import bytes_of
 from ..protocol.method import Method
+from ..protocol.oracle import doors_of
 from ..protocol.roster import Roster
 from ..protocol.settings import for_run
 from ..protocol.tree import Tree, leaves, map_leaves
@@ -197,7 +198,7 @@ def _count(given: Pass, present: Tensor | None, up: Tally, down: Tally) -> Count
         if silos > 1 and (number == 0 or not unit.noise_in_doors) and facts.device != "meta":
             _check_apart(method, sent, own, asking)
         oracle = CountingOracle(*asking)
-        uploads, new = method.local(sent, own, oracle)
+        uploads, new = method.local(sent, own, doors_of(oracle))
         check_known((uploads, new))
         _check_home(uploads, new, silos, unit)
         up.add(number, uploads)
@@ -287,8 +288,8 @@ def _check_apart(
         return leaf + first.to(leaf.dtype) if leaf.is_floating_point() else leaf
 
     silos = asked[2]
-    plain, again = (method.local(sent, own, CountingOracle(*asked)) for _ in range(2))
-    nudged = method.local(sent, map_leaves(nudge, own), CountingOracle(*asked, nudge=nudge))
+    plain, again = (method.local(sent, own, doors_of(CountingOracle(*asked))) for _ in range(2))
+    nudged = method.local(sent, map_leaves(nudge, own), doors_of(CountingOracle(*asked, nudge=nudge)))
     with torch._C.DisableTorchFunction():
         trees = zip(leaves(plain), leaves(again), leaves(nudged), strict=True)
         for before, repeated, after in (tuple(map(values_of, found)) for found in trees):
