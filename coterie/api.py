@@ -137,6 +137,7 @@ def plan(
     model_options: Mapping[str, Any] | None = None,
     data_dir: str | Path | None = None,
     changes: Sequence[str] = (),
+    allow: Sequence[str] = (),
     **training: Unpack[TrainingOptions],
 ) -> StudyPlan:
     """Return what every silo would do, spend and send. Nothing is trained and no budget is touched.
@@ -145,10 +146,11 @@ def plan(
     (`methods.Ditto(lam=0.2)`), a name ("ditto") or a table (`{"name": "ditto", "lam": 0.2}`). `model` is a
     name ("linear", "mlp", "cnn"), a function or class that builds a torch module, or a module, whose
     parameters are then the start of every run. The other arguments are the keys of a configuration's [train]
-    table. `changes` override keys of a configuration file: `changes=["train.rounds=10"]`.
+    table. `changes` override keys of a configuration file: `changes=["train.rounds=10"]`. A model that a file
+    names is imported only if its module lies beside the file, or if `allow` names it: `allow=["my_models"]`.
     """
     how = {"model": model, "loss": loss, "model_options": model_options}
-    return plan_study(_study(study, methods, privacy, training, how, data_dir, changes))
+    return plan_study(_study(study, methods, privacy, training, how, data_dir, changes, allow))
 
 
 @_said_plainly
@@ -164,6 +166,7 @@ def run(
     model_options: Mapping[str, Any] | None = None,
     data_dir: str | Path | None = None,
     changes: Sequence[str] = (),
+    allow: Sequence[str] = (),
     on_round: OnRound | None = None,
     listener: Listener | None = None,
     **training: Unpack[TrainingOptions],
@@ -183,7 +186,7 @@ def run(
         _refuse_more(methods, privacy, training, how)
         asked = planned.study
     else:
-        asked = _study(study, methods, privacy, training, how, data_dir, changes)
+        asked = _study(study, methods, privacy, training, how, data_dir, changes, allow)
     if asked.config.tuning is not None and asked.config.tuning.trials != "all":
         raise Problem("the configuration has a [tuning] table; use `coterie sweep`, or remove the table")
     asked = asked.with_ledger(None if ledger is None else _path("ledger", ledger))
@@ -210,6 +213,7 @@ def sweep(
     model_options: Mapping[str, Any] | None = None,
     data_dir: str | Path | None = None,
     changes: Sequence[str] = (),
+    allow: Sequence[str] = (),
     on_round: OnRound | None = None,
     listener: Listener | None = None,
     **training: Unpack[TrainingOptions],
@@ -228,7 +232,7 @@ def sweep(
         _refuse_more(method, privacy, given, {})
     else:
         how["tuning"] = given
-    made = _study(study, method, privacy, training, how, data_dir, changes)
+    made = _study(study, method, privacy, training, how, data_dir, changes, allow)
     made = made.with_ledger(None if ledger is None else _path("ledger", ledger))
     every = made.config.tuning is not None and made.config.tuning.trials == "all"
     heard, store = _listener(listener, on_round), _folder(out)
@@ -277,17 +281,20 @@ def _study(
     how: Mapping[str, Any],
     data_dir: str | Path | None,
     changes: Sequence[str],
+    allow: Sequence[str],
 ) -> Study:
     """Return the study that a call asks for, from a configuration or from arguments."""
     from_file = isinstance(study, str | Path)
     if changes and not from_file:
         raise Problem("changes: only a configuration file can be changed; pass different arguments instead")
+    if allow and not from_file:
+        raise Problem("allow: only a configuration file names modules that must be allowed; leave it out")
     if not from_file and not isinstance(study, Study | Config):
         return make_study(study, methods, privacy, training, **how)
     _refuse_more(methods, privacy, training, how)
     if isinstance(study, Study):
         return study
-    return study_of(read(study, changes) if from_file else study, data_dir)
+    return study_of(read(study, changes, allow) if from_file else study, data_dir)
 
 
 def _refuse_more(methods: Any, privacy: Any, training: Mapping[str, Any], how: Mapping[str, Any]) -> None:

@@ -26,9 +26,11 @@ from .experiment.from_arguments import expanded
 from .planning.dry_run import dry_run
 from .planning.training import Training
 from .privacy.budget import Privacy
+from .protocol.handles import hide_uploads
 from .protocol.merging import Merger, PlainMerger
 from .protocol.messages import pack, unpack
 from .protocol.method import Method
+from .protocol.oracle import doors_of
 from .protocol.settings import settings_of
 from .protocol.streams import SeededStreams
 from .protocol.tree import Tree, leaves, map_leaves
@@ -105,11 +107,11 @@ def _check_round(made: Experiment) -> None:
     for kept_shared, kept_own in ((shared, own), unpack(pack((shared, own)))):  # as from a checkpoint
         oracle = CohortOracle(cohort, streams, 0, plan.counts.calls[0], made.training.rounds, unit=plan.unit)
         sent = method.broadcast(kept_shared)
-        uploads, kept = method.local(sent, kept_own, oracle)
-        merger: Merger = PlainMerger(roster)
+        uploads, kept = method.local(sent, kept_own, doors_of(oracle))
+        given: tuple[Tree, Merger] = uploads, PlainMerger(roster)
         if plan.merge is not None:
-            merger = PrivateMerger.of(roster, plan.merge, streams, uploads)
-        merged = method.merge(kept_shared, uploads, merger)
+            given = hide_uploads(PrivateMerger.of(roster, plan.merge, streams, uploads), uploads)
+        merged = method.merge(kept_shared, *given)
         answers.append(_copy((sent, uploads, kept, merged, method.personal(sent, kept))))
         _require(
             tuple(oracle.made) == plan.counts.calls[0],

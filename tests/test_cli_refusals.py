@@ -33,7 +33,7 @@ COLUMNS = ('data.silo_column="silo"', 'data.target_column="y"')
         ),
         (["privacy.epsilon={a=1}"], "there is no silo 'a'"),
         (["model.name=lin"], "unknown model 'lin'; did you mean 'linear'?"),
-        (["model.name=nowhere:net"], "cannot import 'nowhere:net'"),
+        (["model.name=nowhere:net"], "put it there, or allow it with --allow nowhere"),
         (["model.hidden=3"], "'linear' has no such setting (it has: bias)"),
         (["model.loss=hinge"], "needs two classes, but the data has 10"),
         (["model.loss=squared", "data.target_range=[0,9]", "model.bias=1", "data.silos=1800"], "1800 silos"),

@@ -139,7 +139,7 @@ def test_silos_are_not_mixed_in_what_doors_give(federation):
 
 @pytest.mark.parametrize("how", [Participation(0.5, "poisson"), Participation(0.5)])
 def test_who_came_is_not_told(federation, how):
-    with pytest.raises(Refused, match="merge looks into raw uploads"):
+    with pytest.raises(Refused, match="merge looks at who took part"):
         made_of(federation, TellsWhoCame(), participation=how).plan()
 
 

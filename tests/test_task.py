@@ -169,7 +169,7 @@ def test_own_factories_get_options():
     ("name", "options", "said"),
     [
         ("tests.test_task:missing", {}, "cannot import"),
-        ("tests.test_task:not_callable", {}, "is not a function"),
+        ("tests.test_task:not_callable", {}, "is neither a function nor a class"),
         ("tests.test_task:own", {"width": 3}, "model.width: .* has no such setting"),
         ("mlp", {"outputs": 3}, "model.outputs: 'mlp' has no such setting \\(it has: hidden, layers"),
     ],

@@ -24,6 +24,13 @@ ConfigPath = Annotated[
 Changes = Annotated[
     list[str] | None, typer.Option("--set", help="Change a key, such as train.rounds=10. May be repeated.")
 ]
+Allow = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Let CONFIG take its model from this module, which is not beside it. May be repeated.",
+        metavar="MODULE",
+    ),
+]
 DataDir = Annotated[
     str | None, typer.Option("--data-dir", help="Folder with data (default: $COTERIE_DATA).", metavar="DIR")
 ]
@@ -55,15 +62,18 @@ def _root(
     pass
 
 
-def _config(config: Path, changes: list[str] | None, device: str | None, ledger: str | None = None) -> Any:
+def _config(
+    config: Path,
+    changes: list[str] | None,
+    device: str | None,
+    ledger: str | None = None,
+    allow: list[str] | None = None,
+) -> Any:
     from ..experiment.config.schema import read
 
     given = {"train.device": device, "privacy.ledger": ledger}
     changed = [*(changes or []), *(f"{key}={json.dumps(value)}" for key, value in given.items() if value)]
-    for folder in (str(config.resolve().parent), ""):  # where to look for the user's own models
-        if folder not in sys.path:
-            sys.path.insert(0, folder)
-    return read(config, changed)
+    return read(config, changed, allow or ())
 
 
 def _tune() -> None:
@@ -90,6 +100,7 @@ def demo(
 def run(
     config: ConfigPath,
     changes: Changes = None,
+    allow: Allow = None,
     out: Annotated[Path | None, typer.Option(help="Folder for results (default: runs/NAME-N).")] = None,
     as_json: AsJson = False,
     data_dir: DataDir = None,
@@ -102,7 +113,7 @@ def run(
     """
     from .run import run_config
 
-    checked = _config(config, changes, device, ledger)
+    checked = _config(config, changes, device, ledger, allow)
     _tune()
     run_config(checked, out, config.stem, data_dir=data_dir, as_json=as_json)
 
@@ -111,6 +122,7 @@ def run(
 def sweep(
     config: ConfigPath,
     changes: Changes = None,
+    allow: Allow = None,
     out: Annotated[Path | None, typer.Option(help="Folder for results (default: runs/NAME-sweep-N).")] = None,
     as_json: AsJson = False,
     data_dir: DataDir = None,
@@ -123,7 +135,7 @@ def sweep(
     """
     from .sweep import sweep_config
 
-    checked = _config(config, changes, device, ledger)
+    checked = _config(config, changes, device, ledger, allow)
     _tune()
     sweep_config(checked, out, config.stem, data_dir, as_json)
 
@@ -135,6 +147,7 @@ def plan(
         bool, typer.Option("--published", help="Also show the formulas that papers would use.")
     ] = False,
     changes: Changes = None,
+    allow: Allow = None,
     as_json: AsJson = False,
     data_dir: DataDir = None,
     device: Device = None,
@@ -142,7 +155,7 @@ def plan(
     """Show every silo's noise, steps, spending and bytes, and the time needed. Nothing is trained."""
     from .plan import plan_config
 
-    checked = _config(config, changes, device)
+    checked = _config(config, changes, device, allow=allow)
     _tune()
     plan_config(checked, data_dir=data_dir, as_json=as_json, published=published)
 
@@ -182,6 +195,7 @@ def advise(
         typer.Option(help="How much examples of one silo differ (default: half the clip).", metavar="S"),
     ] = None,
     changes: Changes = None,
+    allow: Allow = None,
     as_json: AsJson = False,
     data_dir: DataDir = None,
 ) -> None:
@@ -192,7 +206,7 @@ def advise(
     """
     from .advise import advise_config
 
-    checked = _config(config, changes, None)
+    checked = _config(config, changes, None, allow=allow)
     advise_config(checked, spread, deviation, data_dir=data_dir, as_json=as_json)
 
 
@@ -354,13 +368,15 @@ def ledger_open(
         str | None, typer.Option(help="What is protected: example or silo (default: CONFIG's).")
     ] = None,
     changes: Changes = None,
+    allow: Allow = None,
     ledger: LedgerFolder = None,
     data_dir: DataDir = None,
 ) -> None:
     """Create ledgers for CONFIG's silos, each with this budget."""
     from .ledger import open_config
 
-    open_config(_config(config, changes, None, ledger), (epsilon, delta), filter, data_dir, unit)
+    made = _config(config, changes, None, ledger, allow)
+    open_config(made, (epsilon, delta), filter, data_dir, unit)
 
 
 @ledger_app.command("show")

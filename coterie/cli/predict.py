@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
+
+from torch import nn
 
 from ..errors import Problem, reason
 from ..experiment.saved_models import load_model
+from ..tasks.code import Allowed
+from ..tasks.models import find_factory
 
 
 def predict_file(model: Path, rows: Path, module: str | None, out: Path | None, as_json: bool) -> None:
     """Print or write what a saved model predicts for the rows of a file."""
-    if module is not None and "" not in sys.path:
-        sys.path.insert(0, "")  # also look for the user's module in the current folder
-    saved = load_model(model, module)
+    named: str | Callable[..., nn.Module] | None = module
+    if module is not None and ":" in module:  # it may lie in the current folder
+        named = find_factory(module, Allowed(modules=(module.partition(":")[0],)))
+    saved = load_model(model, named)
     predictions = saved.predict(rows)
     if out is not None:
         try:

@@ -41,7 +41,7 @@ from ..protocol.streams import SeededStreams
 from ..protocol.tree import map_leaves
 from ..tasks.task import Task
 from .diagnostics import Watch
-from .public_facts import PublicFederation, PublicTask
+from .public_facts import PublicTask, public_federation
 from .result import Result, RunRecord, SiloRecord, label_of
 
 BUDGETS = {
@@ -222,7 +222,7 @@ class Experiment:
         rows_within(self.task, self.training.memory)
         check_dropping(self.training, self.federation.names, self.work, self.privacy, self.budgets)
         private = not bool(torch.isinf(self.epsilon).all())
-        self.method.check(PublicTask(self.task), PublicFederation(self.federation, private))
+        self.method.check(PublicTask(self.task), public_federation(self.federation, private))
         clip = [c for v in self.variants for c in per_silo("privacy.clip", v.clip, self.federation.names)]
         check_budgets(self.epsilon.flatten().tolist(), self.delta.flatten().tolist(), clip)
         for value in self.lr.flatten().tolist():

@@ -14,14 +14,16 @@ from torch import Tensor
 from .._threads import one_thread
 from ..errors import Refused
 from ..protocol.doors import Door
+from ..protocol.handles import hide_uploads
 from ..protocol.messages import bytes_of
 from ..protocol.method import Method
+from ..protocol.oracle import doors_of
 from ..protocol.roster import Roster
 from ..protocol.settings import for_run
 from ..protocol.tree import Tree, leaves, map_leaves
 from ..protocol.units import EXAMPLE, Unit
 from .dry_doors import CountingMerger, CountingOracle, RandomStart, public_roster, refuse
-from .taint import Labelling, Sealed, check_known, is_raw, label, tree_is_raw
+from .taint import Labelling, check_known, is_raw, is_sealed, label, tree_is_raw, values_of
 
 # Layers longer than this, or than twice the number of silos, are shortened where lengths do not matter.
 LONG = 64
@@ -196,7 +198,7 @@ def _count(given: Pass, present: Tensor | None, up: Tally, down: Tally) -> Count
         if silos > 1 and (number == 0 or not unit.noise_in_doors) and facts.device != "meta":
             _check_apart(method, sent, own, asking)
         oracle = CountingOracle(*asking)
-        uploads, new = method.local(sent, own, oracle)
+        uploads, new = method.local(sent, own, doors_of(oracle))
         check_known((uploads, new))
         _check_home(uploads, new, silos, unit)
         up.add(number, uploads)
@@ -209,7 +211,7 @@ def _count(given: Pass, present: Tensor | None, up: Tally, down: Tally) -> Count
         # Under the unit 'silo', which silos took part is hidden.
         who = None if taking_part is None else label(taking_part, raw=not unit.noise_in_doors)
         merger = CountingMerger(replace(public, present=who, round=number), unit, tuple(leaves(uploads)))
-        shared = method.merge(shared, uploads, merger)
+        shared = _merge(method, shared, uploads, merger)
         check_known(shared)
         refuse(
             not unit.noise_in_doors and len(merger.asked) > 1,
@@ -228,9 +230,17 @@ def _count(given: Pass, present: Tensor | None, up: Tally, down: Tally) -> Count
     if personal.shape not in ((1, silos, size), (1, 1, size)):
         raise Refused(f"personal must return [runs, silos, {size}], got {list(personal.shape)}")
     if unit.noise_in_doors:
-        sealed = tuple(isinstance(leaf, Sealed) for leaf in leaves(own))
+        sealed = tuple(map(is_sealed, leaves(own)))
         return Counts(tuple(calls), (), (), sealed=sealed)
     return Counts(tuple(calls), (), (), tuple(merged), is_raw(personal), mixed)
+
+
+def _merge(method: Method, shared: Tree, uploads: Tree, merger: CountingMerger) -> Tree:
+    """Return what the method merges; under the unit 'silo' it gets handles, as in training."""
+    if merger.unit.noise_in_doors:
+        return method.merge(shared, uploads, merger)
+    handles, closed = hide_uploads(merger, uploads)
+    return method.merge(shared, handles, closed)
 
 
 def _names(facts: Facts) -> tuple[str, ...]:
@@ -239,7 +249,7 @@ def _names(facts: Facts) -> tuple[str, ...]:
 
 
 def _where(present: Tensor, new: Tensor, old: Tensor) -> Tensor:
-    if isinstance(new, Sealed) or new is old:
+    if is_sealed(new) or new is old:
         return new
     return torch.where(present.reshape(*present.shape, *[1] * (new.dim() - 2)), new, old)
 
@@ -263,7 +273,7 @@ def _check_home(uploads: Tree, own: Tree, silos: int, unit: Unit) -> None:
             "an upload is raw: under the unit 'example' only released values may leave a silo",
         )
         refuse(
-            any(is_raw(leaf) and not isinstance(leaf, Sealed) for leaf in leaves(own)),
+            any(is_raw(leaf) and not is_sealed(leaf) for leaf in leaves(own)),
             "a silo keeps raw state: under the unit 'example' that makes its later releases unsound",
         )
 
@@ -278,10 +288,11 @@ def _check_apart(
         return leaf + first.to(leaf.dtype) if leaf.is_floating_point() else leaf
 
     silos = asked[2]
-    plain, again = (method.local(sent, own, CountingOracle(*asked)) for _ in range(2))
-    nudged = method.local(sent, map_leaves(nudge, own), CountingOracle(*asked, nudge=nudge))
+    plain, again = (method.local(sent, own, doors_of(CountingOracle(*asked))) for _ in range(2))
+    nudged = method.local(sent, map_leaves(nudge, own), doors_of(CountingOracle(*asked, nudge=nudge)))
     with torch._C.DisableTorchFunction():
-        for before, repeated, after in zip(leaves(plain), leaves(again), leaves(nudged), strict=True):
+        trees = zip(leaves(plain), leaves(again), leaves(nudged), strict=True)
+        for before, repeated, after in (tuple(map(values_of, found)) for found in trees):
             if not torch.equal(before, repeated):
                 raise Refused(
                     f"'{method.name}' gave two different answers to the same question: methods must be pure"

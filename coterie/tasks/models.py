@@ -6,7 +6,6 @@ A built-in model is a factory: a function that takes the shape of one example an
 from __future__ import annotations
 
 import copy
-import importlib
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -16,6 +15,7 @@ from typing import Any
 from torch import nn
 
 from ..errors import Problem, nearest
+from .code import Allowed, find_code
 
 
 def linear(input_shape: tuple[int, ...], outputs: int, bias: bool = True) -> nn.Module:
@@ -84,14 +84,10 @@ MODELS: dict[str, Callable[..., nn.Module]] = {"linear": linear, "mlp": mlp, "cn
 
 
 GIVEN = ("input_shape", "outputs")  # what a factory of models is told of the data
-NOT_ON_PATH = (
-    "; its folder must be on Python's search path (sys.path), to which the command line adds the"
-    " configuration's folder and the current one"
-)
 
 
-def find_factory(name: str) -> Callable[..., nn.Module]:
-    """Return a built-in model, or import `package.module:function` from Python's search path."""
+def find_factory(name: str, allowed: Allowed | None = None) -> Callable[..., nn.Module]:
+    """Return a built-in model, or import `package.module:function` if it may be run (see `code`)."""
     if ":" not in name:
         if name not in MODELS:
             raise Problem(
@@ -99,16 +95,7 @@ def find_factory(name: str) -> Callable[..., nn.Module]:
                 " (give your own model as 'package.module:function')"
             )
         return MODELS[name]
-    module_name, _, function = name.partition(":")
-    try:
-        factory = getattr(importlib.import_module(module_name), function)
-    except (ImportError, AttributeError) as error:
-        absent = isinstance(error, ModuleNotFoundError) and error.name == module_name.partition(".")[0]
-        hint = NOT_ON_PATH if absent else ""
-        raise Problem(f"model.name: cannot import '{name}': {error}{hint}") from error
-    if not callable(factory):
-        raise Problem(f"model.name: '{name}' is not a function")
-    return factory  # type: ignore[no-any-return]
+    return find_code(name, allowed)  # type: ignore[no-any-return]
 
 
 def setting_problems(name: str, factory: Callable[..., nn.Module], options: Iterable[str]) -> list[str]:
@@ -179,15 +166,17 @@ def make_factory(
     shape: tuple[int, ...],
     outputs: int,
     options: Mapping[str, Any] | None = None,
+    allowed: Allowed | None = None,
 ) -> Factory:
     """Return the factory of a model: a name, "package.module:function", a function, a class or a module.
 
     A user's function or class gets `input_shape` and `outputs` if it has such parameters. Copies of
-    a module start from its numbers, whatever the seed.
+    a module start from its numbers, whatever the seed. `allowed` says which modules a name from a
+    configuration may stand for.
     """
     function: Callable[..., nn.Module]
     if isinstance(model, str):
-        name, function = model, find_factory(model)
+        name, function = model, find_factory(model, allowed)
     elif isinstance(model, nn.Module):
         name, function = qualified_name(type(model)), Copies(Copies(model)())  # later changes do not count
     elif callable(model):

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ..errors import Problem, nearest
 from .check import check_module
+from .code import Allowed
 from .layout import Layout, call, fill, tensors_of, tied_names
 from .losses import LOSSES, SCORE_EACH_CLASS, TWO_CLASSES, predicted_class, squared
 from .models import make_factory
@@ -175,13 +176,14 @@ def make_task(
     classes: int,
     loss: str = "auto",
     options: Mapping[str, Any] | None = None,
+    allowed: Allowed | None = None,
 ) -> Task:
     """Return a task for a model: a name, "package.module:function", a function, a class or a module.
 
     A user's function or class gets `input_shape` and `outputs` if it has such parameters; `options`
-    are its other arguments.
+    are its other arguments. `allowed` says which modules a name from a configuration may stand for.
     """
     if loss == "auto":
         loss = "cross-entropy" if classes else "squared"
     outputs = classes if loss in SCORE_EACH_CLASS else 1
-    return Task(make_factory(model, shape, outputs, options), loss, shape, classes)
+    return Task(make_factory(model, shape, outputs, options, allowed), loss, shape, classes)
