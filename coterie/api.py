@@ -22,7 +22,8 @@ from .experiment.from_config import study_of
 from .experiment.result import Result
 from .experiment.run import Listener, Study, StudyPlan, plan_study, train_study
 from .experiment.run_sweep import sweep_study
-from .guard.meter import open_ledgers as open_all
+from .guard.ledgers import check_new
+from .guard.ledgers import open_ledgers as open_all
 from .privacy.budget import PerSilo, Privacy, check_budgets, per_silo
 from .privacy.ledger.verify import Report, check_ledger
 from .report.folder import Folder
@@ -171,8 +172,8 @@ def run(
     """Train methods on a federation: give a plan, or what `plan` takes.
 
     `ledger` is a folder of ledgers. Every run is then charged to each silo before it happens, and its noise
-    comes from the system's entropy. Nothing is trained unless the ledgers pay for all methods. A single run
-    makes the ledgers that are missing, each with the budget of the run; otherwise make them with
+    comes from the system's entropy. Nothing is trained unless the ledgers pay for all methods. In a folder
+    without ledgers a single run makes them, each with the budget of the run; otherwise make them with
     `open_ledgers`.
 
     `out` is a folder for results, statements and models, as `coterie run` writes it. If a run is interrupted,
@@ -247,24 +248,24 @@ def open_ledgers(
     *,
     unit: str = "example",
     filter: str = "basic",
+    another: bool = False,
 ) -> list[Report]:
     """Make a ledger for each silo, with the budget that all its runs together may spend.
 
     Epsilon and delta are one number, or one for each silo: `{"north": 1, "default": 4}`. `unit` is what is
     protected: "example" or "silo". `filter` is how runs add up: "basic" or "rdp".
+
+    If the folder has ledgers of the same data already, with other silos, sizes or cuts, new ones would be a
+    further budget. `another=True` says that they are for other examples; the ledgers record it.
     """
     if not isinstance(federation, Federation):
         raise Problem(f"federation: expected what load returns, got a {type(federation).__name__}")
     folder, names = _path("folder", folder), federation.names
-    present = [who.silo for who in federation.identities if (folder / f"{who.fingerprint}.sqlite").exists()]
-    if present:
-        raise Problem(
-            f"there are ledgers already, such as that of '{present[0]}': `coterie ledger show` shows them,"
-            " `coterie ledger budget` changes their budget"
-        )
+    check_new(folder, federation, another)
     numbers = per_silo("epsilon", epsilon, names), per_silo("delta", delta, names)
     check_budgets(*numbers, ())
-    ledgers = open_all(folder, federation, list(zip(*numbers, strict=True)), filter, unit)
+    budgets = list(zip(*numbers, strict=True))
+    ledgers = open_all(folder, federation, budgets, filter, unit, another=another)
     for ledger in ledgers:
         ledger.close()
     return [check_ledger(ledger.path) for ledger in ledgers]

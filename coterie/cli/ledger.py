@@ -97,7 +97,12 @@ def set_budgets(place: Path, unit: str, epsilon: float, delta: float, reason: st
 
 
 def open_config(
-    config: Config, budget: tuple[float, float], filter: str, data_dir: str | None, unit: str | None = None
+    config: Config,
+    budget: tuple[float, float],
+    filter: str,
+    data_dir: str | None,
+    unit: str | None = None,
+    another: bool = False,
 ) -> None:
     """Make the ledgers of all silos of a configuration, with one budget for each, in the unit it protects."""
     from .. import api
@@ -108,7 +113,7 @@ def open_config(
     unit = unit or config.privacy.unit
     federation = study_of(config, data_dir).experiments[0].federation
     folder = config.privacy.ledger
-    reports = api.open_ledgers(folder, federation, *budget, unit=unit, filter=filter)
+    reports = api.open_ledgers(folder, federation, *budget, unit=unit, filter=filter, another=another)
     where = "" if unit == "example" else f" in the unit '{unit}'"
     each = f"each may spend epsilon {budget[0]:g} at delta {budget[1]:g}{where}"
     print(f"{len(reports)} ledgers in {folder}: {each}")

@@ -344,6 +344,9 @@ def ledger_open(
     delta: Annotated[float, typer.Option(help="Delta of all runs together.")],
     filter: Annotated[str, typer.Option(help="How runs add up: basic, or rdp.")] = "basic",
     unit: Annotated[str | None, typer.Option(help="Protected: example or silo (else CONFIG's).")] = None,
+    another: Annotated[
+        bool, typer.Option("--another", help="Say that ledgers of the same name are for other examples.")
+    ] = False,
     changes: Changes = None,
     ledger: LedgerFolder = None,
     data_dir: DataDir = None,
@@ -351,7 +354,7 @@ def ledger_open(
     """Make the ledgers of CONFIG's silos, with a budget for each."""
     from .ledger import open_config
 
-    open_config(_config(config, changes, None, ledger), (epsilon, delta), filter, data_dir, unit)
+    open_config(_config(config, changes, None, ledger), (epsilon, delta), filter, data_dir, unit, another)
 
 
 @ledger_app.command("show")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,8 +15,10 @@ import torch
 from torch import Tensor
 
 from ..errors import Problem, nearest
+from ..privacy.ledger.data_sets import silo_key, tidy, tidy_silo
 from ..privacy.ledger.ledger import Identity
 from . import preprocess
+from .cut import DEFAULT_SILOS, Cut
 from .partition import Part, Partition, View, split_into_silos
 from .preparation import Preparation, SiloSteps, plan_preparation
 from .sources.catalogue import find_table
@@ -56,6 +58,7 @@ class Federation:
     `preparation` is how raw rows became these examples (none for a federation made of tensors).
     `source` names the data in ledgers, together with how silos were cut from it: a silo that was cut in
     another way is another data set. It is the `name` unless given; data without a name has no ledgers.
+    `cut` knows what older ledgers call the same data (none for a federation made by hand).
     `recipe` is the [data] table of a configuration that loads the same, where there is one.
     """
 
@@ -67,10 +70,10 @@ class Federation:
     preparation: Preparation | None = None
     source: str | None = None
     recipe: Mapping[str, Any] | None = None
+    cut: Cut | None = None
 
     def __post_init__(self) -> None:
-        if self.source is None:
-            object.__setattr__(self, "source", self.name)
+        object.__setattr__(self, "source", tidy(self.name if self.source is None else self.source))
         if not self.silos:
             raise Problem(f"data: '{self.name}' has no silo")
         if len(set(self.names)) != len(self.names):
@@ -105,7 +108,25 @@ class Federation:
                 "data: a ledger must find the same data set again, and this one has no name: give it one,"
                 " as in load(frame, name='clinics', ...)"
             )
-        return tuple(Identity(self.source, s.name, len(s.y) + len(s.test_y)) for s in self.silos)
+        keys = Counter(map(silo_key, self.names))
+        if twice := next((name for name in self.names if keys[silo_key(name)] > 1), None):
+            raise Problem(f"data: ledgers cannot tell silo '{twice}' from another one: rename one of the two")
+        return tuple(self._identity(self.source, silo, tidy_silo(silo.name)) for silo in self.silos)
+
+    @cached_property
+    def former_identities(self) -> tuple[tuple[Identity, ...], ...]:
+        """Who each silo was in the ledgers of older versions."""
+        sources = () if self.cut is None else self.cut.former_sources
+        return tuple(tuple(self._identity(text, silo, silo.name) for text in sources) for silo in self.silos)
+
+    def _identity(self, source: str, silo: Silo, name: str) -> Identity:
+        return Identity(source, name, len(silo.y) + len(silo.test_y))
+
+    def is_ledger_of(self, identity: Identity, k: int) -> bool:
+        """Return whether a ledger is that of silo k, although its identity is written in another way."""
+        own = self.identities[k]
+        source = identity.source if self.cut is None else self.cut.today(identity.source)
+        return (source, silo_key(identity.silo), identity.size) == (own.source, silo_key(own.silo), own.size)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -135,7 +156,11 @@ class Federation:
         }
 
     def without_examples(self) -> Federation:
-        """Return the public facts alone: the same silos and sizes, every example replaced by zeros."""
+        """Return the public facts: the same silos and sizes, every example replaced by zeros.
+
+        The preparation stays, with the mean and deviation of each silo's examples where features were
+        standardized: saved models need them.
+        """
 
         def blank(values: Tensor) -> Tensor:
             return values.new_zeros(()).expand(values.shape)  # one number, however large the shape
@@ -204,6 +229,7 @@ def from_table(
     the mean and deviation of each silo's own training examples. That is an access to examples that no
     budget pays for, and the statement says so.
     """
+    total = len(table.y)
     if rows is not None:
         table = some_rows(table, rows, seed)
     preprocess.check_rows(table)
@@ -214,17 +240,30 @@ def from_table(
         y, classes = preprocess.against_rest(y, classes, positive)
     if silos is not None and silos < 1:
         raise Problem(f"data.silos: expected a whole number >= 1, got {silos}")
-    asked = partition
+    asked = partition is not None
     if not isinstance(partition, Partition):
         partition = Partition(partition or "iid", shards, alpha, rotations, mask)
-    source = table.name
-    if asked is not None or rows is not None or table.always_cut:
-        source = _cut_source(
-            table.name, partition, None if asked is None else partition.name, rows, silos, seed
-        )
-    if table.silo is None or asked is not None:
+    labels = {
+        "target": table.target,
+        "positive": positive,
+        "target_range": target_range,
+        "number": not classes,
+    }
+    cut = Cut(
+        names=tuple(dict.fromkeys((table.source or table.name, table.name))),
+        own_silos=table.silo is not None,
+        total=total,
+        partition=partition,
+        asked=asked,
+        rows=rows,
+        silos=silos,
+        seed=seed,
+        labels={key: value for key, value in labels.items() if value},
+        named=table.always_cut,
+    )
+    if table.silo is None or asked:
         hint = "use fewer silos"
-        parts = split_into_silos(x, y, bool(classes), partition, silos or 10, seed)
+        parts = split_into_silos(x, y, bool(classes), partition, silos or DEFAULT_SILOS, seed)
     else:
         parts = _natural(table.silo, silos, min_examples)
         hint = "leave small silos out with data.min_examples (3 or more) or data.silos"
@@ -258,21 +297,7 @@ def from_table(
     preparation = replace(preparation, classes=classes, target_range=limits, silos=steps)
     scale, not_covered = preparation.scale, preparation.not_covered
     name = table.name or "unnamed data"
-    return Federation(name, tuple(made), classes, scale, not_covered, preparation, source)
-
-
-def _cut_source(
-    name: str, how: Partition, asked: str | None, rows: int | None, silos: int | None, seed: int
-) -> str:
-    """Name data and the cut of its silos, which are other data sets with another cut.
-
-    Ledgers are found by these words: they must never change.
-    """
-    if not name:
-        return ""
-    whole = [None if number is None else int(number) for number in (rows, silos)]
-    settings = [int(how.shards), float(how.alpha), int(how.rotations), float(how.mask), int(seed)]
-    return f"{name} cut by {json.dumps([asked, *whole, *settings])}"
+    return Federation(name, tuple(made), classes, scale, not_covered, preparation, cut.source, cut=cut)
 
 
 def _natural(silo: np.ndarray, limit: int | None, min_examples: int) -> list[Part]:

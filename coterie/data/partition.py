@@ -9,6 +9,8 @@ import numpy as np
 from ..errors import Problem, nearest
 
 PARTITIONS = ("iid", "shards", "dirichlet", "rotated", "rotated-masked")
+# Those that distribute rows by their labels, each with its setting; the others distribute them at random.
+BY_LABEL = {"shards": "shards", "dirichlet": "alpha"}
 
 
 @dataclass(frozen=True)

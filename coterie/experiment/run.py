@@ -328,8 +328,8 @@ def train_study(
 ) -> Result:
     """Plan a study unless it has a plan, and train it; with a store, save each method as it ends.
 
-    With ledgers nothing is trained unless they pay for all methods. A single run whose silos have no ledgers
-    yet makes them, each with the budget of the run.
+    With ledgers nothing is trained unless they pay for all methods. In a folder without ledgers, a single run
+    makes them, each with the budget of the run.
     """
     listener = listener or Listener()
     experiments = study.experiments

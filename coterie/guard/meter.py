@@ -15,21 +15,10 @@ from ..privacy.adversaries import ADVERSARIES
 from ..privacy.ledger.claim import Claim
 from ..privacy.ledger.entries import LedgerEntry, LedgerState, runs_of
 from ..privacy.ledger.filters import Spent, charge, repeated
-from ..privacy.ledger.ledger import GrantedClaim, Ledger, open_ledger
+from ..privacy.ledger.ledger import GrantedClaim, Ledger
 from .claims import certify
+from .ledgers import open_for_run
 from .secret_streams import EntropyStreams, secret_of
-
-
-def open_ledgers(
-    folder: Path,
-    federation: Federation,
-    budgets: Sequence[tuple[float, float] | None],
-    filter: str = "basic",
-    unit: str = "example",
-) -> list[Ledger]:
-    """Return the open ledgers of all silos; create a missing one if its silo has a budget."""
-    pairs = zip(federation.identities, budgets, strict=True)
-    return in_threads(lambda pair: open_ledger(folder, *pair, unit, filter), pairs)
 
 
 def make_meter(
@@ -38,9 +27,9 @@ def make_meter(
     budgets: Sequence[tuple[float, float] | None],
     unit: str = "example",
 ) -> Meter:
-    """Return the meter of a training; a new ledger gets its silo's budget from `budgets`."""
-    ledgers = open_ledgers(folder, federation, budgets, unit=unit)
-    secrets = in_threads(lambda identity: secret_of(folder, identity), federation.identities)
+    """Return the meter of a training; in a folder without ledgers, `budgets` are those of new ones."""
+    ledgers = open_for_run(folder, federation, budgets, unit)
+    secrets = in_threads(lambda ledger: secret_of(folder, ledger.identity), ledgers)
     return Meter(federation.names, ledgers, EntropyStreams(dict(zip(federation.names, secrets, strict=True))))
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...errors import Problem, nearest
 from . import columns, digits, har, idx, leaf, matlab, npz
-from .table import Table
+from .table import Table, own_name
 
 BUILT_IN = {"digits": digits.read}
 FILES = (".npz", ".csv", ".parquet", ".mat", ".json")
@@ -66,18 +66,19 @@ def find_table(
         return BUILT_IN[source]()
     path = locate(source, data_folder(data_dir))
     form = form_of(path)
-    if form == "npz":
-        return npz.read(path)
-    if form in ("CSV", "Parquet"):
-        return columns.read(path, silo_column, target_column, drop)
-    if form == "MATLAB":
-        return matlab.read(path)
-    if form == "LEAF":
-        return leaf.read(path)
-    if form == "IDX":
-        return idx.read(path)
     if form == "UCI HAR":
-        return har.read(path)
+        return har.read(path)  # which has one name, wherever it is
+    readers: dict[str | None, Callable[[Path], Table]] = {
+        "npz": npz.read,
+        "CSV": lambda path: columns.read(path, silo_column, target_column, drop),
+        "Parquet": lambda path: columns.read(path, silo_column, target_column, drop),
+        "MATLAB": matlab.read,
+        "LEAF": leaf.read,
+        "IDX": idx.read,
+    }
+    if form in readers:
+        name = leaf.source_name(path) if form == "LEAF" else own_name(path)
+        return replace(readers[form](path), source=name)
     raise Problem(
         f"data.source: '{path}' has no known format; use a file ({', '.join(FILES)}) or a folder of IDX,"
         " LEAF or UCI HAR files"

@@ -118,4 +118,5 @@ def from_frame(
         float_target_is_number=False,
         raw_columns=tuple(Column(str(c), values_of(rest[c]) if c in text else None) for c in rest.columns),
         other_columns=tuple(map(str, (*named, *drop))),
+        target=str(target_column),
     )

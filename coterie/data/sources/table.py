@@ -27,8 +27,9 @@ class Table:
     `raw_columns` are the feature columns of the source before text became numbers, `other_columns` those
     that are no features. `indicators` are the columns that are 0 or 1 because they came from text.
     `float_target_is_number` is False if whole floats may be labels, as in a CSV column.
-    `always_cut` is true for data whose ledgers are named after the cut even if no partition was asked for.
-    A table without a name has no ledgers.
+    `target` is the column that rows are labelled by. `source` is the name in ledgers if it is not `name`: the
+    file's own, whatever path led to it. A table without a name has no ledgers.
+    `always_cut` is true for data whose older ledgers are named after the cut even if none was asked for.
     """
 
     name: str
@@ -43,6 +44,14 @@ class Table:
     raw_columns: tuple[Column, ...] = ()
     other_columns: tuple[str, ...] = ()
     always_cut: bool = False
+    target: str = ""
+    source: str = ""
+
+
+def own_name(path: Path) -> str:
+    """Return the name of a file without its ending, or of a folder: its own, not that of a link to it."""
+    path = path.resolve()
+    return path.name if path.is_dir() else path.stem
 
 
 def numbers(values: Any, what: str) -> np.ndarray:
