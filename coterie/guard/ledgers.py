@@ -39,7 +39,7 @@ def open_ledgers(
             check_budget(*budget)
     whose = [known or own for known, own in zip(found, federation.identities, strict=True)]
     pairs = zip(whose, budgets, strict=True)
-    return in_threads(lambda pair: open_ledger(folder, *pair, unit, filter, another), pairs)
+    return in_threads(lambda pair: open_ledger(folder, *pair, unit, filter, another=another), pairs)
 
 
 def open_for_run(folder: Path, federation: Federation, budgets: Budgets, unit: str) -> list[Ledger]:

@@ -173,7 +173,10 @@ class Ledger:
         the round in which its silo leaves depends on the ledger alone.
         """
         with self.change() as rows:
-            return [_grant(rows, claim, partial) for claim in claims]
+            granted = [_grant(rows, claim, partial) for claim in claims]
+            if not partial:
+                rows.state.filter.check_granted(rows.state, claims)
+            return granted
 
     def check_all(self, claims: Sequence[Claim]) -> None:
         """Raise `Spent` unless all of these runs fit together; nothing is written."""
@@ -184,6 +187,7 @@ class Ledger:
             with self.change() as rows:
                 for claim in claims:
                     _grant(rows, claim, partial=False)
+                rows.state.filter.check_granted(rows.state, claims)
                 raise _Undo
         except _Undo:
             pass
@@ -281,6 +285,7 @@ def open_ledger(
     budget: tuple[float, float] | None = None,
     unit: str = "example",
     filter: str = "basic",
+    *,
     another: bool = False,
 ) -> Ledger:
     """Open the ledger of a data set; create it if there is none and a budget is given.
