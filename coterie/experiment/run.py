@@ -17,13 +17,13 @@ from torch import Tensor
 
 from ..errors import Problem
 from ..guard.checkpoint import key_of
-from ..guard.claims import certify, claims_of
+from ..guard.claims import claims_of
 from ..guard.interrupts import InterruptAfterRound, InterruptsHeld
 from ..guard.meter import Meter, make_meter
 from ..guard.session import Pace, Session
+from ..guard.waiting import cancel_waiting, claim_together
 from ..planning.plan import Plan
 from ..privacy.accountant import shown_spent
-from ..privacy.ledger.filters import Spent
 from ..privacy.statement.build import statement_cache
 from .config.schema import Config
 from .estimate import seconds
@@ -35,6 +35,7 @@ from .statements import published_facts, statement_of
 if TYPE_CHECKING:
     import pandas as pd
 
+WAITING = ".claims"  # the file of a folder that keeps the claims of trainings that have not begun
 FACTS = ("rate", "steps", "noise", "epsilon", "delta", "bytes_up", "bytes_down")
 Statements = dict[int, list[dict[str, Any]]]
 
@@ -339,6 +340,7 @@ def train_study(
         listener.on_note(note)
     finished = [] if store is None else store.open(study)
     meters: list[Meter | None] = []
+    waiting = None if store is None else store.path / WAITING
     pace = Pace()
     try:
         planned = plan or plan_study(study, listener)
@@ -356,7 +358,7 @@ def train_study(
         begun = [
             is_done or (at is not None and at.exists()) for is_done, at in zip(done, places, strict=True)
         ]
-        _check_together(experiments, plans, meters, begun)
+        _claim_all(study, plans, meters, begun, waiting)
         for number, (experiment, own, meter) in enumerate(zip(experiments, plans, meters, strict=True)):
             trained = Trained(public.experiments[number], own, meter is not None)
             if store is not None and done[number]:
@@ -395,6 +397,7 @@ def train_study(
         raise Stopped(store.path, list(dict.fromkeys(run.label for run in result.runs))) from None
     finally:
         if meters and meters[0] is not None:
+            cancel_waiting(meters, waiting)
             meters[0].close()
     return result
 
@@ -443,23 +446,25 @@ def meters_for(study: Study, alone: Plan | None) -> list[Meter | None]:
     return [first.another() for _ in study.experiments]
 
 
-def _check_together(
-    experiments: Sequence[Experiment],
+def _claim_all(
+    study: Study,
     plans: Sequence[Plan],
     meters: Sequence[Meter | None],
     begun: Sequence[bool],
+    path: Path | None,
 ) -> None:
-    """Refuse before anything is trained if the ledgers do not pay for all that is still to be trained."""
-    waiting = [(e, plan) for e, plan, is_begun in zip(experiments, plans, begun, strict=True) if not is_begun]
-    if meters[0] is None or len(waiting) < 2:
+    """Claim all that is still to be trained before anything is; a single run claims what it can pay for."""
+    if study.alone:
         return
-    asked = [
-        [claim for experiment, plan in waiting for claim in claims_of(experiment.method.title, plan, k)]
-        for k in range(len(meters[0].ledgers))
-    ]
-    certify(claim for claims in asked for claim in claims)
-    for k, (ledger, claims) in enumerate(zip(meters[0].ledgers, asked, strict=True)):
-        try:
-            ledger.check_all(claims)
-        except Spent as problem:
-            raise meters[0].refusal(k, problem, len(claims)) from None
+    waiting = {
+        number: meter
+        for number, (meter, is_begun) in enumerate(zip(meters, begun, strict=True))
+        if meter is not None and not is_begun
+    }
+    titles = [experiment.method.title for experiment in study.experiments]
+    asked = {
+        number: [claims_of(titles[number], plans[number], k) for k in range(len(meter.ledgers))]
+        for number, meter in waiting.items()
+    }
+    if waiting:
+        claim_together(waiting, asked, path)

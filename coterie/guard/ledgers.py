@@ -13,7 +13,7 @@ from pathlib import Path
 from .._threads import in_threads
 from ..data.federation import Federation
 from ..errors import Problem
-from ..privacy.ledger.data_sets import data_name, data_sets, holds_ledgers
+from ..privacy.ledger.data_sets import data_name, data_sets, holds_ledgers, nothing_spent
 from ..privacy.ledger.ledger import Identity, Ledger, check_budget, open_ledger
 
 Budgets = Sequence[tuple[float, float] | None]
@@ -44,20 +44,25 @@ def open_ledgers(
 
 def open_for_run(folder: Path, federation: Federation, budgets: Budgets, unit: str) -> list[Ledger]:
     """Return the open ledgers of a run, which makes them only in a folder that holds none yet."""
-    if None not in budgets and holds_ledgers(folder) and (missing := _missing(folder, federation)):
-        beside = [who for _, who in data_sets(folder)]
-        if not beside:
-            raise Problem(
-                f"'{folder}' has files of ledgers that are missing or have another name: restore a backup, or"
-                " use another folder"
-            )
-        raise Problem(
-            f"'{folder}' has no ledger of {_shown(missing[0])}, and a run makes ledgers only in a folder that"
-            f" has none; it has one of {_shown(_nearest(beside, missing[0]))}: load the data as before or, if"
-            " these are other examples, open ledgers for them with `coterie ledger open` (open_ledgers in"
-            " Python)"
-        )
+    missing = _missing(folder, federation) if None not in budgets and holds_ledgers(folder) else []
+    if missing and not _just_begun(folder, federation):
+        raise _refusal(folder, missing[0])
     return open_ledgers(folder, federation, budgets, unit=unit)
+
+
+def _refusal(folder: Path, who: Identity) -> Problem:
+    """Return why a run makes no ledger of a data set, and what to do."""
+    beside = [other for _, other in data_sets(folder)]
+    if not beside:
+        return Problem(
+            f"'{folder}' has files of ledgers that are missing or have another name: restore a backup, or use"
+            " another folder"
+        )
+    return Problem(
+        f"'{folder}' has no ledger of {_shown(who)}, and a run makes ledgers only in a folder that has none;"
+        f" it has one of {_shown(_nearest(beside, who))}: load the data as before or, if these are other"
+        " examples, open ledgers for them with `coterie ledger open` (open_ledgers in Python)"
+    )
 
 
 def check_new(folder: Path, federation: Federation, another: bool) -> None:
@@ -111,6 +116,13 @@ def find_ledgers(folder: Path, federation: Federation) -> list[Identity | None]:
 def _left_of(folder: Path, who: Identity) -> bool:
     """Return whether a folder has the ledger of a data set, or the secret of one that is missing."""
     return any((folder / f"{who.fingerprint}.{ending}").exists() for ending in ("sqlite", "secret"))
+
+
+def _just_begun(folder: Path, federation: Federation) -> bool:
+    """Return whether all that a folder has is unspent ledgers of these silos, as a killed run leaves them."""
+    found, beside = find_ledgers(folder, federation), data_sets(folder)
+    files = len(list(folder.glob("*.sqlite")))
+    return len(beside) == files > 0 and all(who in found and nothing_spent(path) for path, who in beside)
 
 
 def _missing(folder: Path, federation: Federation) -> list[Identity]:

@@ -44,7 +44,8 @@ class Meter:
     """The ledgers of a training's silos, the claims of its runs, and how many rounds each silo may train.
 
     `claims[k][run]` is the row of a run in silo k's ledger. `left` says why a silo left early, by its name.
-    `held[k]` is a run that was charged in full beforehand, if there is one.
+    `held[k]` is a run that was charged in full beforehand, if there is one. `waiting` are the claims of a
+    training that has not begun.
     """
 
     names: tuple[str, ...]
@@ -54,6 +55,7 @@ class Meter:
     rounds: list[int] = field(default_factory=list)
     left: dict[str, str] = field(default_factory=dict)
     held: list[int] = field(default_factory=list)
+    waiting: list[list[int]] = field(default_factory=list)
     _open: dict[int, int] = field(default_factory=dict)
 
     def another(self) -> Meter:

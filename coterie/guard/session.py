@@ -136,7 +136,9 @@ class OpenSession:
         if meter is None:
             return
         claims = [self.session.charging.claims(label, self.plan, k) for k in range(len(meter.ledgers))]
-        if point is None:
+        if point is None and meter.waiting:
+            meter.resume(claims, meter.waiting)
+        elif point is None:
             meter.claim(claims, self.session.partial)
         else:
             meter.resume(claims, point.claims)

@@ -15,7 +15,7 @@ from ..errors import Problem
 from ..experiment.experiment import Experiment
 from ..experiment.files import json_text, write, write_json, write_text
 from ..experiment.result import Result, RunRecord, SiloRecord, file_names, label_of
-from ..experiment.run import Study, Trained
+from ..experiment.run import WAITING, Study, Trained
 from ..experiment.saved_models import save_model
 from ..planning.plan import Plan
 from ..privacy.statement.build import text_of
@@ -93,10 +93,10 @@ class Folder:
 
     def discard(self) -> None:
         """Remove a folder in which nothing was trained yet."""
-        new = {"config.toml", self._fingerprint.name}
+        new = {"config.toml", self._fingerprint.name, WAITING}
         if self.path.is_dir() and {entry.name for entry in self.path.iterdir()} <= new:
-            (self.path / "config.toml").unlink(missing_ok=True)
-            self._fingerprint.unlink(missing_ok=True)
+            for name in new:
+                (self.path / name).unlink(missing_ok=True)
             self.path.rmdir()
             if self.path.parent.name == "runs" and not any(self.path.parent.iterdir()):
                 self.path.parent.rmdir()

@@ -11,6 +11,7 @@ import re
 import sqlite3
 import unicodedata
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from .ledger import Identity
@@ -71,14 +72,26 @@ def data_sets(folder: Path) -> list[tuple[Path, Identity]]:
     return found
 
 
+def nothing_spent(path: Path) -> bool:
+    """Return whether a ledger has no row but its opening and its budgets."""
+    return bool(_first(path, "select count(*) = 0 from entries where kind not in ('open', 'budget')"))
+
+
 def _identity_in(path: Path) -> Identity | None:
     """Return whose ledger a file is, from its first row alone; None if it is no ledger."""
     try:
+        return Identity(**json.loads(_first(path, "select body from entries where seq = 1"))["identity"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _first(path: Path, query: str) -> Any:
+    """Return the first value that a query gives; None if the file cannot be read."""
+    try:
         connection = sqlite3.connect(f"file:{quote(str(path))}?mode=rw", uri=True, timeout=60)
         try:
-            (body,) = connection.execute("select body from entries where seq = 1").fetchone()
+            return (connection.execute(query).fetchone() or (None,))[0]
         finally:
             connection.close()
-        return Identity(**json.loads(body)["identity"])
-    except (sqlite3.Error, ValueError, KeyError, TypeError):
+    except sqlite3.Error:
         return None
