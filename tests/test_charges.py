@@ -131,9 +131,9 @@ def test_absent_silos_draw_nothing(federation):
     asked = []
 
     class Watched(SeededStreams):
-        def generators(self, run, silo, round_, call):
+        def dice(self, run, silo, round_, call):
             asked.append(silo)
-            return super().generators(run, silo, round_, call)
+            return super().dice(run, silo, round_, call)
 
     cohort = made.cohort(made.plan())
     start = torch.zeros(1, 3, made.task.layout.size)

@@ -156,7 +156,7 @@ def test_the_denominator_is_the_planned_cohort_also_when_nobody_comes():
 def test_noise_differs_by_run_round_and_silo():
     streams = SeededStreams(((0, 0), (0, 1)))
     drawn = {
-        float(streams.merging(run, silo, number).standard_normal())
+        float(streams.merging(run, silo, number).noisy(np.zeros(()), 1.0))
         for run in (0, 1)
         for silo in (merging.SERVER, "a", "b")
         for number in (0, 1)

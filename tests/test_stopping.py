@@ -211,7 +211,7 @@ def test_rounds_that_are_given_back_are_answered_no_more(federation, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         made.train(plan, hear, Session(tmp_path / "point", "key", meter, every=4, stopping=stopping))
     with pytest.raises(Problem, match="was not reserved"):
-        meter.streams.generators(0, "silo-0", 2, 0)
+        meter.streams.dice(0, "silo-0", 2, 0)
 
 
 def test_what_is_repeated_after_a_kill_is_one_reservation(federation, tmp_path):

@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ..errors import Refused
 from ..protocol.merging import AS_SENT, BITS, SUMS_AT_HOME, UNIFORM, Merger, MergeRule
 from ..protocol.roster import Roster
+from ..protocol.streams import Dice
 from ..protocol.tree import Tree, leaves
 
 # Uploads are float32; this share of the clip pays for the rounding of their norms.
@@ -34,8 +34,8 @@ SERVER = "\0server"  # no silo has this name
 class MergeStreams(Protocol):
     """Where a merge gets its noise."""
 
-    def merging(self, run: int, silo: str, round_: int) -> np.random.Generator:
-        """Return the generator of the noise of one merge, or of one silo's upload to it, at its beginning."""
+    def merging(self, run: int, silo: str, round_: int) -> Dice:
+        """Return the dice for the noise of one merge, or of one silo's upload to it."""
         ...
 
 
@@ -82,10 +82,12 @@ class PrivateMerger(Merger):
         self._ask(uploads)
         self._count(uploads)
         rule = self.rule
-        total = clipped_sum(uploads, rule.limits(uploads), self.roster.present)
-        for run, (noise, clip) in enumerate(zip(rule.noise, rule.clip, strict=True)):
-            if float(noise) > 0:
-                total[run] += rule.scale * float(noise) * float(clip) * self._draw(run, total[run])
+        if rule.where == "silos":
+            total = self._noised_at_home(uploads)
+        else:
+            total = clipped_sum(uploads, rule.limits(uploads), self.roster.present)
+            for run, (noise, clip) in enumerate(zip(rule.noise, rule.clip, strict=True)):
+                self._noise(total[run], rule.scale * float(noise) * float(clip), run, SERVER)
         return (total / (len(self.roster) if everybody else rule.cohort)).to(uploads.dtype)
 
     def mix(self, uploads: Tensor, matrix: Tensor) -> Tensor:
@@ -103,10 +105,10 @@ class PrivateMerger(Merger):
         reach, keys = float(exact.norm(dim=0).max()), row_keys(self.roster.names, exact)
         total = clipped_sum(uploads, rule.limits(uploads), self.roster.present, exact)
         for run, (noise, clip) in enumerate(zip(rule.noise, rule.clip, strict=True)):
-            if float(noise) > 0:
-                drawn = {key: self._draw(run, total[run, 0], [key]) for key in dict.fromkeys(keys)}
-                rows = torch.stack([drawn[key] for key in keys])
-                total[run] += rule.scale * float(noise) * float(clip) * reach * rows
+            for key in dict.fromkeys(keys):  # equal rows are one release
+                rows = [row for row, other in enumerate(keys) if other == key]
+                self._noise(total[run, rows[0]], rule.scale * float(noise) * float(clip) * reach, run, key)
+                total[run, rows] = total[run, rows[0]].clone()
         return total.to(uploads.dtype)
 
     def _ask(self, uploads: Tensor) -> None:
@@ -133,19 +135,31 @@ class PrivateMerger(Merger):
             votes = torch.where(present, votes, torch.zeros_like(votes))
         total = votes.sum(1)
         for run, noise in enumerate(rule.noise):
-            if float(noise) > 0:
-                deviation = float(noise) / BITS**0.5 / 2
-                total[run] += deviation * self._draw(run, total[run], [COUNT])
+            self._noise(total[run], float(noise) / BITS**0.5 / 2, run, COUNT)
         self.counted.append(total)
 
-    def _draw(self, run: int, like: Tensor, keys: Sequence[str] = ()) -> Tensor:
-        """Draw the standard noise of one run's sum: one draw, or one for each silo that takes part."""
-        names, present = list(keys) or [SERVER], self.roster.present
-        if self.rule.where == "silos":
-            flags = [True] * len(self.roster) if present is None else present[run].tolist()
-            names = [name for name, flag in zip(self.roster.names, flags, strict=True) if flag]
-        draws = (self.streams.merging(run, name, self.number).standard_normal(like.shape) for name in names)
-        return torch.as_tensor(sum(draws), dtype=like.dtype).to(like.device)
+    def _noise(self, total: Tensor, deviation: float, run: int, key: str) -> None:
+        """Add the noise that a key names to one run's sum, in place."""
+        if deviation > 0:
+            dice = self.streams.merging(run, key, self.number)
+            total.copy_(torch.as_tensor(dice.noisy(total.cpu().numpy(), deviation)))
+
+    def _noised_at_home(self, uploads: Tensor) -> Tensor:
+        """Return the sum of clipped uploads, each noised by its own silo: `[runs, 1, ...]`."""
+        rule, roster = self.rule, self.roster
+        limits = rule.limits(uploads)
+        whole = torch.ones(uploads.shape[:2], dtype=torch.bool) if roster.present is None else roster.present
+        total = uploads.new_zeros(uploads.shape[0], 1, *uploads.shape[2:], dtype=torch.float64)
+        for run, (noise, clip) in enumerate(zip(rule.noise, rule.clip, strict=True)):
+            deviation = rule.scale * float(noise) * float(clip)
+            for k, name in enumerate(roster.names):
+                if not whole[run, k]:
+                    continue
+                limit = limits[run : run + 1, k : k + 1] if limits.dim() == 2 else limits[run : run + 1]
+                upload = clipped_sum(uploads[run : run + 1, k : k + 1], limit, None)[0]
+                self._noise(upload, deviation, run, name)
+                total[run] += upload
+        return total
 
 
 def row_keys(names: Sequence[str], matrix: Tensor) -> list[str]:

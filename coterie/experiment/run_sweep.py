@@ -31,7 +31,7 @@ from .sweep import (
     check_affordable,
     check_sweep,
     draw,
-    entropy_of,
+    generator_of,
     noised_scores,
     score_events,
     trials_of,
@@ -157,7 +157,7 @@ def _drawn(
     elif meter is not None:
         check_affordable(sweep, plan, meter, label)
         meter.hold(best)
-    drawn = draw(sweep.trials, settings, entropy_of(experiment.training.seeds[0], meter))
+    drawn = draw(sweep.trials, settings, generator_of(experiment.training.seeds[0], meter))
     if kept is not None and list(drawn) != kept[1]:
         raise Problem(f"'{path}' was changed: the trials are drawn once; begin anew in another folder")
     if path is not None:

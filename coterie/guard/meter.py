@@ -77,13 +77,13 @@ class Meter:
                 raise Problem(f"silo '{self.names[k]}': row {run} of its ledger was not reserved: start over")
         self.held, self.claims, self.rounds = held, [], []
 
-    def entropy(self) -> int:
-        """Return a number derived from the silos' secrets and the held rows."""
+    def entropy(self) -> bytes:
+        """Return 32 bytes derived from the silos' secrets and the held rows."""
         digest = hashlib.blake2b(digest_size=32)
         for name, ledger, run in zip(self.names, self.ledgers, self.held, strict=True):
             row = ledger.entries()[run - 1].hash.encode()
             digest.update(hashlib.blake2b(row, key=self.streams.secrets[name]).digest())
-        return int.from_bytes(digest.digest())
+        return digest.digest()
 
     def release_held(self, digest: str) -> None:
         """Record that the held run happened."""
