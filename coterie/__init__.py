@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from .experiment.advise import advise as advise
     from .experiment.method_facts import list_methods as list_methods
     from .experiment.result import Result as Result
-    from .experiment.run import StudyPlan as StudyPlan
     from .experiment.saved_models import PersonalModel as PersonalModel
     from .experiment.saved_models import load_model as load_model
+    from .experiment.study import StudyPlan as StudyPlan
     from .methods import MRMTL as MRMTL
     from .methods import FedAvg as FedAvg
     from .methods import FedProx as FedProx
@@ -60,7 +60,7 @@ _HOME = {
     "Refused": "errors",
     "Result": "experiment.result",
     "PersonalModel": "experiment.saved_models",
-    "StudyPlan": "experiment.run",
+    "StudyPlan": "experiment.study",
     "Task": "tasks.task",
     "Training": "planning.training",
     "advise": "experiment.advise",

@@ -7,61 +7,51 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from os import PathLike
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, Unpack, cast
+from typing import Any, Unpack, cast
 
 from .data.federation import Federation
 from .data.partition import Partition
 from .data.preprocess import Ranges
-from .errors import Problem, nearest
+from .errors import Function, Problem, as_path, check_call, plainly
 from .experiment.config.schema import Config, Train, Tuning, read
 from .experiment.from_arguments import MethodLike, ModelLike, TrainingOptions, load_source, make_study
 from .experiment.from_config import study_of
+from .experiment.listener import Listener, OnRound, listener_of
 from .experiment.result import Result
-from .experiment.run import Listener, Study, StudyPlan, plan_study, train_study
+from .experiment.run import train_study
 from .experiment.run_sweep import sweep_study
+from .experiment.study import Study, StudyPlan, plan_study
 from .guard.meter import open_ledgers as open_all
 from .privacy.budget import PerSilo, Privacy, check_budgets, per_silo
 from .privacy.ledger.verify import Report, check_ledger
 from .report.folder import Folder
 from .report.views import Views
 
-Function = TypeVar("Function", bound=Callable[..., Any])
-OnRound = Callable[[str, int, float | None], None]
 
-
-def _said_plainly(function: Function) -> Function:
+def _with_training_options(function: Function) -> Function:
     """Show the options of [train] in a function's signature, and refuse unknown arguments in a sentence."""
     signature = inspect.signature(function)
     shown = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-    if len(shown) < len(signature.parameters):
-        hints = {key: hint.__forward_arg__ for key, hint in TrainingOptions.__annotations__.items()}
-        defaults = {key: Train.model_fields[key].default for key in hints} | {"seeds": 1, "memory": "1GB"}
-        shown += [
-            inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=defaults[key], annotation=hint)
-            for key, hint in hints.items()
-        ]
+    hints = {key: hint.__forward_arg__ for key, hint in TrainingOptions.__annotations__.items()}
+    defaults = {key: Train.model_fields[key].default for key in hints} | {"seeds": 1, "memory": "1GB"}
+    shown += [
+        inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=defaults[key], annotation=hint)
+        for key, hint in hints.items()
+    ]
     whole = signature.replace(parameters=shown)
 
     @functools.wraps(function)
     def called(*arguments: Any, **named: Any) -> Any:
-        unknown = [key for key in named if key not in whole.parameters]
-        if unknown:
-            hint = nearest(unknown[0], whole.parameters)
-            raise Problem(f"{function.__name__}: unknown argument '{unknown[0]}'; {hint}")
-        try:
-            whole.bind(*arguments, **named)
-        except TypeError as error:
-            raise Problem(f"{function.__name__}: {error}") from None
+        check_call(function.__name__, whole, arguments, named)
         return function(*arguments, **named)
 
     called.__signature__ = whole  # type: ignore[attr-defined]
     return cast("Function", called)
 
 
-@_said_plainly
+@plainly
 def load(
     source: Any = "digits",
     *,
@@ -126,7 +116,7 @@ def load(
     return load_source(source, values, name=name, data_dir=data_dir)
 
 
-@_said_plainly
+@_with_training_options
 def plan(
     study: Federation | Study | Config | str | Path,
     methods: MethodLike | Sequence[MethodLike] | None = None,
@@ -151,7 +141,7 @@ def plan(
     return plan_study(_study(study, methods, privacy, training, how, data_dir, changes))
 
 
-@_said_plainly
+@_with_training_options
 def run(
     study: StudyPlan | Federation | Study | Config | str | Path,
     methods: MethodLike | Sequence[MethodLike] | None = None,
@@ -178,6 +168,7 @@ def run(
     `out` is a folder for results, statements and models, as `coterie run` writes it. If a run is interrupted,
     the same call resumes it. `on_round(method, round, score)` hears of every round.
     """
+    heard = listener_of(listener, on_round)
     how = {"model": model, "loss": loss, "model_options": model_options}
     planned = study if isinstance(study, StudyPlan) else None
     if planned is not None:
@@ -187,13 +178,13 @@ def run(
         asked = _study(study, methods, privacy, training, how, data_dir, changes)
     if asked.config.tuning is not None and asked.config.tuning.trials != "all":
         raise Problem("the configuration has a [tuning] table: use `coterie sweep`, or remove it")
-    asked = asked.with_ledger(None if ledger is None else _path("ledger", ledger))
-    result = train_study(asked, planned, _listener(listener, on_round), _folder(out))
+    asked = asked.with_ledger(None if ledger is None else as_path("ledger", ledger))
+    result = train_study(asked, planned, heard, _folder(out))
     result.views = Views()
     return result
 
 
-@_said_plainly
+@_with_training_options
 def sweep(
     study: Federation | Study | Config | str | Path,
     method: MethodLike | None = None,
@@ -222,6 +213,7 @@ def sweep(
     silos without privacy. With `trials="all"` every setting is tried once, and the choice is not billed.
     `result.tuning` says what was tried and chosen, and what it costs.
     """
+    heard = listener_of(listener, on_round)
     how: dict[str, Any] = {"model": model, "loss": loss, "model_options": model_options}
     asked = {"trials": trials, "mean": mean, "shape": shape, "most": most, "score": score}
     given = {key: value for key, value in asked.items() if value != getattr(Tuning(), key)}
@@ -230,15 +222,15 @@ def sweep(
     else:
         how["tuning"] = given
     made = _study(study, method, privacy, training, how, data_dir, changes)
-    made = made.with_ledger(None if ledger is None else _path("ledger", ledger))
+    made = made.with_ledger(None if ledger is None else as_path("ledger", ledger))
     every = made.config.tuning is not None and made.config.tuning.trials == "all"
-    heard, store = _listener(listener, on_round), _folder(out)
+    store = _folder(out)
     result = train_study(made, None, heard, store) if every else sweep_study(made, heard, store)
     result.views = Views()
     return result
 
 
-@_said_plainly
+@plainly
 def open_ledgers(
     folder: str | Path,
     federation: Federation,
@@ -255,7 +247,7 @@ def open_ledgers(
     """
     if not isinstance(federation, Federation):
         raise Problem(f"federation: expected what load returns, got a {type(federation).__name__}")
-    folder, names = _path("folder", folder), federation.names
+    folder, names = as_path("folder", folder), federation.names
     present = [who.silo for who in federation.identities if (folder / f"{who.fingerprint}.sqlite").exists()]
     if present:
         raise Problem(
@@ -303,19 +295,4 @@ def _refuse_more(methods: Any, privacy: Any, training: Mapping[str, Any], how: M
 
 
 def _folder(out: str | Path | None) -> Folder | None:
-    return None if out is None else Folder(_path("out", out))
-
-
-def _path(name: str, value: Any) -> Path:
-    """Return an argument as a path."""
-    if not isinstance(value, str | PathLike):
-        raise Problem(f"{name}: expected the path of a folder, got {value!r}")
-    return Path(value)
-
-
-def _listener(listener: Listener | None, on_round: OnRound | None) -> Listener | None:
-    if on_round is None:
-        return listener
-    return Listener(
-        on_round=lambda experiment, number, score: on_round(experiment.method.name, number, score)
-    )
+    return None if out is None else Folder(as_path("out", out))

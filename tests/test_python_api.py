@@ -372,8 +372,8 @@ def test_names_are_listed():
         (("local", PRIVACY), {"device": "tpu"}, "train.device: 'tpu' cannot be used here"),
         (("local", PRIVACY), {"round": 3}, "run: unknown argument 'round'; did you mean 'rounds'?"),
         (("local",), {}, "privacy must be Privacy(epsilon=..., delta=...), got None"),
-        (("local", PRIVACY), {"rounds": 1, "ledger": 3}, "ledger: expected the path of a folder, got 3"),
-        (("local", PRIVACY), {"rounds": 1, "out": 3}, "out: expected the path of a folder, got 3"),
+        (("local", PRIVACY), {"rounds": 1, "ledger": 3}, "ledger: expected a path, got 3"),
+        (("local", PRIVACY), {"rounds": 1, "out": 3}, "out: expected a path, got 3"),
     ],
 )
 def test_wrong_arguments_are_one_sentence(clinics, arguments, options, said):

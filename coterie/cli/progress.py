@@ -16,7 +16,7 @@ from rich.progress import (
 )
 
 from ..experiment.experiment import Experiment
-from ..experiment.run import Listener
+from ..experiment.listener import Listener
 
 
 def tell(console: Console, text: str, style: str = "") -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import Problem, nearest
+from ..errors import Problem, nearest, plain_methods
 from ..privacy.ledger.ledger import Identity
 from . import preprocess
 from .partition import Part, Partition, View, split_into_silos
@@ -46,6 +46,7 @@ class Silo:
         return f"Silo('{self.name}': {len(self.y)} training and {len(self.test_y)} test examples)"
 
 
+@plain_methods
 @dataclass(frozen=True, eq=False)
 class Federation:
     """Silos that share a task.
@@ -118,6 +119,7 @@ class Federation:
     def pick(self, names: Sequence[str]) -> Federation:
         """Return the federation of some of the silos, in the order named; their ledgers stay the same."""
         by_name = dict(zip(self.names, self.silos, strict=True))
+        names = [str(name) for name in names]
         for name in names:
             if name not in by_name:
                 raise Problem(f"data: '{self.name}' has no silo '{name}'; {nearest(name, self.names)}")

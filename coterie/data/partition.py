@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import Problem, nearest
+from ..errors import PlainlyMade, Problem, nearest
 
 PARTITIONS = ("iid", "shards", "dirichlet", "rotated", "rotated-masked")
 
 
 @dataclass(frozen=True)
-class Partition:
+class Partition(metaclass=PlainlyMade):
     """How rows are distributed among silos.
 
     `shards` is the number of label-sorted pieces per silo. A small `alpha` means few labels per silo.

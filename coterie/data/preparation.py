@@ -85,9 +85,9 @@ class Preparation:
 
     def steps_of(self, silo: str) -> SiloSteps:
         """Return the steps of one silo."""
-        if silo not in self.silos:
+        if str(silo) not in self.silos:
             raise Problem(f"there is no silo '{silo}'; {nearest(silo, self.silos)}")
-        return self.silos[silo]
+        return self.silos[str(silo)]
 
     def prepare(self, rows: Rows, silo: str) -> Tensor:
         """Return raw rows as the federation holds a silo's examples (bytes stay bytes).

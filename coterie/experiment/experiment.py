@@ -348,7 +348,11 @@ class Experiment:
                 shown = float(totals.mean())
             opened.after(state, history)
             if on_round is not None:
-                on_round(state.round, shown)
+                try:
+                    on_round(state.round, shown)
+                except Exception:
+                    opened.end_early(state, history)
+                    raise
         seconds = time.perf_counter() - began
         notes = [*self.notes, *plan.notes, *(meter.notes() if meter is not None else [])]
         if broken := int((~torch.isfinite(vectors).all(-1)).sum()):

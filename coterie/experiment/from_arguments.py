@@ -31,7 +31,7 @@ from .config.methods import method_problems
 from .config.schema import Config, Data, Model, PrivacyTable, Train, Tuning, sentence
 from .experiment import experiments
 from .from_config import load_data, methods_of, training_of
-from .run import Study
+from .study import Study
 
 ModelLike = str | Callable[..., nn.Module] | nn.Module | Task
 MethodLike = Method | type[Method] | str | Mapping[str, Any]

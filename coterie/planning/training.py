@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..errors import Problem
+from ..errors import PlainlyMade, Problem
 from ..privacy.budget import Swept
 from ..protocol.doors import Work, epochs_of_work
 from .schedule import Dropping, Participation
@@ -16,7 +16,7 @@ MOST = 1_000_000
 
 
 @dataclass(frozen=True)
-class Training:
+class Training(metaclass=PlainlyMade):
     """How long and how fast silos train.
 
     A round is `epochs` expected passes over a silo's examples, or `steps` batches. `lr` is one number, one

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from numbers import Real
 
-from ..errors import Problem, nearest
+from ..errors import PlainlyMade, Problem, nearest
 from .merges import PLACES
 from .preferences import check_preference, draw_budgets
 
@@ -25,7 +25,7 @@ Swept = PerSilo | Sequence[PerSilo]
 
 
 @dataclass(frozen=True)
-class Privacy:
+class Privacy(metaclass=PlainlyMade):
     """How much privacy each silo may spend, and how it is protected.
 
     `epsilon` and `clip` take one number for all silos, one per silo (`{"north": 1, "default": 4}` or

@@ -15,8 +15,9 @@ from ..errors import Problem
 from ..experiment.experiment import Experiment
 from ..experiment.files import json_text, write, write_json, write_text
 from ..experiment.result import Result, RunRecord, SiloRecord, file_names, label_of
-from ..experiment.run import Study, Trained
 from ..experiment.saved_models import save_model
+from ..experiment.study import Study
+from ..experiment.trained import Trained
 from ..planning.plan import Plan
 from ..privacy.statement.build import text_of
 from .statement_page import page

@@ -143,6 +143,15 @@ class Factory:
     arguments: Mapping[str, Any]
     settings: Mapping[str, Any]
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Refuse to be pickled if the model cannot be found again by its name."""
+        if "<" in self.name:
+            raise Problem(
+                f"the model '{self.name}' cannot be pickled: define its function or class at the top of a"
+                " module, or save the result with result.save"
+            )
+        return dict(vars(self))
+
     @property
     def built_in(self) -> bool:
         """Whether Coterie has this model, so that its name and settings are enough to make it again."""

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import Problem, nearest
+from ..errors import Problem, nearest, plainly
 from .check import check_module
 from .layout import Layout, call, fill, tensors_of, tied_names
 from .losses import LOSSES, SCORE_EACH_CLASS, TWO_CLASSES, predicted_class, squared
@@ -168,6 +168,7 @@ class Task:
         return module
 
 
+@plainly
 def make_task(
     model: str | Callable[..., nn.Module] | nn.Module,
     *,

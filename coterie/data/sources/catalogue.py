@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...errors import Problem, nearest
+from ...errors import Problem, as_path, nearest, plainly
 from . import columns, digits, har, idx, leaf, matlab, npz
 from .table import Table
 
@@ -31,7 +31,7 @@ def data_folder(data_dir: str | Path | None) -> Path | None:
     place = data_dir or os.environ.get("COTERIE_DATA")
     if not place:
         return None
-    folder = Path(place).expanduser()
+    folder = as_path("data_dir", place).expanduser()
     if not folder.is_dir():
         raise Problem(f"the data folder '{folder}' does not exist (set by --data-dir or COTERIE_DATA)")
     return folder
@@ -106,6 +106,7 @@ def locate(source: str, folder: Path | None) -> Path:
     raise Problem(f"data.source: there is no '{source}' in '{folder}'; {nearest(source, known)}")
 
 
+@plainly
 def list_data(data_dir: str | Path | None = None) -> list[Entry]:
     """List what can be loaded by name: built in, or in a folder (else in `COTERIE_DATA`)."""
     return entries(data_folder(data_dir))

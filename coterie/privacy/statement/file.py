@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...errors import Problem, reason
+from ...errors import Problem, plainly, reason
 from .build import SEES_UPLOADS
 from .in_ledger import find_in_ledger
 from .verify import verify as recompute
@@ -36,6 +36,7 @@ class Verified:
         return f"Verified('{self.silo}', {self.method}: {privacy}{found})"
 
 
+@plainly
 def verify(path: str | Path, ledger: str | Path | None = None) -> Verified:
     """Recompute a statement from its events; with a ledger, or a folder of them, also find its run there.
 
