@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack, cast
 
 from .data.federation import Federation
 from .data.partition import Partition
 from .data.preprocess import Ranges
+from .data.sources.catalogue import FILES
 from .errors import Function, Problem, as_path, check_call, plainly
 from .experiment.config.schema import Config, Train, Tuning, read
 from .experiment.from_arguments import MethodLike, ModelLike, TrainingOptions, load_source, make_study
@@ -98,7 +99,7 @@ def load(
     values = {
         "silo_column": silo_column,
         "target_column": target_column,
-        "drop": list(drop) if not isinstance(drop, str) else drop,
+        "drop": drop if isinstance(drop, str) or not isinstance(drop, Iterable) else list(drop),
         "silos": silos,
         "rows": rows,
         "partition": partition,
@@ -177,7 +178,7 @@ def run(
     else:
         asked = _study(study, methods, privacy, training, how, data_dir, changes)
     if asked.config.tuning is not None and asked.config.tuning.trials != "all":
-        raise Problem("the configuration has a [tuning] table: use `coterie sweep`, or remove it")
+        raise Problem("the configuration has a [tuning] table: use sweep, or remove it")
     asked = asked.with_ledger(None if ledger is None else as_path("ledger", ledger))
     result = train_study(asked, planned, heard, _folder(out))
     result.views = Views()
@@ -251,8 +252,8 @@ def open_ledgers(
     present = [who.silo for who in federation.identities if (folder / f"{who.fingerprint}.sqlite").exists()]
     if present:
         raise Problem(
-            f"there are ledgers already, such as that of '{present[0]}': `coterie ledger show` shows them,"
-            " `coterie ledger budget` changes their budget"
+            f"there are ledgers already, such as that of '{present[0]}': read_ledgers (`coterie ledger"
+            " show`) shows them, set_budget (`coterie ledger budget`) changes their budget"
         )
     numbers = per_silo("epsilon", epsilon, names), per_silo("delta", delta, names)
     check_budgets(*numbers, ())
@@ -272,7 +273,14 @@ def _study(
     changes: Sequence[str],
 ) -> Study:
     """Make the study that a call asks for, from a configuration or from arguments."""
+    if isinstance(study, StudyPlan):
+        raise Problem("this is a plan already: give the federation, methods and budgets instead")
     from_file = isinstance(study, str | Path)
+    if from_file and Path(study).suffix.lower() != ".toml" and (methods is not None or _is_data(study)):
+        raise Problem(
+            f"'{study}' is not a configuration (a .toml file); load data first, as in load('{study}', ...),"
+            " and give what it returns"
+        )
     if changes and not from_file:
         raise Problem("changes: only a configuration file can be changed; give other arguments instead")
     if not from_file and not isinstance(study, Study | Config):
@@ -281,6 +289,10 @@ def _study(
     if isinstance(study, Study):
         return study
     return study_of(read(study, changes) if from_file else study, data_dir)
+
+
+def _is_data(path: str | Path) -> bool:
+    return Path(path).suffix.lower() in FILES
 
 
 def _refuse_more(methods: Any, privacy: Any, training: Mapping[str, Any], how: Mapping[str, Any]) -> None:

@@ -507,7 +507,7 @@ def test_the_command_predicts(tmp_path, clinics, monkeypatch, capsys):
     )
     code, _, err = call(monkeypatch, capsys, "predict", "a.safetensors", "clinics.csv", "--out", "no/p.csv")
     assert code == 2
-    assert "--out: cannot write 'no/p.csv'" in err
+    assert "out: cannot write 'no/p.csv'" in err
 
 
 def test_the_command_takes_a_module_from_the_current_folder(tmp_path, monkeypatch, capsys):

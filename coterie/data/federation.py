@@ -58,6 +58,7 @@ class Federation:
     `source` names the data in ledgers, together with how silos were cut from it: a silo that was cut in
     another way is another data set. It is the `name` unless given; data without a name has no ledgers.
     `recipe` is the [data] table of a configuration that loads the same, where there is one.
+    `notes` are what a person should know about the data; plans and results repeat them.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Federation:
     preparation: Preparation | None = None
     source: str | None = None
     recipe: Mapping[str, Any] | None = None
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.source is None:
@@ -166,7 +168,13 @@ def load(
     5
     """
     chosen: dict[str, Any] = {"silo_column": silo_column, "target_column": target_column, "drop": drop}
+    if silo_column is not None and options.get("partition") is not None:
+        raise Problem(
+            f"data.partition: the silos are those of the column '{silo_column}'; leave out one of the two"
+        )
     if not isinstance(source, str | Path):
+        if data_dir is not None:
+            raise Problem("data_dir: data in memory needs no folder; leave it out")
         return from_table(read_memory(source, name or "", **chosen), **options)
     if name is not None:
         raise Problem(f"name: '{source}' has a name of its own; give one to data in memory only")
@@ -260,7 +268,26 @@ def from_table(
     preparation = replace(preparation, classes=classes, target_range=limits, silos=steps)
     scale, not_covered = preparation.scale, preparation.not_covered
     name = table.name or "unnamed data"
-    return Federation(name, tuple(made), classes, scale, not_covered, preparation, source)
+    notes = _notes(table, preparation, made)
+    return Federation(name, tuple(made), classes, scale, not_covered, preparation, source, notes=notes)
+
+
+def _notes(table: Table, preparation: Preparation, silos: Sequence[Silo]) -> tuple[str, ...]:
+    """Return what looks like a mistake in the options, but may be meant."""
+    notes = []
+    if preparation.feature_range is not None:
+        facts = (preparation.feature_range, table.columns, table.indicators)
+        lost = preprocess.out_of_range(table.x, *facts)
+        if lost:
+            notes.append(
+                f"feature_range: no value of {len(lost)} column(s), such as '{lost[0]}', lies within its"
+                " bounds, so the column says nothing: the bounds are those of the raw numbers"
+            )
+    if few := [silo.name for silo in silos if len(silo.y) < 2]:
+        notes.append(
+            f"{len(few)} silo(s), such as '{few[0]}', have a single training example: hold out fewer (test)"
+        )
+    return tuple(notes)
 
 
 def _cut_source(

@@ -173,7 +173,8 @@ def plan_preparation(
     if features not in preprocess.FEATURES:
         raise Problem(f"data.features: unknown choice '{features}'; {nearest(features, preprocess.FEATURES)}")
     if feature_range is not None:
-        preprocess.check_ranges(feature_range, table.columns, table.name)
+        text = [column.name for column in table.raw_columns if column.values is not None]
+        preprocess.check_ranges(feature_range, table.columns, table.called, text)
     if norm is not None:
         preprocess.check_norm(norm)
         if features not in ("auto", "none"):

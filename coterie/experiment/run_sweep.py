@@ -55,7 +55,7 @@ def sweep_study(study: Study, listener: Listener | None = None, store: Store | N
     """
     listener = listener or Listener()
     if len(study.experiments) != 1:
-        raise Problem("a sweep chooses among the settings of one method: give one [[method]] table")
+        raise Problem("a sweep chooses among the settings of one method: give one method")
     experiment = study.experiments[0]
     tuning = study.config.tuning or Tuning()
     check_sweep(experiment, tuning, study.ledger is not None)

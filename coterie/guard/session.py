@@ -156,10 +156,10 @@ class OpenSession:
         present = meter.present(number)
         if not present:
             why = next(iter(meter.left.values()), "their budgets are spent")
-            again = "run the same command again" if meter.may_resume else "start over with another --out"
+            again = "run the same again" if meter.may_resume else "start over in another folder (out)"
             raise Spent(
-                f"round {number}: no silo can continue ({why}): raise the budgets with"
-                f" `coterie ledger budget`, then {again}"
+                f"round {number}: no silo can continue ({why}): raise the budgets (`coterie ledger budget`,"
+                f" or set_budget in Python), then {again}"
             )
         return present
 

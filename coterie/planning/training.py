@@ -59,4 +59,10 @@ def check_device(device: str) -> None:
     try:
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError) as error:
-        raise Problem(f"train.device: '{device}' cannot be used here; use cpu, cuda or cuda:1") from error
+        found = ["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
+        why = (
+            "torch finds no GPU" if str(device).startswith("cuda") and len(found) == 1 else "it is not known"
+        )
+        raise Problem(
+            f"train.device: '{device}' cannot be used here, because {why}; use {' or '.join(found)}"
+        ) from error

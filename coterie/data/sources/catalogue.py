@@ -33,7 +33,7 @@ def data_folder(data_dir: str | Path | None) -> Path | None:
         return None
     folder = as_path("data_dir", place).expanduser()
     if not folder.is_dir():
-        raise Problem(f"the data folder '{folder}' does not exist (set by --data-dir or COTERIE_DATA)")
+        raise Problem(f"the data folder '{folder}' does not exist (set by data_dir or COTERIE_DATA)")
     return folder
 
 
@@ -68,7 +68,7 @@ def find_table(
     form = form_of(path)
     if form == "npz":
         return npz.read(path)
-    if form in ("CSV", "Parquet"):
+    if form in ("CSV", "Parquet") or path.suffix.lower() in columns.EXCEL:
         return columns.read(path, silo_column, target_column, drop)
     if form == "MATLAB":
         return matlab.read(path)
@@ -87,6 +87,8 @@ def find_table(
 def locate(source: str, folder: Path | None) -> Path:
     """Return the path of the file or folder that a source names."""
     path = Path(source).expanduser()
+    if path.suffix.lower() in columns.EXCEL:
+        return path
     if path.suffix.lower() in FILES or path.is_dir() or path.is_absolute() or "/" in source:
         for base in (path, *([folder / path] if folder is not None else [])):
             if base.exists():
@@ -95,7 +97,7 @@ def locate(source: str, folder: Path | None) -> Path:
     if folder is None:
         raise Problem(
             f"data.source: '{source}' is not built in (built in: {', '.join(BUILT_IN)}); name a file, or set"
-            " the folder that contains it with --data-dir or COTERIE_DATA"
+            " the folder that contains it with data_dir or COTERIE_DATA"
         )
     for suffix in FILES:
         if (folder / f"{source}{suffix}").is_file():

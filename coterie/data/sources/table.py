@@ -28,7 +28,7 @@ class Table:
     that are no features. `indicators` are the columns that are 0 or 1 because they came from text.
     `float_target_is_number` is False if whole floats may be labels, as in a CSV column.
     `always_cut` is true for data whose ledgers are named after the cut even if no partition was asked for.
-    A table without a name has no ledgers.
+    A table without a name has no ledgers; messages then say `what` it is.
     """
 
     name: str
@@ -43,13 +43,23 @@ class Table:
     raw_columns: tuple[Column, ...] = ()
     other_columns: tuple[str, ...] = ()
     always_cut: bool = False
+    what: str = ""
+
+    @property
+    def called(self) -> str:
+        """What messages call the data: its name, or `what` it is."""
+        return self.name or self.what or "the data"
 
 
 def numbers(values: Any, what: str) -> np.ndarray:
     """Return values as float32; those that are too large become infinite."""
     try:
+        if np.iscomplexobj(values):
+            raise Problem(f"data: {what} are complex numbers: give real and imaginary parts as two columns")
         with np.errstate(over="ignore"):
             return np.asarray(values, dtype=np.float32)
+    except Problem:
+        raise
     except (TypeError, ValueError) as error:
         raise Problem(f"data: {what} must be numbers in rows of equal length: {error}") from error
 

@@ -82,5 +82,5 @@ def _refuse_lowering(path: Path, unit: str, epsilon: float, delta: float) -> Non
     if now is not None and (epsilon < now[0] or delta < now[1]):
         raise Problem(
             f"the budget of '{silo}' is ({now[0]:g}, {now[1]:g}), so ({epsilon:g}, {delta:g}) would lower it;"
-            " omit --raise, or name only the ledger files whose budget you want to raise"
+            " do not ask to raise it, or name only the ledger files whose budget you want to raise"
         )
