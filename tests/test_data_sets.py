@@ -137,7 +137,7 @@ def test_a_run_makes_ledgers_only_where_there_are_none(place):
     fewer = frame().iloc[3:]
     for other in (
         ct.load(fewer, name="clinics", **COLUMNS),
-        ct.load("clinics.csv", partition="iid", silos=3, **COLUMNS),
+        ct.load("clinics.csv", partition="iid", silos=3, target_column="y"),
         ct.load(frame(), name="elsewhere", **COLUMNS),
     ):
         with refused("has none; it has one of '1' of clinics (20 examples)"):
@@ -150,7 +150,7 @@ def test_a_further_budget_for_the_same_data_must_be_asked_for(place):
     ct.open_ledgers("kept", whole, 2.0, 1e-4)
     with refused("there are ledgers already, such as that of '1'"):
         ct.open_ledgers("kept", whole, 2.0, 1e-4, another=True)
-    for other in (fewer, ct.load("clinics.csv", partition="iid", silos=3, **COLUMNS)):
+    for other in (fewer, ct.load("clinics.csv", partition="iid", silos=3, target_column="y")):
         with refused("is a further budget; if it is for other examples, say so with --another"):
             ct.open_ledgers("kept", other, 2.0, 1e-4)
     assert len(data_sets(Path("kept"))) == 3
@@ -163,7 +163,9 @@ def test_a_further_budget_for_the_same_data_must_be_asked_for(place):
 
 
 def test_the_command_asks_for_the_same_word(place, monkeypatch, capsys):
-    table = 'source = "clinics.csv"\nsilo_column = "hospital"\ntarget_column = "y"\n'
+    arrays = {"x": frame()[["a", "b"]], "y": np.arange(ROWS) % 2, "silo": frame()["hospital"]}
+    np.savez("arrays.npz", **arrays)
+    table = 'source = "arrays.npz"\n'
     Path("c.toml").write_text(f"[data]\n{table}[privacy]\nepsilon = 1.0\n[[method]]\nname = 'local'\n")
     budget = ("--ledger", "kept", "--epsilon", 2, "--delta", 1e-4)
     assert call(monkeypatch, capsys, "ledger", "open", "c.toml", *budget)[0] == 0

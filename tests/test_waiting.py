@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import coterie as ct
+from coterie.errors import Problem
 from coterie.experiment import run as running
 from coterie.guard.meter import make_meter
 from coterie.privacy.ledger.filters import Spent
@@ -15,10 +16,6 @@ from coterie.privacy.ledger.place import read_ledgers
 
 METHODS = ["fedavg", "ditto"]
 BUDGET = ct.Privacy(epsilon=2, delta=1e-5)
-
-
-class Crash(Exception):
-    """What a listener raises to end a training."""
 
 
 @pytest.fixture
@@ -42,7 +39,7 @@ def crash_after(first: str):
 
     def hear(method, number, _score):
         if (method, number) == (first, 1):
-            raise Crash
+            raise RuntimeError("crash")
 
     return hear
 
@@ -65,7 +62,7 @@ def test_nobody_can_spend_what_a_study_needs_while_it_trains(clinics):
 
 def test_what_never_began_is_not_charged(clinics):
     ct.open_ledgers("kept", clinics, 4.0, 2e-5)
-    with pytest.raises(Crash):
+    with pytest.raises(Problem, match="on_round failed after round 1"):
         train(clinics, on_round=crash_after("fedavg"))
     assert runs() == [1, 1]
     assert {report.totals["example"]["server"][0] <= 2.0 for report in read_ledgers("kept")} == {True}
@@ -96,7 +93,7 @@ def test_a_killed_study_takes_up_the_claims_it_had(clinics, monkeypatch, damaged
     ct.open_ledgers("kept", clinics, 4.0 if not damaged else 6.0, 3e-5)
     with monkeypatch.context() as killed:
         killed.setattr(running, "cancel_waiting", lambda *_: None)
-        with pytest.raises(Crash):
+        with pytest.raises(Problem, match="on_round failed after round 1"):
             train(clinics, out="study", checkpoint=1, on_round=crash_after("fedavg"))
     assert runs() == [2, 2]
     if damaged:
@@ -111,7 +108,7 @@ def test_claims_that_began_are_not_taken_up(clinics, monkeypatch):
     ct.open_ledgers("kept", clinics, 9.0, 9e-5)
     with monkeypatch.context() as killed:
         killed.setattr(running, "cancel_waiting", lambda *_: None)
-        with pytest.raises(Crash):
+        with pytest.raises(Problem, match="on_round failed after round 1"):
             train(clinics, out="study", on_round=crash_after("ditto"))
     for path in Path("study").glob(".checkpoint-*"):
         path.unlink()

@@ -145,8 +145,10 @@ def plan(
 
 @app.command()
 def predict(
-    model: Annotated[Path, typer.Argument(help="A saved model, from the folder models/ of a run.")],
-    rows: Annotated[Path, typer.Argument(help="A CSV or Parquet file of new raw rows.", metavar="CSV")],
+    model: Annotated[
+        Path, typer.Argument(help="A saved model, from the folder models/ of a run.", metavar="MODEL")
+    ],
+    csv: Annotated[Path, typer.Argument(help="A CSV or Parquet file of new raw rows.", metavar="CSV")],
     module: Annotated[
         str | None,
         typer.Option(help="What makes a user's module: package.module:function.", metavar="NAME"),
@@ -160,7 +162,7 @@ def predict(
     """
     from .predict import predict_file
 
-    predict_file(model, rows, module, out, as_json)
+    predict_file(model, csv, module, out, as_json)
 
 
 @app.command()

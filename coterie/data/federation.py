@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import Problem, nearest
+from ..errors import Problem, nearest, plain_methods
 from ..privacy.ledger.data_sets import silo_key, tidy, tidy_silo
 from ..privacy.ledger.ledger import Identity
 from . import preprocess
@@ -48,6 +48,7 @@ class Silo:
         return f"Silo('{self.name}': {len(self.y)} training and {len(self.test_y)} test examples)"
 
 
+@plain_methods
 @dataclass(frozen=True, eq=False)
 class Federation:
     """Silos that share a task.
@@ -60,6 +61,7 @@ class Federation:
     another way is another data set. It is the `name` unless given; data without a name has no ledgers.
     `cut` knows what older ledgers call the same data (none for a federation made by hand).
     `recipe` is the [data] table of a configuration that loads the same, where there is one.
+    `notes` are what a person should know about the data; plans and results repeat them.
     """
 
     name: str
@@ -70,6 +72,7 @@ class Federation:
     preparation: Preparation | None = None
     source: str | None = None
     recipe: Mapping[str, Any] | None = None
+    notes: tuple[str, ...] = ()
     cut: Cut | None = None
 
     def __post_init__(self) -> None:
@@ -139,6 +142,7 @@ class Federation:
     def pick(self, names: Sequence[str]) -> Federation:
         """Return the federation of some of the silos, in the order named; their ledgers stay the same."""
         by_name = dict(zip(self.names, self.silos, strict=True))
+        names = [str(name) for name in names]
         for name in names:
             if name not in by_name:
                 raise Problem(f"data: '{self.name}' has no silo '{name}'; {nearest(name, self.names)}")
@@ -189,7 +193,13 @@ def load(
     5
     """
     chosen: dict[str, Any] = {"silo_column": silo_column, "target_column": target_column, "drop": drop}
+    if silo_column is not None and options.get("partition") is not None:
+        raise Problem(
+            f"data.partition: the silos are those of the column '{silo_column}'; leave out one of the two"
+        )
     if not isinstance(source, str | Path):
+        if data_dir is not None:
+            raise Problem("data_dir: data in memory needs no folder; leave it out")
         return from_table(read_memory(source, name or "", **chosen), **options)
     if name is not None:
         raise Problem(f"name: '{source}' has a name of its own; give one to data in memory only")
@@ -297,7 +307,28 @@ def from_table(
     preparation = replace(preparation, classes=classes, target_range=limits, silos=steps)
     scale, not_covered = preparation.scale, preparation.not_covered
     name = table.name or "unnamed data"
-    return Federation(name, tuple(made), classes, scale, not_covered, preparation, cut.source, cut=cut)
+    notes, source = _notes(table, preparation, made), cut.source
+    return Federation(
+        name, tuple(made), classes, scale, not_covered, preparation, source, notes=notes, cut=cut
+    )
+
+
+def _notes(table: Table, preparation: Preparation, silos: Sequence[Silo]) -> tuple[str, ...]:
+    """Return what looks like a mistake in the options, but may be meant."""
+    notes = []
+    if preparation.feature_range is not None:
+        facts = (preparation.feature_range, table.columns, table.indicators)
+        lost = preprocess.out_of_range(table.x, *facts)
+        if lost:
+            notes.append(
+                f"feature_range: no value of {len(lost)} column(s), such as '{lost[0]}', lies within its"
+                " bounds, so the column says nothing: the bounds are those of the raw numbers"
+            )
+    if few := [silo.name for silo in silos if len(silo.y) < 2]:
+        notes.append(
+            f"{len(few)} silo(s), such as '{few[0]}', have a single training example: hold out fewer (test)"
+        )
+    return tuple(notes)
 
 
 def _natural(silo: np.ndarray, limit: int | None, min_examples: int) -> list[Part]:

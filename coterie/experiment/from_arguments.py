@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 import numpy as np
+import torch
 from pydantic import ValidationError
 from torch import nn
 
@@ -31,7 +32,7 @@ from .config.methods import method_problems
 from .config.schema import Config, Data, Model, PrivacyTable, Train, Tuning, sentence
 from .experiment import experiments
 from .from_config import load_data, methods_of, training_of
-from .run import Study
+from .study import Study
 
 ModelLike = str | Callable[..., nn.Module] | nn.Module | Task
 MethodLike = Method | type[Method] | str | Mapping[str, Any]
@@ -81,7 +82,8 @@ def make_study(
             " load(data, silo_column=..., target_column=...)"
         )
     if not isinstance(privacy, Privacy):
-        problems.append(f"privacy must be Privacy(epsilon=..., delta=...), got {_short(privacy)}")
+        bare = "; to train without privacy, say so: Privacy(epsilon=math.inf)" if privacy is None else ""
+        problems.append(f"privacy must be Privacy(epsilon=..., delta=...), got {_short(privacy)}{bare}")
     pairs = read_methods(methods, problems)
     train = _table(problems, Train, "train", options or {"epochs": 1.0})
     if options.get("steps") is not None and options.get("epochs") is not None:
@@ -146,6 +148,10 @@ def plain(value: Any) -> Any:
         return {"poisson": value.share} if value.sampler == "poisson" else value.share
     if isinstance(value, np.generic | np.ndarray):
         return plain(value.tolist())
+    if isinstance(value, torch.device):
+        return str(value)
+    if hasattr(value, "to_dict") and hasattr(value, "index") and not isinstance(value, Sequence):
+        return plain(value.to_dict())  # a pandas Series, indexed by silo
     if isinstance(value, tuple | range | list):
         return [plain(each) for each in value]
     return str(value) if isinstance(value, Path) else value
@@ -205,7 +211,7 @@ def _read_method(given: Any) -> list[tuple[Method, str]]:
                 f"methods: a table needs the name of a method, as {{'name': 'ditto'}}, got {given!r}"
             )
         if name not in METHODS:
-            raise Problem(f"methods: unknown method '{name}'; {nearest(name, METHODS)}")
+            raise Problem(f"methods: unknown method '{name}'; {_method_hint(name)}")
         problems = [problem.replace("method[0].", f"{name}: ", 1) for problem in method_problems(0, table)]
         if problems:
             raise Problem("\n".join(problems))
@@ -219,6 +225,15 @@ def _read_method(given: Any) -> list[tuple[Method, str]]:
     if isinstance(given, Tune):
         raise Problem(NEEDS_ANOTHER)
     return [(method, "own") for method in expanded(given)]
+
+
+def _method_hint(name: str) -> str:
+    """Return how to write a method that is not known by this name."""
+    first, *settings = name.replace(",", " ").split() or [""]
+    kind = METHODS.get(first.lower())
+    if kind is not None and settings:
+        return f"write methods.{kind.__name__}({', '.join(settings)})"
+    return nearest(name, METHODS)
 
 
 def expanded(method: Method) -> list[Method]:

@@ -113,7 +113,7 @@ class Meter:
                 raise Spent(
                     f"no silo's budget covers more than {covered} of {asked[0][0].rounds} rounds, so the"
                     " training could not finish: use fewer rounds or a smaller epsilon, or raise the budgets"
-                    " with `coterie ledger budget`; nothing was charged"
+                    " (`coterie ledger budget`, or set_budget in Python); nothing was charged"
                 )
         except BaseException:
             for k, claims in granted.items():
@@ -133,8 +133,12 @@ class Meter:
             f"; {runs} runs are asked for, and nothing is trained unless all of them fit (the amount spent"
             " includes the runs before this one: ask for fewer methods, settings or seeds)"
         )
-        all_of_them = isinstance(problem, Spent) and runs > 1
-        return type(problem)(f"silo '{self.names[k]}': {problem}{more if all_of_them else ''}")
+        one = (
+            ": use fewer rounds or a smaller epsilon, or raise the budget (`coterie ledger budget`, or"
+            " set_budget in Python)"
+        )
+        next_step = "" if not isinstance(problem, Spent) else more if runs > 1 else one
+        return type(problem)(f"silo '{self.names[k]}': {problem}{next_step}")
 
     def resume(self, asked: Sequence[Sequence[Claim]], claims: list[list[int]]) -> None:
         """Resume the claims of an interrupted training; raise `Problem` unless they are those asked for."""
@@ -189,7 +193,8 @@ class Meter:
             k = min(refused)
             raise Spent(
                 f"silo '{self.names[k]}': {refused[k]}, and neither do the budgets of the others: raise the"
-                " budgets with `coterie ledger budget`, then run the same command again; nothing was charged"
+                " budgets (`coterie ledger budget`, or set_budget in Python), then run the same again;"
+                " nothing was charged"
             )
         for k, why in refused.items():
             self.rounds[k], self.left[self.names[k]] = first, str(why)

@@ -7,12 +7,15 @@ result it receives has already been sampled, clipped, noised and counted.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, NoReturn
 
 from torch import Tensor
 
+from ..errors import nearest
 from .settings import PerRun
 
 NEEDS_CLASSES = "imitation compares predicted classes, so it does not work with a numeric target"
+DOORS = ("descend", "fisher", "select", "solve_dual", "round", "rounds")
 CERTIFIES_NOTHING = (
     "the noise of the paper on dual coordinates certifies nothing; it is allowed only for silos without a"
     " budget (budgets = 'none', or epsilon inf)"
@@ -27,6 +30,12 @@ class Oracle(ABC):
 
     round: int
     rounds: int
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Raise an `AttributeError` that names the door that was meant."""
+            raise AttributeError(f"the oracle has no '{name}'; {nearest(name, DOORS)}")
 
     @abstractmethod
     def descend(

@@ -15,8 +15,10 @@ from ..errors import Problem
 from ..experiment.experiment import Experiment
 from ..experiment.files import json_text, write, write_json, write_text
 from ..experiment.result import Result, RunRecord, SiloRecord, file_names, label_of
-from ..experiment.run import WAITING, Study, Trained
+from ..experiment.run import WAITING
 from ..experiment.saved_models import save_model
+from ..experiment.study import Study
+from ..experiment.trained import Trained
 from ..planning.plan import Plan
 from ..privacy.statement.build import text_of
 from .statement_page import page
@@ -33,26 +35,26 @@ class Folder:
         text = study.text
         kept, result = self.path / "config.toml", self.path / "result.json"
         if self.path.exists() and not self.path.is_dir():
-            raise Problem(f"--out: '{self.path}' is a file; expected a folder")
+            raise Problem(f"out: '{self.path}' is a file; expected a folder")
         if not self.path.exists() or not any(self.path.iterdir()):
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
                 self._keep_fingerprint(study.fingerprint)
                 write_text(kept, text)
             except OSError as error:
-                raise Problem(f"--out: cannot write to '{self.path}': {error.strerror or error}") from error
+                raise Problem(f"out: cannot write to '{self.path}': {error.strerror or error}") from error
             return []
         if not kept.is_file() or kept.read_text() != text or not self._fits(study.fingerprint):
-            raise Problem(f"--out: '{self.path}' holds something else: choose another folder")
+            raise Problem(f"out: '{self.path}' holds something else: choose another folder")
         if not result.is_file():
             return []
         try:
             content = json.loads(result.read_text())
             runs, complete = [read_run(run) for run in content["runs"]], content["complete"]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise Problem(f"--out: '{result}' is damaged; choose another folder ({error})") from error
+            raise Problem(f"out: '{result}' is damaged; choose another folder ({error})") from error
         if complete:
-            raise Problem(f"--out: '{self.path}' already holds this result; choose another folder")
+            raise Problem(f"out: '{self.path}' already holds this result; choose another folder")
         return runs
 
     @property
@@ -151,7 +153,7 @@ class Folder:
                 loaded = [load_file(str(models / f"{name}.safetensors")) for name in names]
                 vectors[run] = torch.stack([layout.flatten(parameters) for parameters in loaded])
             except Exception as error:  # safetensors raises exceptions of its own
-                raise Problem(f"--out: '{self.path}' is damaged; choose another folder ({error})") from error
+                raise Problem(f"out: '{self.path}' is damaged; choose another folder ({error})") from error
         return replace(trained, statements=statements), vectors
 
     def save_run(

@@ -23,7 +23,7 @@ from urllib.parse import quote
 
 from ...errors import Problem
 from ..accountant import MACHINE_TOLERANCE
-from ..budget import UNITS
+from ..units import UNITS
 from .claim import Claim
 from .entries import FIRST, Changes, LedgerEntry, LedgerState, hash_of, parse
 from .filters import FILTERS, Spent, best_order
@@ -154,7 +154,11 @@ class Ledger:
             now = rows.state.budgets.get(unit)
             raised = now is not None and (epsilon > now[0] or delta > now[1])
             if raised and not (higher and reason.strip()):
-                missing = "a reason (--reason)" if higher else "--raise and a reason (--reason)"
+                missing = (
+                    "a reason"
+                    if higher
+                    else "saying so and a reason (--raise --reason WHY, or higher=True, reason=...)"
+                )
                 raise Problem(
                     f"ledger '{self.path}': the budget is ({now[0]:g}, {now[1]:g});"  # type: ignore[index]
                     f" raising it requires {missing}"
@@ -297,7 +301,7 @@ def open_ledger(
         if budget is None:
             raise Problem(
                 f"there is no ledger of '{identity.silo}' in '{folder}'; create it with a budget for all runs"
-                " (coterie ledger open)"
+                " (`coterie ledger open`, or open_ledgers in Python)"
             )
         if path.with_suffix(".secret").exists():
             raise Problem(
