@@ -180,7 +180,7 @@ def test_an_interrupted_run_is_resumed_with_all_it_had(clinics):
         ct.run(fed, methods, PRIVACY, rounds=4, out="study", on_round=stops)
     assert stopped.value.finished == ("fedavg",)
     other = ct.load(frame().assign(age=0.0), silo_column="clinic", target_column="outcome", name="clinics")
-    with refused("holds something else"):
+    with refused("began with other examples"):
         ct.run(other, methods, PRIVACY, rounds=4, out="study")
     result = ct.run(fed, methods, PRIVACY, rounds=4, out="study")
     assert not [p for p in Path("study").iterdir() if p.name.startswith(".")]

@@ -6,7 +6,6 @@ Arguments are checked by the rules of the file's tables, and all problems of a c
 from __future__ import annotations
 
 import functools
-import hashlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
@@ -25,7 +24,7 @@ from ..planning.schedule import Participation
 from ..privacy.budget import NOT_GIVEN, PerSilo, Privacy, Swept
 from ..protocol.method import Method
 from ..protocol.settings import settings_of
-from ..tasks.models import Copies, Factory
+from ..tasks.models import Factory
 from ..tasks.task import Task, make_task
 from .config.files import find_beside
 from .config.methods import method_problems
@@ -106,7 +105,7 @@ def make_study(
         method=[method_table(method, how) for method, how in pairs],
     )
     made = experiments(federation, task, pairs, privacy, training)
-    return Study(config, tuple(made), _fingerprint(federation, task))
+    return Study(config, tuple(made))
 
 
 def _checked(problems: list[str], make: Callable[[], Any]) -> Any:
@@ -291,22 +290,6 @@ def _model(task: Task, model: ModelLike, loss: str) -> Model:
         return Model.model_validate({"name": model, "loss": loss, **options})
     name = task.build.name if isinstance(task.build, Factory) else "made in Python"
     return Model.model_validate({"name": name, "loss": task.loss})
-
-
-def _fingerprint(federation: Federation, task: Task) -> str:
-    """Return a digest of what no configuration describes: examples in memory, and a module's numbers."""
-    digest = hashlib.blake2b(digest_size=32)
-    described = federation.recipe is not None
-    if not described:
-        for silo in federation.silos:
-            digest.update(f"{silo.name}\0{federation.scale!r}\0".encode())
-            for values in (silo.x, silo.y, silo.test_x, silo.test_y):
-                digest.update(np.ascontiguousarray(values.cpu().numpy()).tobytes())
-    copies = isinstance(task.build, Factory) and isinstance(task.build.function, Copies)
-    if copies:
-        for values in task.module.state_dict().values():
-            digest.update(np.ascontiguousarray(values.cpu().numpy()).tobytes())
-    return "" if described and not copies else digest.hexdigest()
 
 
 def _kind(value: Any) -> str:

@@ -369,14 +369,3 @@ def _names_of(method: Any) -> set[str]:
     if not isinstance(method, str):
         raise Problem(f"method: expected the name of a method, got {shown(method)}")
     return {method}
-
-
-def file_names(names: Sequence[str]) -> list[str]:
-    """Return a distinct, harmless file name for each name."""
-    seen: dict[str, int] = {}
-    made = []
-    for name in names:
-        safe = "".join(c if c.isalnum() or c in "-_." else "-" for c in name)[:80].lstrip(".") or "_"
-        seen[safe.lower()] = seen.get(safe.lower(), 0) + 1
-        made.append(safe if seen[safe.lower()] == 1 else f"{safe}~{seen[safe.lower()]}")
-    return made

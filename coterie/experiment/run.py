@@ -43,7 +43,12 @@ class Store(Protocol):
         """Make the folder, or find a study in it that was interrupted; return its finished runs."""
         ...
 
-    def has(self, experiment: Experiment, plan: Plan, runs: list[RunRecord], metered: bool) -> bool:
+    @property
+    def examples(self) -> str:
+        """A digest of what the study works on, from when it is opened until it is complete."""
+        ...
+
+    def has(self, trained: Trained, runs: list[RunRecord]) -> bool:
         """Whether an experiment is finished in the folder."""
         ...
 
@@ -63,6 +68,10 @@ class Store(Protocol):
 
     def save(self, result: Result, complete: bool) -> None:
         """Write the result as a whole."""
+        ...
+
+    def close(self) -> None:
+        """Forget what a complete study worked on."""
         ...
 
     def discard(self) -> None:
@@ -97,6 +106,7 @@ def train_study(
     for note in study.notes:
         listener.on_note(note)
     finished = [] if store is None else store.open(study)
+    examples = "" if store is None else store.examples
     meters: list[Meter | None] = []
     waiting = None if store is None else store.path / WAITING
     pace = Pace()
@@ -109,10 +119,13 @@ def train_study(
                 listener.on_note(note)
         meters = meters_for(study, plans[0] if study.alone else None)
         places = [None if store is None else store.path / f".checkpoint-{n}" for n in range(len(plans))]
-        done = [
-            store is not None and store.has(experiment, own, finished, meter is not None)
-            for experiment, own, meter in zip(experiments, plans, meters, strict=True)
+        known = [
+            Trained(experiment, own, meter is not None, folders=names)
+            for experiment, own, meter, names in zip(
+                public.experiments, plans, meters, study.folders, strict=True
+            )
         ]
+        done = [store is not None and store.has(trained, finished) for trained in known]
         begun = [
             is_done or (at is not None and at.exists()) for is_done, at in zip(done, places, strict=True)
         ]
@@ -121,14 +134,14 @@ def train_study(
                 rehearse(experiment, own)
         _claim_all(study, plans, meters, begun, waiting)
         for number, (experiment, own, meter) in enumerate(zip(experiments, plans, meters, strict=True)):
-            trained = Trained(public.experiments[number], own, meter is not None)
+            trained = known[number]
             if store is not None and done[number]:
                 runs = [run for run in finished if run.label in experiment.labels]
                 result.add(_read_back(store, trained, runs, result))
                 continue
             session = Session(
                 places[number],
-                study.key([number, experiment.labels]),
+                study.key([number, experiment.labels], examples),
                 meter,
                 study.config.train.checkpoint,
                 partial=study.alone,

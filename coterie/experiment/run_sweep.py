@@ -115,7 +115,9 @@ def _trials(
     place = None if store is None else store.path / ".checkpoint-0"
     every = study.config.train.checkpoint
     charging = Charging(sweep.asks, together=True)
-    session = Session(place, study.key([sweep.drawn]), meter, every, charging)
+    session = Session(
+        place, study.key([sweep.drawn], "" if store is None else store.examples), meter, every, charging
+    )
     result = train_one(experiment, plan, session, listener, resumable=store is not None)
     with InterruptsHeld():
         scores = noised_scores(experiment, sweep, _vectors(result), meter)
@@ -202,6 +204,7 @@ def _nothing(experiment: Experiment, sweep: Sweep, store: Store | None, meter: M
     result.tuning = {"accounted": True, "trials": sweep.trials.__dict__, "ran": 0, "chosen": None}
     if store is not None:
         write_json(store.path / "result.json", {"complete": True, **result.to_json()})
+        store.close()
     return result
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,6 +16,7 @@ from ..privacy.accountant import shown_spent
 from .config.schema import Config
 from .estimate import seconds
 from .experiment import Experiment
+from .file_names import file_names
 from .frames import Row, counted, html_page, make_frame, text_table
 from .listener import Listener
 
@@ -28,13 +30,11 @@ FACTS = ("rate", "steps", "noise", "epsilon", "delta", "bytes_up", "bytes_down")
 class Study:
     """What is asked for: checked experiments on one federation, and their description.
 
-    `config` describes them as a configuration file would. `fingerprint` stands for what no file can
-    describe, such as examples in memory.
+    `config` describes them as a configuration file would.
     """
 
     config: Config
     experiments: tuple[Experiment, ...]
-    fingerprint: str = ""
 
     def __repr__(self) -> str:
         labels = ", ".join(label for experiment in self.experiments for label in experiment.labels)
@@ -71,9 +71,18 @@ class Study:
         """Return what can be described and stated, but not trained again."""
         return replace(self, experiments=tuple(map(without_examples, self.experiments)))
 
-    def key(self, parts: Sequence[Any]) -> str:
-        """Return the key of a checkpoint: a training resumes only if it is equal."""
-        beside = (self.fingerprint, self.experiments[0].task.frozen_digest)
+    @cached_property
+    def folders(self) -> list[tuple[str, ...]]:
+        """The name of each variant's folder, for each experiment; no two of the study are the same."""
+        names = iter(file_names([label for experiment in self.experiments for label in experiment.labels]))
+        return [tuple(itertools.islice(names, len(each.labels))) for each in self.experiments]
+
+    def key(self, parts: Sequence[Any], examples: str) -> str:
+        """Return the key of a checkpoint: a training resumes only if it is equal.
+
+        `examples` is a digest of what the training works on.
+        """
+        beside = (examples, self.experiments[0].task.frozen_digest)
         return key_of([self.text, *parts, *(text for text in beside if text)])
 
 

@@ -10,7 +10,7 @@ from ..guard.meter import Meter
 from ..planning.plan import Plan
 from ..privacy.statement.build import statement_cache
 from .experiment import Experiment
-from .result import file_names
+from .file_names import file_names
 from .statements import published_facts, statement_of
 
 Statements = dict[int, list[dict[str, Any]]]
@@ -21,7 +21,8 @@ class Trained:
     """What is kept of a trained experiment: its settings and its plan, but no examples.
 
     `statements[run]` are those of all silos, made when it was trained; of a metered training there are no
-    others, since ledgers change.
+    others, since ledgers change. `folders` are the names under which each variant is saved, which no other
+    variant of the study has.
     """
 
     experiment: Experiment
@@ -30,13 +31,14 @@ class Trained:
     statements: Statements = field(default_factory=dict)
 
     chosen: int | None = None
+    folders: tuple[str, ...] = ()
 
     def saved(self) -> list[tuple[str, int]]:
         """Return the runs whose statements and models are saved, each after the name of its folder.
 
         Of a sweep that is the chosen trial, else the first seed of each variant.
         """
-        names = file_names(self.experiment.labels)
+        names = self.folders or file_names(self.experiment.labels)
         if self.chosen is not None:
             return [(names[self.experiment.keys[self.chosen][1]], self.chosen)]
         seeds = len(self.experiment.training.seeds)
