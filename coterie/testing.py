@@ -7,7 +7,9 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,9 +22,10 @@ from .data.sources.table import Table
 from .engines.reference import Terms, run_reference
 from .engines.simulation import personal_vectors, simulate, steps_of
 from .engines.start import SeededStart
-from .errors import Refused
+from .errors import Problem, Refused, nearest, plainly, shown
 from .experiment.experiment import Experiment
 from .experiment.from_arguments import expanded
+from .methods import METHODS
 from .planning.dry_run import dry_run
 from .planning.training import Training
 from .privacy.budget import Privacy
@@ -42,6 +45,7 @@ class NotConforming(Refused):
     """A method broke a rule of the protocol."""
 
 
+@plainly
 def check_method(method: Method, unit: str = "example") -> None:
     """Try a method on a small made-up federation; raise `NotConforming` if it breaks a rule.
 
@@ -50,6 +54,9 @@ def check_method(method: Method, unit: str = "example") -> None:
     that were planned, its state and messages must survive as bytes, and one silo per node must give the same
     vectors.
     """
+    _check_instance(method)
+    if unit not in UNITS:
+        raise Problem(f"check_method: unknown unit '{unit}'; {nearest(unit, UNITS)}")
     _require(dataclasses.is_dataclass(method), "a method must be a dataclass")
     _require(bool(getattr(type(method), "name", "")), "a method must have a name")
     try:
@@ -60,6 +67,14 @@ def check_method(method: Method, unit: str = "example") -> None:
         pass
     for each in expanded(method):
         _check_one(each, unit)
+
+
+def _check_instance(method: Any) -> None:
+    if isinstance(method, Method):
+        return
+    kind = METHODS.get(method) if isinstance(method, str) else method
+    name = kind.__name__ if inspect.isclass(kind) and issubclass(kind, Method) else "Mine"
+    raise Problem(f"check_method: expected a method, got {shown(method)}: give an instance, as in {name}()")
 
 
 def _check_one(method: Method, unit: str) -> None:

@@ -14,7 +14,8 @@ from coterie.experiment.config.schema import Tuning, check
 from coterie.experiment.statements import statement_of
 from coterie.experiment.sweep import check_sweep, tuned_plan
 from coterie.guard.claims import claims_of
-from coterie.guard.meter import make_meter, open_ledgers
+from coterie.guard.ledgers import open_ledgers
+from coterie.guard.meter import make_meter
 from coterie.guard.session import Session
 from coterie.methods import IFCA, MRMTL, PFA, Ditto, FedAvg, Mocha, PFAPlus, RandomProjection, Then, WeiAvg
 from coterie.methods.ifca import Clusters, Upload

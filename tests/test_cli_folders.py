@@ -22,7 +22,7 @@ def test_a_folder_in_use_is_not_touched(config, monkeypatch, capsys):
     assert "'afile' is a file; expected a folder" in err
     code, _, err = call(monkeypatch, capsys, "run", config, "--out", "/proc/nowhere")
     assert code == 2
-    assert "--out: cannot write to '/proc/nowhere'" in err
+    assert "out: cannot write to '/proc/nowhere'" in err
     Path("mine").mkdir()
     Path("mine/notes.txt").write_text("keep")
     code, _, err = call(monkeypatch, capsys, "run", config, "--out", "mine")

@@ -22,8 +22,8 @@ from coterie.cohort.imitation import imitating
 from coterie.data.sources.catalogue import find_table
 from coterie.errors import Problem
 from coterie.experiment.config.schema import check as check_config
-from coterie.experiment.run import Study
 from coterie.experiment.saved_models import HOLDS_STATISTICS, personal_model, save_model
+from coterie.experiment.study import Study
 from coterie.methods import Local
 from coterie.tasks.layout import tensors_of, tied_names
 from coterie.tasks.task import Task, make_task
@@ -507,7 +507,7 @@ def test_the_command_predicts(tmp_path, clinics, monkeypatch, capsys):
     )
     code, _, err = call(monkeypatch, capsys, "predict", "a.safetensors", "clinics.csv", "--out", "no/p.csv")
     assert code == 2
-    assert "--out: cannot write 'no/p.csv'" in err
+    assert "out: cannot write 'no/p.csv'" in err
 
 
 def test_the_command_takes_a_module_from_the_current_folder(tmp_path, monkeypatch, capsys):

@@ -14,6 +14,7 @@ from ..privacy.accountant import shown
 from ..privacy.adversaries import ADVERSARIES
 from ..privacy.ledger.place import ledger_rows, read_ledgers, set_budget
 from ..privacy.ledger.verify import Report
+from .output import say
 
 if TYPE_CHECKING:
     from ..experiment.config.schema import Config
@@ -40,33 +41,33 @@ def show_ledgers(place: Path, as_json: bool) -> None:
         print(json.dumps(finite({"ledgers": [report_facts(report) for report in reports]}), indent=2))
         return
     from rich.console import Console
-    from rich.table import Table
+    from rich.markup import escape
 
-    title = "Upper bound on the epsilon each data set has spent, per adversary (size includes test examples)"
-    table = Table(title=title, box=None, title_justify="left", padding=(0, 1, 0, 0), pad_edge=False)
-    for name in ("silo", "size", "budget", "delta", *ADVERSARIES, "spent delta", "runs"):
-        table.add_column(name, justify="left" if name == "silo" else "right", no_wrap=True)
+    from ..report.terminal import compact
+
+    table = compact("Spent of each data set: epsilon at most, against each adversary")
+    table.add_column("silo", overflow="fold")
+    for name in ("size", "budget", "delta", *ADVERSARIES, "spent\ndelta", "runs"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.caption, table.caption_justify = "size: all examples of a silo, those for tests too", "left"
     for report in reports:
         owner = report.identity
         for unit, totals in report.totals.items():
             epsilon, delta = report.budgets.get(unit, (math.inf, math.inf))
             spent = [shown(e) + ("!" if _above(e, epsilon) else "") for e, _ in totals.values()]
             lost = max((d for _, d in totals.values() if math.isfinite(d)), default=0.0)
-            name = owner.silo if unit == "example" else f"{owner.silo} ({unit})"
+            name = escape(owner.silo if unit == "example" else f"{owner.silo} ({unit})")
             limits = [f"{limit:g}" if math.isfinite(limit) else "-" for limit in (epsilon, delta)]
             table.add_row(name, str(owner.size), *limits, *spent, f"{lost:g}", str(report.runs))
     Console().print(table)
     if any(_above(e, epsilon) for r in reports for u, (epsilon, _) in r.budgets.items()
            for e, _ in r.totals[u].values()):  # fmt: skip
-        print("!: more than the budget, which was lowered after it was spent; no further run is allowed")
+        say("! more than the budget: it was lowered after it was spent; no run is charged to it any more")
     everything = [e for r in reports for totals in r.totals.values() for e, _ in totals.values()]
     if math.inf in everything:
-        print("none: there is no guarantee against this adversary, who saw raw uploads, or no bound is known")
+        say("none: nothing is left to protect against who saw the silo as it is, or no bound is known")
     if any("silo" in report.budgets for report in reports):
-        print(
-            "Runs under the unit 'silo' also count toward the unit 'example'. Runs under 'example' do not"
-            " protect whole silos."
-        )
+        say("runs under the unit 'silo' count for examples too; those under 'example' protect no whole silo")
 
 
 def _above(spent: float, budget: float) -> bool:
@@ -81,8 +82,8 @@ def verify_ledgers(place: Path, as_json: bool) -> None:
         print(json.dumps(finite({"ledgers": [report_facts(report) for report in reports]}), indent=2))
         return
     for report in reports:
-        name = f"{report.identity.silo} ({report.path})"
-        print(f"{name}: {report.rows} rows, every epsilon recomputed, head {report.head}")
+        who = f"{report.identity.silo} ({report.path})"
+        say(f"{who}: {report.rows} rows, every epsilon recomputed, head {report.head}")
 
 
 def export_ledgers(place: Path) -> None:
@@ -92,13 +93,18 @@ def export_ledgers(place: Path) -> None:
 
 
 def set_budgets(place: Path, unit: str, epsilon: float, delta: float, reason: str, higher: bool) -> None:
-    """Set the budget of ledgers, and print whose budgets were set."""
-    for path, owner in set_budget(place, epsilon, delta, unit=unit, reason=reason, higher=higher):
-        print(f"{owner.silo} ({path}): budget ({epsilon:g}, {delta:g}) in the unit '{unit}'")
+    """Set the budget of ledgers, and print whose they are."""
+    for path, who in set_budget(place, epsilon, delta, unit=unit, reason=reason, higher=higher):
+        say(f"{who.silo} ({path}): budget ({epsilon:g}, {delta:g}) in the unit '{unit}'")
 
 
 def open_config(
-    config: Config, budget: tuple[float, float], filter: str, data_dir: str | None, unit: str | None = None
+    config: Config,
+    budget: tuple[float, float],
+    filter: str,
+    data_dir: str | None,
+    unit: str | None = None,
+    another: bool = False,
 ) -> None:
     """Create ledgers for all silos of a configuration, each with the same budget, in the unit it protects."""
     from .. import api
@@ -109,7 +115,7 @@ def open_config(
     unit = unit or config.privacy.unit
     federation = study_of(config, data_dir).experiments[0].federation
     folder = config.privacy.ledger
-    reports = api.open_ledgers(folder, federation, *budget, unit=unit, filter=filter)
+    reports = api.open_ledgers(folder, federation, *budget, unit=unit, filter=filter, another=another)
     where = "" if unit == "example" else f" in the unit '{unit}'"
     each = f"each may spend epsilon {budget[0]:g} at delta {budget[1]:g}{where}"
-    print(f"{len(reports)} ledgers in {folder}: {each}")
+    say(f"{len(reports)} ledgers in {folder}: {each}")

@@ -162,8 +162,10 @@ def plan(
 
 @app.command()
 def predict(
-    model: Annotated[Path, typer.Argument(help="A saved model, from the folder models/ of a run.")],
-    rows: Annotated[Path, typer.Argument(help="A CSV or Parquet file of new raw rows.", metavar="CSV")],
+    model: Annotated[
+        Path, typer.Argument(help="A saved model, from the folder models/ of a run.", metavar="MODEL")
+    ],
+    csv: Annotated[Path, typer.Argument(help="A CSV or Parquet file of new raw rows.", metavar="CSV")],
     module: Annotated[
         str | None,
         typer.Option(help="What builds your own module, as package.module:function.", metavar="NAME"),
@@ -177,7 +179,7 @@ def predict(
     """
     from .predict import predict_file
 
-    predict_file(model, rows, module, out, as_json)
+    predict_file(model, csv, module, out, as_json)
 
 
 @app.command()
@@ -363,10 +365,11 @@ def ledger_open(
     config: ConfigPath,
     epsilon: Annotated[float, typer.Option(help="What each data set may spend in total.")],
     delta: Annotated[float, typer.Option(help="Delta of all runs together.")],
-    filter: Annotated[str, typer.Option(help="How runs add up: basic or rdp.")] = "basic",
-    unit: Annotated[
-        str | None, typer.Option(help="What is protected: example or silo (default: CONFIG's).")
-    ] = None,
+    filter: Annotated[str, typer.Option(help="How runs add up: basic, or rdp.")] = "basic",
+    unit: Annotated[str | None, typer.Option(help="Protected: example or silo (else CONFIG's).")] = None,
+    another: Annotated[
+        bool, typer.Option("--another", help="Say that ledgers of the same name are for other examples.")
+    ] = False,
     changes: Changes = None,
     allow: Allow = None,
     ledger: LedgerFolder = None,
@@ -375,8 +378,8 @@ def ledger_open(
     """Create ledgers for CONFIG's silos, each with this budget."""
     from .ledger import open_config
 
-    made = _config(config, changes, None, ledger, allow)
-    open_config(made, (epsilon, delta), filter, data_dir, unit)
+    checked = _config(config, changes, None, ledger, allow)
+    open_config(checked, (epsilon, delta), filter, data_dir, unit, another)
 
 
 @ledger_app.command("show")

@@ -9,7 +9,7 @@ from rich.console import Console
 from .._json import finite
 from ..experiment.config.schema import Config
 from ..experiment.from_config import study_of
-from ..experiment.run import plan_study
+from ..experiment.study import plan_study
 from ..report.plan_facts import plan_facts
 from ..report.privacy_lines import against_whom, reported, too_little
 from ..report.tables import plan_tables

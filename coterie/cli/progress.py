@@ -16,7 +16,7 @@ from rich.progress import (
 )
 
 from ..experiment.experiment import Experiment
-from ..experiment.run import Listener
+from ..experiment.listener import Listener
 
 
 def tell(console: Console, text: str, style: str = "") -> None:
@@ -25,7 +25,7 @@ def tell(console: Console, text: str, style: str = "") -> None:
 
 
 def progress_bar(console: Console) -> Progress:
-    """Return a progress bar with rounds, time left and the current score."""
+    """Make a bar with rounds, time left and the current score; a file or a pipe gets none."""
     return Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -34,6 +34,7 @@ def progress_bar(console: Console) -> Progress:
         TimeRemainingColumn(),
         TextColumn("{task.fields[score]}"),
         console=console,
+        disable=not console.is_terminal,
     )
 
 

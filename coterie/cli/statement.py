@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ..privacy.accountant import shown
 from ..privacy.statement.file import verify
+from .output import say
 
 
 def verify_statement(file: Path, folder: Path | None, as_json: bool) -> None:
@@ -22,4 +23,4 @@ def verify_statement(file: Path, folder: Path | None, as_json: bool) -> None:
         words = f"epsilon {shown(checked.epsilon)} at delta {checked.delta:g}"
     words += ", found in its ledger" if checked.in_ledger else ""
     words += f"; not checked: {checked.not_checked}" if checked.not_checked else ""
-    print(f"{file}: recomputed from its events: {words}")
+    say(f"{file}: recomputed from its events: {words}")

@@ -8,10 +8,13 @@ from __future__ import annotations
 import ctypes
 import sys
 
+from ..errors import plainly
+
 TRIM_THRESHOLD, MMAP_MAX = -1, -4  # the names of the settings in glibc's malloc.h
 KEPT = 2**30
 
 
+@plainly
 def tune_process() -> None:
     """Tune this process for training; call it once, before the first training.
 

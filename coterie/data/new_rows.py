@@ -6,7 +6,7 @@ Everything that is wrong with the rows is reported at once.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,9 @@ from .sources.table import Column, numbers
 if TYPE_CHECKING:
     import pandas as pd
 
-Rows = Any  # a pandas DataFrame, the path of a CSV or Parquet file, or an array [rows, ...]
+Rows = (
+    Any  # a pandas DataFrame, a dict of columns, the path of a CSV or Parquet file, or an array [rows, ...]
+)
 SHOWN = 5  # names or values in one message
 
 
@@ -36,6 +38,11 @@ def read_rows(
     if isinstance(rows, str | Path):
         text = [column.name for column in columns if column.values is not None]
         rows = read_frame(Path(rows), text=text)
+    if isinstance(rows, Mapping):
+        try:
+            rows = pd.DataFrame(dict(rows))
+        except ValueError as error:
+            raise Problem(f"rows: these columns do not make a table: {error}") from error
     if isinstance(rows, pd.DataFrame):
         if columns:
             return _from_columns(rows, columns, other_columns)

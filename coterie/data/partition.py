@@ -6,13 +6,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import Problem, nearest
+from ..errors import PlainlyMade, Problem, nearest
 
 PARTITIONS = ("iid", "shards", "dirichlet", "rotated", "rotated-masked")
+# Those that distribute rows by their labels, each with its setting; the others distribute them at random.
+BY_LABEL = {"shards": "shards", "dirichlet": "alpha"}
 
 
 @dataclass(frozen=True)
-class Partition:
+class Partition(metaclass=PlainlyMade):
     """How rows are distributed among silos.
 
     `shards` is the number of label-sorted pieces per silo. A small `alpha` means few labels per silo.

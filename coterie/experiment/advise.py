@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ..data.federation import Federation
-from ..errors import Problem
+from ..errors import Problem, plainly, shown
 from ..privacy.budget import Privacy, check_budgets, per_silo, values_of
 from ..privacy.calibration import Target, calibrate
 from ..theory.advice import Circle, Forecast, check_spread, forecast, joining_ranges
@@ -76,6 +76,7 @@ def check_advice(privacy: Privacy, spread: tuple[float, float] | None = None) ->
         raise Problem(f"spread: the low end {spread[0]:g} is above the high end {spread[1]:g}")
 
 
+@plainly
 def advise(
     federation: Federation,
     privacy: Privacy,
@@ -89,6 +90,10 @@ def advise(
     silo. `spread` is the smallest and the largest tau, how much silos differ; by default a tenth of the
     deviation and all of it. Both refer to one number, on the scale of the clip.
     """
+    if not isinstance(federation, Federation):
+        raise Problem(f"federation: expected what load returns, got {shown(federation)}")
+    if not isinstance(privacy, Privacy):
+        raise Problem(f"privacy: expected Privacy(epsilon=..., delta=...), got {shown(privacy)}")
     check_advice(privacy, spread)
     names = federation.names
     delta = per_silo("privacy.delta", privacy.delta, names)

@@ -6,7 +6,6 @@ Arguments are checked by the rules of the file's tables, and all problems of a c
 from __future__ import annotations
 
 import functools
-import hashlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 import numpy as np
+import torch
 from pydantic import ValidationError
 from torch import nn
 
@@ -24,14 +24,14 @@ from ..planning.schedule import Participation
 from ..privacy.budget import NOT_GIVEN, PerSilo, Privacy, Swept
 from ..protocol.method import Method
 from ..protocol.settings import settings_of
-from ..tasks.models import Copies, Factory
+from ..tasks.models import Factory
 from ..tasks.task import Task, make_task
 from .config.files import find_beside
 from .config.methods import method_problems
 from .config.schema import Config, Data, Model, PrivacyTable, Train, Tuning, sentence
 from .experiment import experiments
 from .from_config import load_data, methods_of, training_of
-from .run import Study
+from .study import Study
 
 ModelLike = str | Callable[..., nn.Module] | nn.Module | Task
 MethodLike = Method | type[Method] | str | Mapping[str, Any]
@@ -81,7 +81,8 @@ def make_study(
             " load(data, silo_column=..., target_column=...)"
         )
     if not isinstance(privacy, Privacy):
-        problems.append(f"privacy must be Privacy(epsilon=..., delta=...), got {_short(privacy)}")
+        bare = "; to train without privacy, say so: Privacy(epsilon=math.inf)" if privacy is None else ""
+        problems.append(f"privacy must be Privacy(epsilon=..., delta=...), got {_short(privacy)}{bare}")
     pairs = read_methods(methods, problems)
     train = _table(problems, Train, "train", options or {"epochs": 1.0})
     if options.get("steps") is not None and options.get("epochs") is not None:
@@ -104,7 +105,7 @@ def make_study(
         method=[method_table(method, how) for method, how in pairs],
     )
     made = experiments(federation, task, pairs, privacy, training)
-    return Study(config, tuple(made), _fingerprint(federation, task))
+    return Study(config, tuple(made))
 
 
 def _checked(problems: list[str], make: Callable[[], Any]) -> Any:
@@ -146,6 +147,10 @@ def plain(value: Any) -> Any:
         return {"poisson": value.share} if value.sampler == "poisson" else value.share
     if isinstance(value, np.generic | np.ndarray):
         return plain(value.tolist())
+    if isinstance(value, torch.device):
+        return str(value)
+    if hasattr(value, "to_dict") and hasattr(value, "index") and not isinstance(value, Sequence):
+        return plain(value.to_dict())  # a pandas Series, indexed by silo
     if isinstance(value, tuple | range | list):
         return [plain(each) for each in value]
     return str(value) if isinstance(value, Path) else value
@@ -205,7 +210,7 @@ def _read_method(given: Any) -> list[tuple[Method, str]]:
                 f"methods: a table needs the name of a method, such as {{'name': 'ditto'}}, got {given!r}"
             )
         if name not in METHODS:
-            raise Problem(f"methods: unknown method '{name}'; {nearest(name, METHODS)}")
+            raise Problem(f"methods: unknown method '{name}'; {_method_hint(name)}")
         problems = [problem.replace("method[0].", f"{name}: ", 1) for problem in method_problems(0, table)]
         if problems:
             raise Problem("\n".join(problems))
@@ -219,6 +224,15 @@ def _read_method(given: Any) -> list[tuple[Method, str]]:
     if isinstance(given, Tune):
         raise Problem(NEEDS_ANOTHER)
     return [(method, "own") for method in expanded(given)]
+
+
+def _method_hint(name: str) -> str:
+    """Return how to write a method that is not known by this name."""
+    first, *settings = name.replace(",", " ").split() or [""]
+    kind = METHODS.get(first.lower())
+    if kind is not None and settings:
+        return f"write methods.{kind.__name__}({', '.join(settings)})"
+    return nearest(name, METHODS)
 
 
 def expanded(method: Method) -> list[Method]:
@@ -276,22 +290,6 @@ def _model(task: Task, model: ModelLike, loss: str) -> Model:
         return Model.model_validate({"name": model, "loss": loss, **options})
     name = task.build.name if isinstance(task.build, Factory) else "made in Python"
     return Model.model_validate({"name": name, "loss": task.loss})
-
-
-def _fingerprint(federation: Federation, task: Task) -> str:
-    """Return a digest of what no configuration describes: examples in memory, and a module's numbers."""
-    digest = hashlib.blake2b(digest_size=32)
-    described = federation.recipe is not None
-    if not described:
-        for silo in federation.silos:
-            digest.update(f"{silo.name}\0{federation.scale!r}\0".encode())
-            for values in (silo.x, silo.y, silo.test_x, silo.test_y):
-                digest.update(np.ascontiguousarray(values.cpu().numpy()).tobytes())
-    copies = isinstance(task.build, Factory) and isinstance(task.build.function, Copies)
-    if copies:
-        for values in task.module.state_dict().values():
-            digest.update(np.ascontiguousarray(values.cpu().numpy()).tobytes())
-    return "" if described and not copies else digest.hexdigest()
 
 
 def _kind(value: Any) -> str:

@@ -18,7 +18,7 @@ from ..protocol.settings import settings_of
 from ..tasks.task import make_task
 from .config.schema import Config, Data, PrivacyTable, Train
 from .experiment import Experiment, experiments
-from .run import Study
+from .study import Study
 
 
 def study_of(config: Config, data_dir: str | Path | None = None) -> Study:

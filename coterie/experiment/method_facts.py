@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..errors import Problem, Refused, nearest
+from ..errors import Problem, Refused, nearest, plainly
 from ..methods import METHODS
 from ..planning.dry_run import dry_run
 from ..protocol.doors import CHOICE, SAMPLES, WHOLE
@@ -29,6 +29,7 @@ HOW = (
 )
 
 
+@plainly
 def list_methods(name: str = "") -> list[dict[str, Any]]:
     """Return what every method (or only the named one) does, costs and sends, its units and its settings."""
     if name and name not in METHODS:

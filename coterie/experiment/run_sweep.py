@@ -20,11 +20,14 @@ from ..planning.accounting import Account
 from ..planning.plan import Plan
 from ..privacy.adversaries import ADVERSARIES
 from .config.schema import Tuning
+from .estimate import rehearse
 from .experiment import Experiment
 from .files import write_json
+from .listener import Listener
 from .result import Result
-from .run import Listener, Stopped, Store, Study, Trained, meters_for, train_one, without_examples
+from .run import Stopped, Store, meters_for, train_one
 from .statements import statement_for
+from .study import Study, without_examples
 from .sweep import (
     Sweep,
     best_of,
@@ -37,6 +40,7 @@ from .sweep import (
     trials_of,
     tuned_plan,
 )
+from .trained import Trained
 
 NOTHING = (
     "{count} trials were drawn{why}, so nothing was trained or chosen. This is a valid outcome; drawing again"
@@ -51,7 +55,7 @@ def sweep_study(study: Study, listener: Listener | None = None, store: Store | N
     """
     listener = listener or Listener()
     if len(study.experiments) != 1:
-        raise Problem("a sweep chooses among the settings of one method; give exactly one [[method]] table")
+        raise Problem("a sweep chooses among the settings of one method: give one method")
     experiment = study.experiments[0]
     tuning = study.config.tuning or Tuning()
     check_sweep(experiment, tuning, study.ledger is not None)
@@ -66,6 +70,8 @@ def sweep_study(study: Study, listener: Listener | None = None, store: Store | N
         seed = experiment.training.seeds[0]
         sweep = Sweep(trials, (0,), score_events(experiment, tuning), tuning.score == "public")
         plan = _first_plan(replace(experiment, picked=((seed, 0),)), sweep, listener)
+        if meter is not None:
+            rehearse(replace(experiment, picked=((seed, 0),)), plan)
         drawn = _drawn(experiment, sweep, plan, meter, None if store is None else store.path / "draw.json")
         sweep = replace(sweep, drawn=drawn)
         if not drawn or (trials.most is not None and len(drawn) > trials.most):
@@ -109,7 +115,9 @@ def _trials(
     place = None if store is None else store.path / ".checkpoint-0"
     every = study.config.train.checkpoint
     charging = Charging(sweep.asks, together=True)
-    session = Session(place, study.key([sweep.drawn]), meter, every, charging)
+    session = Session(
+        place, study.key([sweep.drawn], "" if store is None else store.examples), meter, every, charging
+    )
     result = train_one(experiment, plan, session, listener, resumable=store is not None)
     with InterruptsHeld():
         scores = noised_scores(experiment, sweep, _vectors(result), meter)
@@ -196,6 +204,7 @@ def _nothing(experiment: Experiment, sweep: Sweep, store: Store | None, meter: M
     result.tuning = {"accounted": True, "trials": sweep.trials.__dict__, "ran": 0, "chosen": None}
     if store is not None:
         write_json(store.path / "result.json", {"complete": True, **result.to_json()})
+        store.close()
     return result
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from ..data.new_rows import Rows
 from ..data.preparation import Preparation
-from ..errors import Problem, reason
+from ..errors import Problem, as_path, plain_methods, plainly, reason
 from ..tasks.check import made_up_examples
 from ..tasks.layout import fill, tensors_of
 from ..tasks.losses import PROBABILITIES, class_scores, predicted_class
@@ -37,6 +37,7 @@ HOLDS_STATISTICS = (
 )
 
 
+@plain_methods
 @dataclass(frozen=True, eq=False)
 class PersonalModel:
     """One silo's model and everything needed to use it on raw rows.
@@ -108,8 +109,14 @@ def save_model(
     from safetensors.torch import save_file
 
     record = record_of(task, vector, preparation, silo, method)
-    # One entry only: safetensors writes several in any order, and equal models should be equal files.
-    save_file(task.state(vector), str(path), {KEY: json.dumps(record, allow_nan=False)})
+    folder = Path(path).parent
+    if not folder.is_dir():
+        raise Problem(f"cannot save the model as '{path}': there is no folder '{folder}'")
+    try:
+        # One entry only: safetensors writes several in any order, and equal models should be equal files.
+        save_file(task.state(vector), str(path), {KEY: json.dumps(record, allow_nan=False)})
+    except Exception as error:  # safetensors raises its own kinds
+        raise Problem(f"cannot save the model as '{path}': {reason(error)}") from error
 
 
 def record_of(
@@ -171,6 +178,7 @@ def _is_plain(value: Any) -> bool:
     return True
 
 
+@plainly
 def load_model(
     path: str | Path, module: str | Callable[..., nn.Module] | nn.Module | None = None
 ) -> PersonalModel:
@@ -180,7 +188,7 @@ def load_model(
     it (also as "package.module:function") or an instance, which is copied. It must be the module that was
     trained: its names, its shapes and its outputs on made-up examples are compared.
     """
-    record, tensors = _read(Path(path))
+    record, tensors = _read(as_path("path", path))
     try:
         task = _task_of(record, module, path)
         preparation = None
@@ -210,8 +218,10 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         with safe_open(str(path), "pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except Exception as error:  # safetensors raises its own kinds
+    except OSError as error:
         raise Problem(f"cannot read the model '{path}': {reason(error)}") from error
+    except Exception as error:  # safetensors raises its own kinds
+        raise Problem(f"cannot read the model '{path}': it is no safetensors file, or damaged") from error
     try:
         record = json.loads(metadata[KEY])
         schema = record["schema"]

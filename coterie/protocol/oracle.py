@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from torch import Tensor
 
-from ..errors import Refused
+from ..errors import Refused, nearest
 from .settings import PerRun
 
 NEEDS_CLASSES = "imitation compares predicted classes, so it does not work with a numeric target"
+DOORS = ("descend", "fisher", "select", "solve_dual", "round", "rounds")
 CERTIFIES_NOTHING = (
     "the noise of the paper on dual coordinates certifies nothing; it is allowed only for silos without a"
     " budget (budgets = 'none', or epsilon inf)"
@@ -31,6 +32,12 @@ class Oracle(ABC):
     __slots__ = ()
     round: int
     rounds: int
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Raise an `AttributeError` that names the door that was meant."""
+            raise AttributeError(f"the oracle has no '{name}'; {nearest(name, DOORS)}")
 
     @abstractmethod
     def descend(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..experiment.experiment import Experiment
-from ..experiment.run import StudyPlan
+from ..experiment.study import StudyPlan
 from ..planning.accounting import accounting_of
 from ..planning.plan import Plan, SiloPlan
 from .privacy_lines import published_facts

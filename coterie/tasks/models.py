@@ -27,9 +27,11 @@ def linear(input_shape: tuple[int, ...], outputs: int, bias: bool = True) -> nn.
 
 
 def mlp(input_shape: tuple[int, ...], outputs: int, hidden: int = 64, layers: int = 1) -> nn.Module:
-    """Return linear layers with ReLU between them: `layers` of width `hidden`, then the output layer."""
-    if hidden < 1 or layers < 0:
-        raise Problem(f"model 'mlp' needs hidden >= 1 and layers >= 0, got {hidden} and {layers}")
+    """Make linear layers with ReLU between them: `layers` of width `hidden`, then the output layer."""
+    if not all(isinstance(number, int) for number in (hidden, layers)) or hidden < 1 or layers < 0:
+        raise Problem(
+            f"model 'mlp' needs whole numbers hidden >= 1 and layers >= 0, got {hidden!r} and {layers!r}"
+        )
     parts: list[nn.Module] = [nn.Flatten()]
     width = math.prod(input_shape)
     for _ in range(layers):
@@ -43,8 +45,8 @@ def cnn(input_shape: tuple[int, ...], outputs: int, channels: int = 16) -> nn.Mo
 
     Images may have channels, which may come first (3, 32, 32) or last (32, 32, 3).
     """
-    if channels < 1:
-        raise Problem(f"model 'cnn' needs channels >= 1, got {channels}")
+    if not isinstance(channels, int) or channels < 1:
+        raise Problem(f"model 'cnn' needs a whole number channels >= 1, got {channels!r}")
     if len(input_shape) == 2:
         order: nn.Module = nn.Unflatten(1, (1, input_shape[0]))
         depth, height, width = 1, *input_shape
@@ -103,7 +105,7 @@ def setting_problems(name: str, factory: Callable[..., nn.Module], options: Iter
     accepted, free = _accepted(name, factory)
     known = [key for key in accepted if key not in GIVEN]
     return [
-        f"model.{key}: '{name}' has no such setting (it has: {', '.join(known)})"
+        f"model.{key}: '{name}' has no such setting (it has: {', '.join(known) or 'none'})"
         for key in options
         if key in GIVEN or (key not in accepted and not free)
     ]
@@ -118,6 +120,13 @@ def _accepted(name: str, factory: Callable[..., nn.Module]) -> tuple[list[str], 
     return list(accepted), any(p.kind is inspect.Parameter.VAR_KEYWORD for p in accepted.values())
 
 
+def _required(factory: Callable[..., nn.Module]) -> list[str]:
+    """Return the names of the arguments that a factory cannot do without."""
+    free = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    parameters = inspect.signature(factory).parameters.values()
+    return [p.name for p in parameters if p.default is p.empty and p.kind not in free]
+
+
 @dataclass(frozen=True, eq=False)
 class Factory:
     """A function or class that makes modules, and its arguments; `settings` are those the user chose.
@@ -129,6 +138,15 @@ class Factory:
     function: Callable[..., nn.Module]
     arguments: Mapping[str, Any]
     settings: Mapping[str, Any]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Refuse to be pickled if the model cannot be found again by its name."""
+        if "<" in self.name:
+            raise Problem(
+                f"the model '{self.name}' cannot be pickled: define its function or class at the top of a"
+                " module, or save the result with result.save"
+            )
+        return dict(vars(self))
 
     @property
     def built_in(self) -> bool:
@@ -184,12 +202,21 @@ def make_factory(
     else:
         raise Problem(f"model must be a name, a function, a class or a torch.nn.Module, got {model!r}")
     settings = dict(options or {})
+    if settings and isinstance(function, Copies):
+        raise Problem("model_options: a module is made already; give its class to choose its settings")
     problems = setting_problems(name, function, settings)
     if problems:
         raise Problem("\n".join(problems))
     accepted, free = _accepted(name, function)
     given = zip(GIVEN, (shape, outputs), strict=True)
     arguments = {key: value for key, value in given if key in accepted or free} | settings
+    missing = [key for key in _required(function) if key not in arguments]
+    if missing:
+        raise Problem(
+            f"model: '{name}' needs '{missing[0]}', but what makes a module gets only input_shape and"
+            " outputs, where it has these parameters: give others as model_options (keys of [model] in a"
+            " file), or give a module"
+        )
     return Factory(name, function, arguments, settings)
 
 

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import Problem, nearest
+from ..errors import Problem, nearest, plainly
 from .check import check_module
 from .code import Allowed
 from .layout import Layout, call, fill, tensors_of, tied_names
-from .losses import LOSSES, SCORE_EACH_CLASS, TWO_CLASSES, predicted_class, squared
+from .losses import ALSO_CALLED, LOSSES, SCORE_EACH_CLASS, TWO_CLASSES, predicted_class, squared
 from .models import make_factory
 
 # The seed for whatever a module draws when it is built and never trains.
@@ -37,7 +37,9 @@ class Task:
 
     def __post_init__(self) -> None:
         if self.loss not in LOSSES:
-            raise Problem(f"model.loss: unknown loss '{self.loss}'; {nearest(self.loss, LOSSES)}")
+            meant = ALSO_CALLED.get(self.loss.lower())
+            hint = f"did you mean '{meant}'?" if meant else nearest(self.loss, LOSSES)
+            raise Problem(f"model.loss: unknown loss '{self.loss}'; {hint} (all: {', '.join(LOSSES)})")
         if self.loss == "squared" and self.classes:
             raise Problem("model.loss: 'squared' needs a numeric target, but the data has classes")
         if self.loss != "squared" and not self.classes:
@@ -169,6 +171,7 @@ class Task:
         return module
 
 
+@plainly
 def make_task(
     model: str | Callable[..., nn.Module] | nn.Module,
     *,

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from ...errors import Problem
-from .table import Table, join, numbers
+from ...privacy.ledger.data_sets import CUT
+from .table import Table, join, numbers, own_name
 
 
 def files(folder: Path) -> list[tuple[Path, int]]:
@@ -21,6 +22,20 @@ def files(folder: Path) -> list[tuple[Path, int]]:
 def recognise(folder: Path) -> bool:
     """Return whether a folder contains LEAF files."""
     return bool(files(folder))
+
+
+def source_name(path: Path) -> str:
+    """Return what ledgers call a file or folder: a folder with one file is that file.
+
+    Of several files in train/ and test/, one is a part of the folder.
+    """
+    path = path.resolve()
+    found = files(path) if path.is_dir() else [(path, 0)]
+    whole = path.parent.parent
+    if path.is_file() and path.parent.name in ("train", "test") and len(files(whole)) > 1:
+        part = json.dumps({"file": str(path.relative_to(whole))})
+        return f"{own_name(whole)}{CUT}{part}"
+    return own_name(found[0][0] if len(found) == 1 else path)
 
 
 def read(path: Path) -> Table:

@@ -43,7 +43,7 @@ def from_arrays(arrays: dict[str, np.ndarray], name: str, what: str) -> Table:
             )
         width = len(str(silo.max())) if silo.dtype.kind in "iu" else 0
         names = np.array([f"silo-{int(s):0{width}d}" if width else str(s) for s in silo])
-    return Table(name, arrays["x"], arrays["y"], names, arrays.get("split"))
+    return Table(name, arrays["x"], arrays["y"], names, arrays.get("split"), what=what)
 
 
 def describe(path: Path) -> tuple[int, int] | None:

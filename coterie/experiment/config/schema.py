@@ -22,6 +22,7 @@ from pydantic_core import PydanticCustomError
 
 from ...errors import Problem, nearest, reason
 from ...privacy.preferences import check_preference
+from ...privacy.units import UnitName
 from ...tasks.code import Allowed, allowing
 from ...tasks.models import MODELS, find_factory, setting_problems
 from .files import apply_change, find_beside, read_budget_files
@@ -219,7 +220,7 @@ class Train(Section):
 class PrivacyTable(Section):
     """What each silo may spend."""
 
-    unit: Literal["example", "silo"] = "example"
+    unit: UnitName = "example"
     noise_by: Literal["server", "silos"] = "server"
     epsilon: Epsilon = None
     noise: Positive = None

@@ -18,11 +18,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from ...errors import Problem
 from ..accountant import MACHINE_TOLERANCE
-from ..budget import UNITS
+from ..units import UNITS
 from .claim import Claim
 from .entries import FIRST, Changes, LedgerEntry, LedgerState, hash_of, parse
 from .filters import FILTERS, Spent, best_order
@@ -147,13 +148,17 @@ class Ledger:
         self, unit: str, epsilon: float, delta: float, reason: str = "", higher: bool = False
     ) -> None:
         """Set the budget of a unit. Lowering is always allowed; raising needs `higher` and a reason."""
-        _check_budget(epsilon, delta)
+        check_budget(epsilon, delta)
         _check_unit(unit)
         with self.change() as rows:
             now = rows.state.budgets.get(unit)
             raised = now is not None and (epsilon > now[0] or delta > now[1])
             if raised and not (higher and reason.strip()):
-                missing = "a reason (--reason)" if higher else "--raise and a reason (--reason)"
+                missing = (
+                    "a reason"
+                    if higher
+                    else "saying so and a reason (--raise --reason WHY, or higher=True, reason=...)"
+                )
                 raise Problem(
                     f"ledger '{self.path}': the budget is ({now[0]:g}, {now[1]:g});"  # type: ignore[index]
                     f" raising it requires {missing}"
@@ -172,7 +177,10 @@ class Ledger:
         the round in which its silo leaves depends on the ledger alone.
         """
         with self.change() as rows:
-            return [_grant(rows, claim, partial) for claim in claims]
+            granted = [_grant(rows, claim, partial) for claim in claims]
+            if not partial:
+                rows.state.filter.check_granted(rows.state, claims)
+            return granted
 
     def check_all(self, claims: Sequence[Claim]) -> None:
         """Raise `Spent` unless all of these runs fit together; nothing is written."""
@@ -183,6 +191,7 @@ class Ledger:
             with self.change() as rows:
                 for claim in claims:
                     _grant(rows, claim, partial=False)
+                rows.state.filter.check_granted(rows.state, claims)
                 raise _Undo
         except _Undo:
             pass
@@ -280,21 +289,26 @@ def open_ledger(
     budget: tuple[float, float] | None = None,
     unit: str = "example",
     filter: str = "basic",
+    *,
+    another: bool = False,
 ) -> Ledger:
-    """Open the ledger of a data set; create it if there is none and a budget is given."""
+    """Open the ledger of a data set; create it if there is none and a budget is given.
+
+    With `another`, a new ledger says that its folder had ledgers of the same data.
+    """
     path = folder / f"{identity.fingerprint}.sqlite"
     if not path.exists():
         if budget is None:
             raise Problem(
                 f"there is no ledger of '{identity.silo}' in '{folder}'; create it with a budget for all runs"
-                " (coterie ledger open)"
+                " (`coterie ledger open`, or open_ledgers in Python)"
             )
         if path.with_suffix(".secret").exists():
             raise Problem(
                 f"the ledger '{path}' is missing, although its silo was metered before; restore a backup (or"
                 " delete its .secret file to start again with a full budget)"
             )
-        _check_budget(*budget)
+        check_budget(*budget)
         _check_unit(unit)
         if filter not in FILTERS:
             raise Problem(f"filter: expected one of {', '.join(FILTERS)}, got '{filter}'")
@@ -302,7 +316,7 @@ def open_ledger(
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise Problem(f"ledger: cannot create '{folder}': {error.strerror}") from error
-        _make(path, identity, budget, unit, filter)
+        _make(path, identity, budget, unit, {"filter": filter} | ({"another": True} if another else {}))
     ledger = read_ledger(path)
     if ledger.identity != identity:
         found = ledger.identity
@@ -313,13 +327,15 @@ def open_ledger(
     return ledger
 
 
-def _make(path: Path, identity: Identity, budget: tuple[float, float], unit: str, filter: str) -> None:
+def _make(
+    path: Path, identity: Identity, budget: tuple[float, float], unit: str, facts: dict[str, Any]
+) -> None:
     """Create a ledger under another name and link it into place: a crash leaves all of it or none."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.{time.time_ns()}")
     ledger = Ledger(beside, _connect(beside, mode="rwc"))
     try:
         with ledger.change() as rows:
-            opened = {"filter": filter, "order": best_order(*budget)}
+            opened = {**facts, "order": best_order(*budget)}
             rows.add("open", {"schema": SCHEMA, "identity": asdict(identity), **opened})
             first = {"epsilon": budget[0], "delta": budget[1], "raised": False, "reason": "first"}
             rows.add("budget", {"unit": unit, **first})
@@ -383,7 +399,8 @@ def _check_unit(unit: str) -> None:
         raise Problem(f"unit: expected one of {', '.join(UNITS)}, got '{unit}'")
 
 
-def _check_budget(epsilon: float, delta: float) -> None:
+def check_budget(epsilon: float, delta: float) -> None:
+    """Raise `Problem` for numbers that cannot be the budget of a ledger."""
     if not (math.isfinite(epsilon) and epsilon > 0):
         raise Problem(f"a ledger's epsilon must be a finite number > 0, got {epsilon:g}")
     if not 0 < delta < 1:

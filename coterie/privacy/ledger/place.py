@@ -7,14 +7,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ...errors import Problem
+from ...errors import Problem, as_path, plainly
 from .ledger import Identity, read_ledger
 from .verify import Report, check_ledger
 
 
 def ledger_files(place: str | Path) -> list[Path]:
     """Return the ledger file at a place, or all ledger files in a folder."""
-    place = Path(place)
+    place = as_path("place", place)
     if place.is_dir():
         files = sorted(place.glob("*.sqlite"))
         if not files:
@@ -25,6 +25,7 @@ def ledger_files(place: str | Path) -> list[Path]:
     return [place]
 
 
+@plainly
 def read_ledgers(place: str | Path) -> list[Report]:
     """Check every ledger at a place and return their contents, sorted by silo.
 
@@ -46,6 +47,7 @@ def ledger_rows(place: str | Path) -> Iterator[dict[str, Any]]:
             ledger.close()
 
 
+@plainly
 def set_budget(
     place: str | Path,
     epsilon: float,
@@ -80,5 +82,5 @@ def _refuse_lowering(path: Path, unit: str, epsilon: float, delta: float) -> Non
     if now is not None and (epsilon < now[0] or delta < now[1]):
         raise Problem(
             f"the budget of '{silo}' is ({now[0]:g}, {now[1]:g}), so ({epsilon:g}, {delta:g}) would lower it;"
-            " omit --raise, or name only the ledger files whose budget you want to raise"
+            " do not ask to raise it, or name only the ledger files whose budget you want to raise"
         )
