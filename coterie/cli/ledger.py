@@ -45,11 +45,11 @@ def show_ledgers(place: Path, as_json: bool) -> None:
 
     from ..report.terminal import compact
 
-    table = compact("Spent of each data set: epsilon at most, against each adversary")
+    table = compact("Upper bound on the epsilon each data set has spent, per adversary")
     table.add_column("silo", overflow="fold")
     for name in ("size", "budget", "delta", *ADVERSARIES, "spent\ndelta", "runs"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.caption, table.caption_justify = "size: all examples of a silo, those for tests too", "left"
+    table.caption, table.caption_justify = "size: all examples of a silo, including test examples", "left"
     for report in reports:
         owner = report.identity
         for unit, totals in report.totals.items():
@@ -62,12 +62,15 @@ def show_ledgers(place: Path, as_json: bool) -> None:
     Console().print(table)
     if any(_above(e, epsilon) for r in reports for u, (epsilon, _) in r.budgets.items()
            for e, _ in r.totals[u].values()):  # fmt: skip
-        say("! more than the budget: it was lowered after it was spent; no run is charged to it any more")
+        say("!: more than the budget, which was lowered after it was spent; no further run is allowed")
     everything = [e for r in reports for totals in r.totals.values() for e, _ in totals.values()]
     if math.inf in everything:
-        say("none: nothing is left to protect against who saw the silo as it is, or no bound is known")
+        say("none: there is no guarantee against this adversary, who saw raw uploads, or no bound is known")
     if any("silo" in report.budgets for report in reports):
-        say("runs under the unit 'silo' count for examples too; those under 'example' protect no whole silo")
+        say(
+            "Runs under the unit 'silo' also count toward the unit 'example'. Runs under 'example' do not"
+            " protect whole silos."
+        )
 
 
 def _above(spent: float, budget: float) -> bool:
@@ -93,7 +96,7 @@ def export_ledgers(place: Path) -> None:
 
 
 def set_budgets(place: Path, unit: str, epsilon: float, delta: float, reason: str, higher: bool) -> None:
-    """Set the budget of ledgers, and print whose they are."""
+    """Set the budget of ledgers, and print whose budgets were set."""
     for path, who in set_budget(place, epsilon, delta, unit=unit, reason=reason, higher=higher):
         say(f"{who.silo} ({path}): budget ({epsilon:g}, {delta:g}) in the unit '{unit}'")
 

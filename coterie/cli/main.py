@@ -365,8 +365,10 @@ def ledger_open(
     config: ConfigPath,
     epsilon: Annotated[float, typer.Option(help="What each data set may spend in total.")],
     delta: Annotated[float, typer.Option(help="Delta of all runs together.")],
-    filter: Annotated[str, typer.Option(help="How runs add up: basic, or rdp.")] = "basic",
-    unit: Annotated[str | None, typer.Option(help="Protected: example or silo (else CONFIG's).")] = None,
+    filter: Annotated[str, typer.Option(help="How runs add up: basic or rdp.")] = "basic",
+    unit: Annotated[
+        str | None, typer.Option(help="What is protected: example or silo (default: CONFIG's).")
+    ] = None,
     another: Annotated[
         bool, typer.Option("--another", help="Say that ledgers of the same name are for other examples.")
     ] = False,

@@ -27,7 +27,7 @@ def predict_file(model: Path, rows: Path, module: str | None, out: Path | None, 
             predictions.to_csv(out, index=False)
         except OSError as error:
             raise Problem(f"out: cannot write '{out}': {reason(error)}") from error
-        print(f"{len(predictions)} prediction(s) written to {out}", file=sys.stderr)
+        print(f"Wrote {len(predictions)} prediction(s) to {out}.", file=sys.stderr)
     if as_json:
         facts = {"silo": saved.silo, "method": saved.method}
         print(json.dumps({**facts, "predictions": predictions.to_dict("records")}, indent=2))

@@ -25,7 +25,7 @@ def tell(console: Console, text: str, style: str = "") -> None:
 
 
 def progress_bar(console: Console) -> Progress:
-    """Make a bar with rounds, time left and the current score; a file or a pipe gets none."""
+    """Return a progress bar with rounds, time left and the current score; a file or a pipe gets none."""
     return Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),

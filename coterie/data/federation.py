@@ -58,10 +58,10 @@ class Federation:
     `not_covered` names what was done to the data outside the privacy accounting.
     `preparation` is how raw rows became these examples (none for a federation made of tensors).
     `source` names the data in ledgers, together with how silos were cut from it: a silo that was cut in
-    another way is another data set. It is the `name` unless given; data without a name has no ledgers.
+    another way is another data set. It defaults to the `name`; data without a name has no ledgers.
     `cut` knows what older ledgers call the same data (none for a federation made by hand).
-    `recipe` is the [data] table of a configuration that loads the same, where there is one.
-    `notes` are what a person should know about the data; plans and results repeat them.
+    `recipe` is the [data] table of a configuration that loads the same federation, if there is one.
+    `notes` say what a user should know about the data; plans and results repeat them.
     """
 
     name: str

@@ -184,7 +184,7 @@ class Result:
         remarks = [UNACCOUNTED] if self.tuning is None and len(self.summary) > 1 else []
         if self.tuning is not None and self.tuning.get("chosen") is not None:
             chosen = self.runs[self.tuning["chosen"]].label
-            remarks = [f"Chosen of {counted(self.tuning['ran'], 'trial')}: {chosen}"]
+            remarks = [f"Chosen from {counted(self.tuning['ran'], 'trial')}: {chosen}"]
         return [*remarks, *(f"note: {note}" for note in self.notes)]
 
     def to_frame(self) -> pd.DataFrame:
@@ -223,7 +223,7 @@ class Result:
     def save(self, folder: str | Path) -> None:
         """Write the folder that `coterie run` writes: result, plot, statements, models, configuration."""
         if self.views is None:
-            raise Problem("this result cannot be saved: it does not come from run or sweep")
+            raise Problem("this result cannot be saved, because it does not come from run or sweep")
         self.views.save(self, as_path("folder", folder))
 
     def state(self) -> None:

@@ -1,7 +1,7 @@
 """Train the methods of a study: with ledgers all of them, or none if they cannot pay for all.
 
-A `Store` keeps a training in a folder, so that it can be interrupted and resumed; a `Listener` hears how far
-it is.
+A `Store` keeps a training in a folder, so that it can be interrupted and resumed; a `Listener` follows
+its progress.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def train_study(
 def train_one(
     experiment: Experiment, plan: Plan, session: Session, listener: Listener, resumable: bool
 ) -> Result:
-    """Train one experiment; where it can be resumed, Ctrl-C lets the round end first.
+    """Train one experiment; if it can be resumed, Ctrl-C lets the round finish first.
 
     If anything but a `Problem` is raised after the ledgers were charged, raise one that says so.
     """

@@ -157,7 +157,7 @@ class Method(metaclass=PlainlyMade):
         """Do a silo's work; return its upload `[runs, silos, ...]` and its new own state."""
 
     def merge(self, shared: Tree, uploads: Tree, merger: Merger) -> Tree:
-        """Return the server's new state; by default it stays where silos upload nothing (None)."""
+        """Return the server's new state; by default it stays the same if silos upload nothing (None)."""
         if uploads is None:
             return shared
         plain = isinstance(uploads, Tensor) and isinstance(shared, Tensor)

@@ -27,7 +27,7 @@ def linear(input_shape: tuple[int, ...], outputs: int, bias: bool = True) -> nn.
 
 
 def mlp(input_shape: tuple[int, ...], outputs: int, hidden: int = 64, layers: int = 1) -> nn.Module:
-    """Make linear layers with ReLU between them: `layers` of width `hidden`, then the output layer."""
+    """Return linear layers with ReLU between them: `layers` of width `hidden`, then the output layer."""
     if not all(isinstance(number, int) for number in (hidden, layers)) or hidden < 1 or layers < 0:
         raise Problem(
             f"model 'mlp' needs whole numbers hidden >= 1 and layers >= 0, got {hidden!r} and {layers!r}"
