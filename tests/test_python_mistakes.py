@@ -203,6 +203,20 @@ def test_a_result_shows_the_notes_of_its_plan():
         assert note[:20] in each._repr_html_()
 
 
+def test_the_calls_of_the_readme():
+    text = (Path(__file__).parent.parent / "README.md").read_text()
+    silos = ct.load("digits", silos=10, partition="dirichlet", alpha=0.15, rows=400)
+    methods = ["local", "fedavg", ct.methods.MRMTL(lam=0.2)]
+    result = ct.run(silos, methods, ct.Privacy(epsilon={"each": [1, 2, 4]}, delta=1e-3), rounds=1, seeds=2)
+    rows = np.zeros((2, 8, 8))
+    for call in ('result.model("silo-3", method="mr-mtl")', 'result.prepare("silo-3", rows)'):
+        assert call in " ".join(text.split())
+    module = result.model("silo-3", method="mr-mtl")
+    assert module(result.prepare("silo-3", rows)).shape == (2, 10)
+    with refused("which method?"):
+        result.predict("silo-3", rows)
+
+
 # Wrong calls.
 
 
