@@ -46,7 +46,8 @@ def show_ledgers(place: Path, as_json: bool) -> None:
     from ..report.terminal import compact
 
     table = compact("Upper bound on the epsilon each data set has spent, per adversary")
-    table.add_column("silo", overflow="fold")
+    longest = max(len(report.identity.silo) for report in reports)
+    table.add_column("silo", overflow="fold", min_width=min(longest, 12))
     for name in ("size", "budget", "delta", *ADVERSARIES, "spent\ndelta", "runs"):
         table.add_column(name, justify="right", no_wrap=True)
     table.caption, table.caption_justify = "size: all examples of a silo, including test examples", "left"

@@ -5,9 +5,26 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
+
+from .groups import GROUPS
+from .options import (
+    Allow,
+    AsJson,
+    Changes,
+    ConfigCommand,
+    ConfigPath,
+    DataDir,
+    DeltaOption,
+    Device,
+    LedgerFolder,
+    Rate,
+    Steps,
+    read_config,
+    tune,
+)
 
 app = typer.Typer(
     help="Private, personalized federated learning: a model for every silo, a budget for every silo.",
@@ -15,34 +32,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-data_app = typer.Typer(help="List and inspect data sets.", no_args_is_help=True)
-app.add_typer(data_app, name="data")
-
-ConfigPath = Annotated[
-    Path, typer.Argument(help="A TOML file, such as those in examples/.", metavar="CONFIG")
-]
-Changes = Annotated[
-    list[str] | None, typer.Option("--set", help="Change a key, such as train.rounds=10. May be repeated.")
-]
-Allow = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="Let CONFIG take its model from this module, which is not beside it. May be repeated.",
-        metavar="MODULE",
-    ),
-]
-DataDir = Annotated[
-    str | None, typer.Option("--data-dir", help="Folder with data (default: $COTERIE_DATA).", metavar="DIR")
-]
-Device = Annotated[
-    str | None, typer.Option(help="Where to train: cpu, cuda or cuda:1 (default: train.device).")
-]
-LedgerFolder = Annotated[
-    str | None, typer.Option(help="Folder of the silos' ledgers, to meter the run (default: privacy.ledger).")
-]
-AsJson = Annotated[
-    bool, typer.Option("--json", help="Print JSON on standard output, everything else on standard error.")
-]
+for _name, _group in GROUPS.items():
+    app.add_typer(_group, name=_name)
 
 
 def _version(shown: bool) -> None:
@@ -62,27 +53,6 @@ def _root(
     pass
 
 
-def _config(
-    config: Path,
-    changes: list[str] | None,
-    device: str | None,
-    ledger: str | None = None,
-    allow: list[str] | None = None,
-) -> Any:
-    from ..experiment.config.schema import read
-
-    given = {"train.device": device, "privacy.ledger": ledger}
-    changed = [*(changes or []), *(f"{key}={json.dumps(value)}" for key, value in given.items() if value)]
-    return read(config, changed, allow or ())
-
-
-def _tune() -> None:
-    """Tune this process for training; the library leaves that to the owner of the process."""
-    from ..cohort.process import tune_process
-
-    tune_process()
-
-
 @app.command()
 def demo(
     out: Annotated[Path | None, typer.Option(help="Folder for results (default: runs/demo-N).")] = None,
@@ -92,11 +62,11 @@ def demo(
     from .demo import DEMO, INTRODUCTION
     from .run import run_config
 
-    _tune()
+    tune()
     run_config(check(DEMO, "demo"), out, "demo", introduction=INTRODUCTION)
 
 
-@app.command()
+@app.command(cls=ConfigCommand)
 def run(
     config: ConfigPath,
     changes: Changes = None,
@@ -113,12 +83,12 @@ def run(
     """
     from .run import run_config
 
-    checked = _config(config, changes, device, ledger, allow)
-    _tune()
+    checked = read_config(config, changes, device, ledger, allow)
+    tune()
     run_config(checked, out, config.stem, data_dir=data_dir, as_json=as_json)
 
 
-@app.command()
+@app.command(cls=ConfigCommand)
 def sweep(
     config: ConfigPath,
     changes: Changes = None,
@@ -135,12 +105,12 @@ def sweep(
     """
     from .sweep import sweep_config
 
-    checked = _config(config, changes, device, ledger, allow)
-    _tune()
+    checked = read_config(config, changes, device, ledger, allow)
+    tune()
     sweep_config(checked, out, config.stem, data_dir, as_json)
 
 
-@app.command()
+@app.command(cls=ConfigCommand)
 def plan(
     config: ConfigPath,
     published: Annotated[
@@ -155,8 +125,8 @@ def plan(
     """Show every silo's noise, steps, spending and bytes, and the time needed. Nothing is trained."""
     from .plan import plan_config
 
-    checked = _config(config, changes, device, allow=allow)
-    _tune()
+    checked = read_config(config, changes, device, allow=allow)
+    tune()
     plan_config(checked, data_dir=data_dir, as_json=as_json, published=published)
 
 
@@ -182,7 +152,7 @@ def predict(
     predict_file(model, csv, module, out, as_json)
 
 
-@app.command()
+@app.command(cls=ConfigCommand)
 def advise(
     config: ConfigPath,
     spread: Annotated[
@@ -208,7 +178,7 @@ def advise(
     """
     from .advise import advise_config
 
-    checked = _config(config, changes, None, allow=allow)
+    checked = read_config(config, changes, None, allow=allow)
     advise_config(checked, spread, deviation, data_dir=data_dir, as_json=as_json)
 
 
@@ -221,11 +191,6 @@ def methods(
     from .methods import show_methods
 
     show_methods(as_json, name)
-
-
-Rate = Annotated[float, typer.Option(help="Probability that an example is in a batch.")]
-Steps = Annotated[int, typer.Option(help="Number of noisy steps.")]
-DeltaOption = Annotated[float, typer.Option(help="Delta.")]
 
 
 @app.command()
@@ -267,180 +232,6 @@ def noise(
     facts = {"noise": least.noise, "epsilon": least.epsilon, "rate": rate, "steps": steps, "delta": delta}
     text = f"{shown(least.noise, 4)} (epsilon {shown(least.epsilon, 4)})"
     typer.echo(json.dumps(finite(facts)) if as_json else text)
-
-
-@data_app.command("list")
-def data_list(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """List the data sets that can be loaded by name."""
-    from dataclasses import asdict
-
-    from ..data.sources.catalogue import data_folder, list_data
-
-    entries = list_data(data_dir)
-    if as_json:
-        typer.echo(json.dumps([asdict(entry) for entry in entries]))
-        return
-    from rich.console import Console
-
-    from ..report.data_tables import data_table
-
-    Console().print(data_table(entries, data_folder(data_dir)))
-
-
-@data_app.command("show")
-def data_show(
-    source: Annotated[str, typer.Argument(help="A name from `coterie data list`, a file or a folder.")],
-    silos: Annotated[int | None, typer.Option(help="Number of silos.")] = None,
-    partition: Annotated[
-        str | None, typer.Option(help="iid, shards, dirichlet, rotated or rotated-masked.")
-    ] = None,
-    silo_column: Annotated[
-        str | None, typer.Option(help="Column that names the silo (CSV, Parquet).")
-    ] = None,
-    target_column: Annotated[str | None, typer.Option(help="Column to predict (CSV, Parquet).")] = None,
-    data_dir: DataDir = None,
-    as_json: AsJson = False,
-) -> None:
-    """Show the silos of a data set, with their sizes and labels."""
-    from ..data.federation import load
-
-    federation = load(
-        source,
-        silos=silos,
-        partition=partition,
-        silo_column=silo_column,
-        target_column=target_column,
-        data_dir=data_dir,
-    )
-    if as_json:
-        typer.echo(json.dumps(federation.facts()))
-        return
-    from rich.console import Console
-
-    from ..report.data_tables import federation_table
-
-    Console().print(federation_table(federation))
-
-
-figure_app = typer.Typer(no_args_is_help=True, help="Draw what privacy means and costs.")
-app.add_typer(figure_app, name="figure")
-Picture = Annotated[Path, typer.Option(help="The PNG file to write.")]
-
-
-@figure_app.command("tradeoff")
-def figure_tradeoff(
-    noise: Annotated[list[float], typer.Option(help="A noise multiplier. May be repeated.")],
-    rate: Rate,
-    steps: Steps,
-    out: Picture = Path("tradeoff.png"),
-    unit: Annotated[str, typer.Option(help="What is protected, for the title.")] = "one example",
-) -> None:
-    """Draw how well an attacker could tell whether somebody's data was used."""
-    from .figure import draw_tradeoff_figure
-
-    draw_tradeoff_figure(noise, rate, steps, out, unit)
-
-
-@figure_app.command("tuning")
-def figure_tuning(
-    epsilon: Annotated[float, typer.Option(help="The budget.")] = 0.25,
-    mean: Annotated[float, typer.Option(help="Average number of trials.")] = 10.0,
-    out: Picture = Path("tuning.png"),
-) -> None:
-    """Draw what choosing lam by trials gains and costs, in the model of mean estimation."""
-    from .figure import draw_tuning_figure
-
-    draw_tuning_figure(epsilon, mean, out)
-
-
-ledger_app = typer.Typer(no_args_is_help=True, help="Manage what each silo's data set has spent.")
-statement_app = typer.Typer(no_args_is_help=True, help="Check statements of what a silo spent.")
-app.add_typer(ledger_app, name="ledger")
-app.add_typer(statement_app, name="statement")
-Ledgers = Annotated[Path, typer.Argument(help="A ledger file, or a folder of ledgers.")]
-
-
-@ledger_app.command("open")
-def ledger_open(
-    config: ConfigPath,
-    epsilon: Annotated[float, typer.Option(help="What each data set may spend in total.")],
-    delta: Annotated[float, typer.Option(help="Delta of all runs together.")],
-    filter: Annotated[str, typer.Option(help="How runs add up: basic or rdp.")] = "basic",
-    unit: Annotated[
-        str | None, typer.Option(help="What is protected: example or silo (default: CONFIG's).")
-    ] = None,
-    another: Annotated[
-        bool, typer.Option("--another", help="Say that ledgers of the same name are for other examples.")
-    ] = False,
-    changes: Changes = None,
-    allow: Allow = None,
-    ledger: LedgerFolder = None,
-    data_dir: DataDir = None,
-) -> None:
-    """Create ledgers for CONFIG's silos, each with this budget."""
-    from .ledger import open_config
-
-    checked = _config(config, changes, None, ledger, allow)
-    open_config(checked, (epsilon, delta), filter, data_dir, unit, another)
-
-
-@ledger_app.command("show")
-def ledger_show(place: Ledgers, as_json: AsJson = False) -> None:
-    """Show each ledger's budget, its totals per adversary and its number of runs."""
-    from .ledger import show_ledgers
-
-    show_ledgers(place, as_json)
-
-
-@ledger_app.command("verify")
-def ledger_verify(place: Ledgers, as_json: AsJson = False) -> None:
-    """Check the chain of rows, and recompute every epsilon from its events."""
-    from .ledger import verify_ledgers
-
-    verify_ledgers(place, as_json)
-
-
-@ledger_app.command("export")
-def ledger_export(place: Ledgers) -> None:
-    """Print every row as a line of JSON."""
-    from .ledger import export_ledgers
-
-    export_ledgers(place)
-
-
-@ledger_app.command("budget")
-def ledger_budget(
-    place: Ledgers,
-    epsilon: Annotated[float, typer.Option(help="The new budget.")],
-    delta: Annotated[float, typer.Option(help="Its delta.")],
-    higher: Annotated[bool, typer.Option("--raise", help="Allow the budget to be raised.")] = False,
-    reason: Annotated[str, typer.Option(help="Why the budget is raised; the ledger keeps it.")] = "",
-    unit: Annotated[str, typer.Option(help="What is protected: example or silo.")] = "example",
-) -> None:
-    """Lower the budget of a data set, or raise it with a reason."""
-    from .ledger import set_budgets
-
-    set_budgets(place, unit, epsilon, delta, reason, higher)
-
-
-@statement_app.command("verify")
-def statement_verify(
-    file: Annotated[Path, typer.Argument(help="A statement's JSON file.")],
-    ledger: Annotated[Path | None, typer.Option(help="Folder of ledgers in which to find its run.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Recompute a statement from its events; with a ledger, find its run there."""
-    from .statement import verify_statement
-
-    verify_statement(file, ledger, as_json)
-
-
-@statement_app.command("schema")
-def statement_schema() -> None:
-    """Print the JSON schema of statements."""
-    from ..privacy.statement.schema import json_schema
-
-    typer.echo(json.dumps(json_schema(), indent=2))
 
 
 def main() -> None:
