@@ -5,6 +5,7 @@ Its vectors carry labels (see `taint`), so a method that is not sound under a un
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -250,7 +251,7 @@ def _ask(method: Method, name: str, *arguments: Any) -> Any:
     except Problem:
         raise
     except Exception as error:  # an author's code may raise anything
-        said = first_line(error).replace(f"{CountingOracle.__name__}.", "oracle.")
+        said = re.sub(r"\b_?(CountingOracle|Doors)\.", "oracle.", first_line(error))
         more = "; give all but `start` by name" if "oracle." in said and "positional" in said else ""
         raise Problem(f"'{method.name}': {name} fails on made-up vectors: {said}{more}") from error
     try:
