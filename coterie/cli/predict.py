@@ -4,17 +4,36 @@ from __future__ import annotations
 
 import json
 import sys
+import tomllib
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from ..errors import Problem, reason
 from ..experiment.saved_models import load_model
 
 
-def predict_file(model: Path, rows: Path, module: str | None, out: Path | None, as_json: bool) -> None:
-    """Print or write what a saved model predicts for the rows of a file."""
+def _option(text: str) -> tuple[str, Any]:
+    """Read KEY=VALUE; the value is one of TOML, or else a text."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise Problem(f"--option: expected KEY=VALUE, such as width=8, got '{text}'")
+    try:
+        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), value.strip()
+
+
+def predict_file(
+    model: Path, rows: Path, module: str | None, options: Sequence[str], out: Path | None, as_json: bool
+) -> None:
+    """Print or write what a saved model predicts for the rows of a file.
+
+    `options` are arguments of the module, each as KEY=VALUE.
+    """
     if module is not None and "" not in sys.path:
         sys.path.insert(0, "")  # a user's module is looked for in the current folder too
-    saved = load_model(model, module)
+    saved = load_model(model, module, dict(map(_option, options)))
     predictions = saved.predict(rows)
     if out is not None:
         try:

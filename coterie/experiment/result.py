@@ -354,7 +354,9 @@ class Result:
         """Save one silo's personal model, whole; `load_model` reads it (run: see `find_run`)."""
         run = self.find_run(run, method, seed)
         vector, label = self.vector(silo, run), self.runs[run].label
-        save_model(as_path("path", path), self.task, vector, self.preparation, str(silo), label)
+        first = max((first for first in self.trained if first <= run), default=None)
+        raw = first is not None and self.trained[first].is_raw(run - first, self._place(silo))
+        save_model(as_path("path", path), self.task, vector, self.preparation, str(silo), label, raw)
 
 
 def _names_of(method: Any) -> set[str]:

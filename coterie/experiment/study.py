@@ -77,7 +77,7 @@ class Study:
         names = iter(file_names([label for experiment in self.experiments for label in experiment.labels]))
         return [tuple(itertools.islice(names, len(each.labels))) for each in self.experiments]
 
-    def key(self, parts: Sequence[Any], examples: str) -> str:
+    def key(self, parts: Sequence[Any], examples: str = "") -> str:
         """Return the key of a checkpoint: a training resumes only if it is equal.
 
         `examples` is a digest of what the training works on.
