@@ -42,11 +42,12 @@ def show_ledgers(place: Path, as_json: bool) -> None:
         return
     from rich.console import Console
     from rich.markup import escape
+    from rich.table import Table
 
-    from ..report.terminal import compact
-
-    table = compact("Spent of each data set: epsilon at most, against each adversary")
-    table.add_column("silo", overflow="fold")
+    title = "Spent of each data set: epsilon at most, against each adversary"
+    table = Table(title=title, box=None, title_justify="left", padding=(0, 1, 0, 0), pad_edge=False)
+    longest = max(len(report.identity.silo) for report in reports)
+    table.add_column("silo", overflow="fold", min_width=min(longest, 12))
     for name in ("size", "budget", "delta", *ADVERSARIES, "spent\ndelta", "runs"):
         table.add_column(name, justify="right", no_wrap=True)
     table.caption, table.caption_justify = "size: all examples of a silo, those for tests too", "left"

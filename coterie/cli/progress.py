@@ -24,9 +24,21 @@ def tell(console: Console, text: str, style: str = "") -> None:
     console.print(text, style=style, soft_wrap=not console.is_terminal, highlight=False, markup=False)
 
 
+class TidyProgress(Progress):
+    """Bars that leave no empty line in a file or a pipe when there is none to show."""
+
+    def stop(self) -> None:
+        """End the bars."""
+        if self.tasks or self.console.is_interactive:
+            super().stop()
+        else:
+            self.live.transient = True
+            self.live.stop()
+
+
 def progress_bar(console: Console) -> Progress:
-    """Make a bar with rounds, time left and the current score; a file or a pipe gets none."""
-    return Progress(
+    """Make a bar with rounds, time left and the current score."""
+    return TidyProgress(
         SpinnerColumn(),
         TextColumn("{task.description}"),
         BarColumn(),
@@ -34,7 +46,6 @@ def progress_bar(console: Console) -> Progress:
         TimeRemainingColumn(),
         TextColumn("{task.fields[score]}"),
         console=console,
-        disable=not console.is_terminal,
     )
 
 

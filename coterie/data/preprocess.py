@@ -65,6 +65,8 @@ def check_rows(table: Table) -> None:
             f"data: '{table.called}' needs one target for each of {len(x)} rows, but y has shape"
             f" {y.shape}{hint}"
         )
+    if y.dtype.kind == "c":
+        raise Problem(f"data: the target of '{table.called}' is a complex number: give a real one")
     if x.dtype != np.uint8:
         _check_finite(numbers(x, f"the features of '{table.called}'"), table)
 

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from torch import nn
 
 from ..data.federation import Federation
-from ..errors import Problem, nearest
+from ..errors import Problem, nearest, shown
 from ..methods import AUTO, METHODS, MRMTL, MRMTLAuto, Then, Tune
 from ..planning.schedule import Participation
 from ..privacy.budget import NOT_GIVEN, PerSilo, Privacy, Swept
@@ -82,7 +82,7 @@ def make_study(
         )
     if not isinstance(privacy, Privacy):
         bare = "; to train without privacy, say so: Privacy(epsilon=math.inf)" if privacy is None else ""
-        problems.append(f"privacy must be Privacy(epsilon=..., delta=...), got {_short(privacy)}{bare}")
+        problems.append(f"privacy must be Privacy(epsilon=..., delta=...), got {shown(privacy)}{bare}")
     pairs = read_methods(methods, problems)
     train = _table(problems, Train, "train", options or {"epochs": 1.0})
     if options.get("steps") is not None and options.get("epochs") is not None:
@@ -162,7 +162,7 @@ def load_source(
     """Check the arguments of `load` as a [data] table, and load the data; it is described by that table."""
     problems: list[str] = []
     if name is not None and not isinstance(name, str):
-        problems.append(f"name: expected a text, got {_short(name)}")
+        problems.append(f"name: expected a text, got {shown(name)}")
     named = isinstance(source, str | Path)
     content: dict[str, Any] = {"data": {"source": str(source) if named else "in memory", **values}}
     find_beside(content, Path())
@@ -177,9 +177,9 @@ def task_of(model: Any, federation: Federation, loss: Any, options: Any) -> Task
     if isinstance(model, Task):
         return model
     if not isinstance(loss, str):
-        raise Problem(f"model.loss: expected the name of a loss, got {_short(loss)}")
+        raise Problem(f"model.loss: expected the name of a loss, got {shown(loss)}")
     if options is not None and not isinstance(options, Mapping):
-        raise Problem(f"model_options: expected a dict of settings, got {_short(options)}")
+        raise Problem(f"model_options: expected a dict of settings, got {shown(options)}")
     return make_task(
         model, shape=federation.shape, classes=len(federation.classes), loss=loss, options=options
     )
@@ -220,7 +220,7 @@ def _read_method(given: Any) -> list[tuple[Method, str]]:
     if inspect.isclass(given) and issubclass(given, Method):
         given = given()
     if not isinstance(given, Method):
-        raise Problem(f"methods: expected methods, such as 'ditto' or Ditto(lam=0.2), got {_short(given)}")
+        raise Problem(f"methods: expected methods, such as 'ditto' or Ditto(lam=0.2), got {shown(given)}")
     if isinstance(given, Tune):
         raise Problem(NEEDS_ANOTHER)
     return [(method, "own") for method in expanded(given)]
@@ -294,8 +294,3 @@ def _model(task: Task, model: ModelLike, loss: str) -> Model:
 
 def _kind(value: Any) -> str:
     return f"a {type(value).__name__}"
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else _kind(value)

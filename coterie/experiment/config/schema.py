@@ -240,6 +240,14 @@ class Tuning(Section):
     score: Literal["noised", "public"] = "noised"
 
 
+TABLES: dict[str, type[Section]] = {
+    "data": Data,
+    "train": Train,
+    "privacy": PrivacyTable,
+    "tuning": Tuning,
+}
+
+
 class Config(Section):
     """A whole configuration file."""
 
@@ -347,13 +355,7 @@ def sentence(error: Mapping[str, Any]) -> str:
     key = ".".join(parts)
     kind, message, given = error["type"], str(error["msg"]), error.get("input")
     if kind == "extra_forbidden":
-        tables: dict[str, type[BaseModel]] = {
-            "data": Data,
-            "train": Train,
-            "privacy": PrivacyTable,
-            "tuning": Tuning,
-        }
-        table = tables.get(parts[0], Config) if len(parts) > 1 else Config
+        table: type[BaseModel] = TABLES.get(parts[0], Config) if len(parts) > 1 else Config
         if key == "privacy.adjacency":
             return f"{key}: {ONE_ADJACENCY}"
         return f"{key}: unknown key; {nearest(parts[-1], table.model_fields)}"

@@ -1,0 +1,197 @@
+"""Commands that come in groups: `coterie data`, `figure`, `ledger` and `statement`.
+
+Anything heavy is imported where it is used, so that help is quick.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .options import (
+    AsJson,
+    Changes,
+    ConfigCommand,
+    ConfigPath,
+    DataDir,
+    LedgerFolder,
+    Rate,
+    Steps,
+    read_config,
+)
+
+data_app = typer.Typer(help="List and inspect data sets.", no_args_is_help=True)
+
+
+@data_app.command("list")
+def data_list(data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """List the data sets that can be loaded by name."""
+    from dataclasses import asdict
+
+    from ..data.sources.catalogue import data_folder, list_data
+
+    found = list_data(data_dir)
+    if as_json:
+        typer.echo(json.dumps([asdict(entry) for entry in found]))
+        return
+    from rich.console import Console
+
+    from ..report.data_tables import data_table
+
+    Console().print(data_table(found, data_folder(data_dir)))
+
+
+@data_app.command("show")
+def data_show(
+    source: Annotated[str, typer.Argument(help="A name from `coterie data list`, a file or a folder.")],
+    silos: Annotated[int | None, typer.Option(help="How many silos.")] = None,
+    partition: Annotated[
+        str | None, typer.Option(help="iid, shards, dirichlet, rotated or rotated-masked.")
+    ] = None,
+    silo_column: Annotated[
+        str | None, typer.Option(help="Column that names the silo (CSV, Parquet).")
+    ] = None,
+    target_column: Annotated[str | None, typer.Option(help="Column to predict (CSV, Parquet).")] = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show silos, sizes and labels per silo."""
+    from ..data.federation import load
+
+    federation = load(
+        source,
+        silos=silos,
+        partition=partition,
+        silo_column=silo_column,
+        target_column=target_column,
+        data_dir=data_dir,
+    )
+    if as_json:
+        typer.echo(json.dumps(federation.facts()))
+        return
+    from rich.console import Console
+
+    from ..report.data_tables import federation_table
+
+    Console().print(federation_table(federation))
+
+
+figure_app = typer.Typer(no_args_is_help=True, help="Pictures of what privacy means and costs.")
+Picture = Annotated[Path, typer.Option(help="The PNG file to write.")]
+
+
+@figure_app.command("tradeoff")
+def figure_tradeoff(
+    noise: Annotated[list[float], typer.Option(help="A noise multiplier; give it several times.")],
+    rate: Rate,
+    steps: Steps,
+    out: Picture = Path("tradeoff.png"),
+    unit: Annotated[str, typer.Option(help="What is protected, in words.")] = "one example",
+) -> None:
+    """Draw how well an attacker could tell whether somebody's data was used."""
+    from .figure import draw_tradeoff_figure
+
+    draw_tradeoff_figure(noise, rate, steps, out, unit)
+
+
+@figure_app.command("tuning")
+def figure_tuning(
+    epsilon: Annotated[float, typer.Option(help="The budget.")] = 0.25,
+    mean: Annotated[float, typer.Option(help="Trials on average.")] = 10.0,
+    out: Picture = Path("tuning.png"),
+) -> None:
+    """Draw what choosing lam by trials brings and costs, in the model of mean estimation."""
+    from .figure import draw_tuning_figure
+
+    draw_tuning_figure(epsilon, mean, out)
+
+
+ledger_app = typer.Typer(no_args_is_help=True, help="What was spent of each silo's data set.")
+statement_app = typer.Typer(no_args_is_help=True, help="Statements of what a silo spent.")
+Ledgers = Annotated[Path, typer.Argument(help="A ledger's file, or a folder of ledgers.")]
+
+
+@ledger_app.command("open", cls=ConfigCommand)
+def ledger_open(
+    config: ConfigPath,
+    epsilon: Annotated[float, typer.Option(help="What each data set may spend in all.")],
+    delta: Annotated[float, typer.Option(help="Delta of all runs together.")],
+    filter: Annotated[str, typer.Option(help="How runs add up: basic, or rdp.")] = "basic",
+    unit: Annotated[str | None, typer.Option(help="Protected: example or silo (else CONFIG's).")] = None,
+    another: Annotated[
+        bool, typer.Option("--another", help="Say that ledgers of the same name are for other examples.")
+    ] = False,
+    changes: Changes = None,
+    ledger: LedgerFolder = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Make the ledgers of CONFIG's silos, with a budget for each."""
+    from .ledger import open_config
+
+    made = read_config(config, changes, None, ledger)
+    open_config(made, (epsilon, delta), filter, data_dir, unit, another)
+
+
+@ledger_app.command("show")
+def ledger_show(place: Ledgers, as_json: AsJson = False) -> None:
+    """Show budgets, totals per adversary, and runs."""
+    from .ledger import show_ledgers
+
+    show_ledgers(place, as_json)
+
+
+@ledger_app.command("verify")
+def ledger_verify(place: Ledgers, as_json: AsJson = False) -> None:
+    """Check the chain of rows, and recompute every epsilon from its events."""
+    from .ledger import verify_ledgers
+
+    verify_ledgers(place, as_json)
+
+
+@ledger_app.command("export")
+def ledger_export(place: Ledgers) -> None:
+    """Print every row as a line of JSON."""
+    from .ledger import export_ledgers
+
+    export_ledgers(place)
+
+
+@ledger_app.command("budget")
+def ledger_budget(
+    place: Ledgers,
+    epsilon: Annotated[float, typer.Option(help="The new budget.")],
+    delta: Annotated[float, typer.Option(help="Its delta.")],
+    higher: Annotated[bool, typer.Option("--raise", help="Say so, to raise it.")] = False,
+    reason: Annotated[str, typer.Option(help="Why it is raised; kept in the ledger.")] = "",
+    unit: Annotated[str, typer.Option(help="What is protected: example, or silo.")] = "example",
+) -> None:
+    """Lower the budget of a data set, or raise it with a reason."""
+    from .ledger import set_budgets
+
+    set_budgets(place, unit, epsilon, delta, reason, higher)
+
+
+@statement_app.command("verify")
+def statement_verify(
+    file: Annotated[Path, typer.Argument(help="A statement's JSON file.")],
+    ledger: Annotated[Path | None, typer.Option(help="Folder of ledgers, to find its run in.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Recompute a statement from its events; with a ledger, find its run there."""
+    from .statement import verify_statement
+
+    verify_statement(file, ledger, as_json)
+
+
+@statement_app.command("schema")
+def statement_schema() -> None:
+    """Print the JSON schema of statements."""
+    from ..privacy.statement.schema import json_schema
+
+    typer.echo(json.dumps(json_schema(), indent=2))
+
+
+GROUPS = {"data": data_app, "figure": figure_app, "ledger": ledger_app, "statement": statement_app}
