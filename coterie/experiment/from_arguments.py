@@ -279,7 +279,7 @@ def _privacy(privacy: Privacy) -> dict[str, Any]:
 
 def _data(federation: Federation) -> Data:
     """Describe data as a [data] table."""
-    recipe = federation.recipe or {"source": f"{federation.name} (in memory)"}
+    recipe = dict(federation.recipe or {"source": f"{federation.name} (in memory)"})
     return Data.model_validate(recipe)
 
 

@@ -107,7 +107,9 @@ class Result:
 
     `relations[run]` is Omega `[silos, silos]`, of methods that learn how silos are related.
     `trained[run]` is what is known of the experiment whose runs begin with that one, and `study` what was
-    asked for; both hold no examples. `views` draws and saves. `preparation` is how raw rows become examples.
+    asked for; both hold no examples. `views` draws and saves. `preparation` is how raw rows become examples:
+    where features were standardized, it holds the mean and deviation of every silo's own examples, so such a
+    result is not to be shared.
     """
 
     task: Task
