@@ -147,10 +147,9 @@ class Preparation:
         if content["features"] not in preprocess.FEATURES:
             raise ValueError(f"features: unknown choice {content['features']!r}")
         norm, scale = content["norm"], float(content["scale"])
-        if norm is not None:
-            preprocess.check_norm(float(norm))
-        if not 0 < scale < math.inf:
-            raise ValueError(f"scale: expected a finite number > 0, got {scale:g}")
+        for key, number in (("norm", 1.0 if norm is None else float(norm)), ("scale", scale)):
+            if not 0 < number < math.inf:
+                raise ValueError(f"{key}: expected a finite number > 0, got {number:g}")
         return cls(
             shape=tuple(map(int, content["shape"])),
             uint8=bool(content["uint8"]),
