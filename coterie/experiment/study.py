@@ -64,7 +64,7 @@ class Study:
         """Return the study metered by the ledgers of a folder; the same without one."""
         if folder is None:
             return self
-        privacy = self.config.privacy.model_copy(update={"ledger": str(folder)})
+        privacy = self.config.privacy.model_copy(update={"ledger": str(Path(folder).absolute())})
         return replace(self, config=self.config.model_copy(update={"privacy": privacy}))
 
     def without_examples(self) -> Study:
@@ -77,7 +77,7 @@ class Study:
         names = iter(file_names([label for experiment in self.experiments for label in experiment.labels]))
         return [tuple(itertools.islice(names, len(each.labels))) for each in self.experiments]
 
-    def key(self, parts: Sequence[Any], examples: str) -> str:
+    def key(self, parts: Sequence[Any], examples: str = "") -> str:
         """Return the key of a checkpoint: a training resumes only if it is equal.
 
         `examples` is a digest of what the training works on.
@@ -93,6 +93,12 @@ class StudyPlan:
 
     study: Study
     plans: tuple[Plan, ...]
+
+    def __getstate__(self) -> Any:
+        raise Problem(
+            "a plan cannot be pickled or copied, because it holds the silos' examples: keep what to_frame()"
+            " returns, and plan again from the data"
+        )
 
     @property
     def notes(self) -> list[str]:

@@ -31,6 +31,17 @@ def find_beside(content: dict[str, Any], folder: Path) -> None:
             return
 
 
+def place_ledger(content: dict[str, Any], folder: Path) -> None:
+    """Make the path of the ledgers absolute, in place; a relative one starts in a folder.
+
+    Wherever a command is called from, the same file means the same ledgers.
+    """
+    privacy = content.get("privacy")
+    named = privacy.get("ledger") if isinstance(privacy, dict) else None
+    if isinstance(privacy, dict) and isinstance(named, str):
+        content["privacy"] = {**privacy, "ledger": str((folder / Path(named).expanduser()).absolute())}
+
+
 def _beside(named: Any, folder: Path) -> Any:
     if isinstance(named, str) and not Path(named).exists() and (folder / named).exists():
         return str((folder / named).resolve())
