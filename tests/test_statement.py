@@ -288,19 +288,6 @@ def test_ledgers_made_beforehand_have_the_budget_that_was_given(tmp_path, monkey
     assert (code, "there are ledgers already" in err) == (2, True)
 
 
-def test_numbers_are_kept_and_a_forged_store_is_found(monkeypatch, tmp_path):
-    monkeypatch.setenv("COTERIE_CACHE", str(tmp_path))
-    cache = statement_cache()
-    first = make(cache=cache)
-    cache.save()
-    assert make(cache=statement_cache()) == first == make()
-    forged = statement_cache()
-    (question,) = forged.entries
-    forged.put(question, {**forged.get(question), "epsilon": 0.5})
-    with pytest.raises(Problem, match=r"guarantee\.epsilon"):
-        verify(text_of(make(cache=forged)))
-
-
 def test_a_statement_without_privacy_is_kept_too(monkeypatch, tmp_path):
     monkeypatch.setenv("COTERIE_CACHE", str(tmp_path))
     bare = {"events": (Event("gaussian", 0.0, 0.01, 500),), "budget": math.inf}

@@ -30,7 +30,7 @@ def report_facts(report: Report) -> dict[str, Any]:
     return {
         "file": str(report.path), "identity": asdict(report.identity), "rows": report.rows,
         "head": report.head, "filter": report.filter, "budgets": budgets, "totals": totals,
-        "runs": report.runs, "uncommitted": report.uncommitted,
+        "runs": report.runs, "uncommitted": report.uncommitted, "rechecked": dict(report.rechecked),
     }  # fmt: skip
 
 
@@ -81,13 +81,22 @@ def _above(spent: float, budget: float) -> bool:
 
 def verify_ledgers(place: Path, as_json: bool) -> None:
     """Check ledgers and print what was checked; raise a Problem for the first that fails."""
-    reports = read_ledgers(place)
+    reports = read_ledgers(place, independently=True)
     if as_json:
         print(json.dumps(finite({"ledgers": [report_facts(report) for report in reports]}), indent=2))
         return
     for report in reports:
         who = f"{report.identity.silo} ({report.path})"
-        say(f"{who}: {report.rows} rows, every epsilon recomputed, head {report.head}")
+        say(f"{who}: {report.rows} rows, every epsilon recomputed{_by_whom(report)}, head {report.head}")
+
+
+def _by_whom(report: Report) -> str:
+    """Say how many epsilons dp-accounting confirms."""
+    confirmed, ours = (report.rechecked.get(verdict, 0) for verdict in ("confirmed", "undecided"))
+    if not confirmed and not ours:
+        return ""
+    rest = f"; {ours} recomputed with Coterie's own accountant only" if ours else ""
+    return f" ({confirmed} confirmed by dp-accounting{rest})"
 
 
 def export_ledgers(place: Path) -> None:

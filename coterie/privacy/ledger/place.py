@@ -26,13 +26,13 @@ def ledger_files(place: str | Path) -> list[Path]:
 
 
 @plainly
-def read_ledgers(place: str | Path) -> list[Report]:
+def read_ledgers(place: str | Path, independently: bool = False) -> list[Report]:
     """Check every ledger at a place and return their contents, sorted by silo.
 
     The chain of rows is checked, and every epsilon is recomputed from its events. Raise `Problem`, naming
-    the row, for the first ledger that fails a check.
+    the row, for the first ledger that fails a check. If `independently`, dp-accounting recomputes them too.
     """
-    reports = [check_ledger(path) for path in ledger_files(place)]
+    reports = [check_ledger(path, independently) for path in ledger_files(place)]
     return sorted(reports, key=lambda report: report.identity.silo)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from .claim import Claim
 from .entries import LedgerEntry, LedgerState, runs_of
 from .filters import vetoing
 from .ledger import Identity, read_ledger
+from .recheck import recheck_run
 
 WHOLE = {"order", "size", "rounds", "allowed", "first", "last", "count", "run", "reservation"}
 NUMBERS = WHOLE | {"epsilon", "delta", "noise", "rate", "as_example", "time", "mean", "shape", "most"}
@@ -34,10 +37,15 @@ class Report:
     totals: dict[str, dict[str, tuple[float, float]]]
     runs: int
     uncommitted: int
+    rechecked: Mapping[str, int] = field(default_factory=dict)
 
 
-def check_ledger(path: Path) -> Report:
-    """Recompute a ledger and replay its rules; raise `Problem`, naming the row, if anything differs."""
+def check_ledger(path: Path, independently: bool = False) -> Report:
+    """Recompute a ledger and replay its rules; raise `Problem`, naming the row, if anything differs.
+
+    If `independently`, dp-accounting recomputes every epsilon (see `recheck`); our own accountant decides
+    only where dp-accounting cannot. `rechecked` counts the epsilons of each verdict.
+    """
     ledger = read_ledger(path, only_read=True)
     try:
         entries = ledger.entries()
@@ -46,11 +54,14 @@ def check_ledger(path: Path) -> Report:
             raise Problem(
                 f"ledger '{path}' has another ledger's name: it belongs to '{ledger.identity.silo}'"
             )
-        state = LedgerState()
+        state, verdicts = LedgerState(), Counter[str]()
         for entry in entries:
             try:
                 _check_row(state, entry)
                 state.add(entry)
+                if independently:
+                    for run in _charged(entry):
+                        verdicts.update(recheck_run(state, run))
                 for run in _charged(entry):
                     _check_budget(state, state.claim_of(run))
             except (Problem, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
@@ -59,7 +70,7 @@ def check_ledger(path: Path) -> Report:
         uncommitted = len(state.reservations.keys() - state.committed)
         return Report(
             path, ledger.identity, len(entries), entries[-1].hash, entries[0].body["filter"],
-            state.budgets, totals, len(state.runs), uncommitted,
+            state.budgets, totals, len(state.runs), uncommitted, dict(verdicts),
         )  # fmt: skip
     finally:
         ledger.close()
