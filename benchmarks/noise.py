@@ -11,6 +11,7 @@ import torch
 from coterie.cohort.dp_sgd import Cohort, Settings, descend
 from coterie.cohort.examples import Examples
 from coterie.guard.secret_streams import EntropyStreams
+from coterie.noise.dice import KeyedDice
 from coterie.noise.keystream import Keystream
 from coterie.noise.rounded import add_noise
 from coterie.protocol.doors import Work
@@ -44,7 +45,7 @@ def drawing() -> list[str]:
 
     def exact():
         stream.fill(words)
-        add_noise(sums, np.ones(1), words, [stream])
+        add_noise(sums, np.ones(1), words, [KeyedDice(bytes(32))])
 
     parties = {
         "AES-CTR keystream alone, 64 bits per number": lambda: stream.fill(words),

@@ -1,6 +1,6 @@
-"""What people call from Python: load, plan, run, sweep, and open ledgers.
+"""The functions people call from Python: load, plan, run, sweep and open ledgers.
 
-Commands call the same functions, so that a study has the same result, ledgers and statements either way.
+Commands call the same functions, so a study has the same result, ledgers and statements either way.
 """
 
 from __future__ import annotations
@@ -85,10 +85,10 @@ def load(
     `target_column`, and columns to `drop`); a dict of the arrays x, y and silo; an .npz file or another
     format that `coterie data list` shows; or "digits". Data in memory needs a `name` to have ledgers.
 
-    The other arguments are the keys of a configuration's [data] table: `silos` and `partition` cut data that
-    has no silos ("iid", "shards", "dirichlet", "rotated", "rotated-masked"), `test` is the share of examples
-    held out, `features`, `feature_range`, `norm` and `target_range` prepare the numbers, `positive` sets one
-    class against the rest, and `kind` says whether the target is a class or a number.
+    The other arguments are the keys of a configuration's [data] table. `silos` and `partition` split data
+    that has no silos ("iid", "shards", "dirichlet", "rotated", "rotated-masked"), and `test` is the share of
+    examples held out. `features`, `feature_range`, `norm` and `target_range` prepare the numbers, `positive`
+    sets one class against the rest, and `kind` says whether the target is a class or a number.
 
     >>> len(load("digits", silos=5))
     5
@@ -129,18 +129,20 @@ def plan(
     model_options: Mapping[str, Any] | None = None,
     data_dir: str | Path | None = None,
     changes: Sequence[str] = (),
+    allow: Sequence[str] = (),
     **training: Unpack[TrainingOptions],
 ) -> StudyPlan:
-    """Find what every silo would do, spend and send. Nothing is trained and no budget is touched.
+    """Return what every silo would do, spend and send. Nothing is trained and no budget is touched.
 
-    Give a federation, methods and budgets, or the path of a configuration file. A method is an object
+    Pass a federation, methods and budgets, or the path of a configuration file. A method is an object
     (`methods.Ditto(lam=0.2)`), a name ("ditto") or a table (`{"name": "ditto", "lam": 0.2}`). `model` is a
-    name ("linear", "mlp", "cnn"), a function or class that makes a torch module, or a module, whose numbers
-    are then the start of every run. The other arguments are the keys of a configuration's [train] table.
-    `changes` change keys of a configuration file: `changes=["train.rounds=10"]`.
+    name ("linear", "mlp", "cnn"), a function or class that builds a torch module, or a module, whose
+    parameters are then the start of every run. The other arguments are the keys of a configuration's [train]
+    table. `changes` override keys of a configuration file: `changes=["train.rounds=10"]`. A model that a file
+    names is imported only if its module lies beside the file, or if `allow` names it: `allow=["my_models"]`.
     """
     how = {"model": model, "loss": loss, "model_options": model_options}
-    return plan_study(_study(study, methods, privacy, training, how, data_dir, changes))
+    return plan_study(_study(study, methods, privacy, training, how, data_dir, changes, allow))
 
 
 @_with_training_options
@@ -156,19 +158,20 @@ def run(
     model_options: Mapping[str, Any] | None = None,
     data_dir: str | Path | None = None,
     changes: Sequence[str] = (),
+    allow: Sequence[str] = (),
     on_round: OnRound | None = None,
     listener: Listener | None = None,
     **training: Unpack[TrainingOptions],
 ) -> Result:
-    """Train methods on a federation: give a plan, or what `plan` takes.
+    """Train methods on a federation and return the result; pass a plan, or the arguments of `plan`.
 
     `ledger` is a folder of ledgers. Every run is then charged to each silo before it happens, and its noise
     comes from the system's entropy. Nothing is trained unless the ledgers pay for all methods. In a folder
     without ledgers a single run makes them, each with the budget of the run; otherwise make them with
     `open_ledgers`.
 
-    `out` is a folder for results, statements and models, as `coterie run` writes it. If a run is interrupted,
-    the same call resumes it. `on_round(method, round, score)` hears of every round.
+    `out` is a folder for results, statements and models, like the one `coterie run` writes. If a run is
+    interrupted, the same call resumes it. `on_round(method, round, score)` is called after every round.
     """
     heard = listener_of(listener, on_round)
     how = {"model": model, "loss": loss, "model_options": model_options}
@@ -177,7 +180,7 @@ def run(
         _refuse_more(methods, privacy, training, how)
         asked = planned.study
     else:
-        asked = _study(study, methods, privacy, training, how, data_dir, changes)
+        asked = _study(study, methods, privacy, training, how, data_dir, changes, allow)
     if asked.config.tuning is not None and asked.config.tuning.trials != "all":
         raise Problem("the configuration has a [tuning] table: use sweep, or remove it")
     asked = asked.with_ledger(None if ledger is None else as_path("ledger", ledger))
@@ -204,15 +207,16 @@ def sweep(
     model_options: Mapping[str, Any] | None = None,
     data_dir: str | Path | None = None,
     changes: Sequence[str] = (),
+    allow: Sequence[str] = (),
     on_round: OnRound | None = None,
     listener: Listener | None = None,
     **training: Unpack[TrainingOptions],
 ) -> Result:
-    """Choose among the lists of a method and its training by a random number of trials, and bill the choice.
+    """Choose settings from lists by a random number of trials, charge for the choice, and return the result.
 
     The number of trials is drawn from `trials` ("geometric", "poisson" or "negative-binomial", with `mean`
     and `shape`), and is at most `most`. The best is chosen by its `score`: "noised", or "public" to use only
-    silos without privacy. With `trials="all"` every setting is tried once, and the choice is not billed.
+    silos without privacy. With `trials="all"`, every setting is tried once, and the choice is not charged.
     `result.tuning` says what was tried and chosen, and what it costs.
     """
     heard = listener_of(listener, on_round)
@@ -223,7 +227,7 @@ def sweep(
         _refuse_more(method, privacy, given, {})
     else:
         how["tuning"] = given
-    made = _study(study, method, privacy, training, how, data_dir, changes)
+    made = _study(study, method, privacy, training, how, data_dir, changes, allow)
     made = made.with_ledger(None if ledger is None else as_path("ledger", ledger))
     every = made.config.tuning is not None and made.config.tuning.trials == "all"
     store = _folder(out)
@@ -243,9 +247,9 @@ def open_ledgers(
     filter: str = "basic",
     another: bool = False,
 ) -> list[Report]:
-    """Make a ledger for each silo, with the budget that all its runs together may spend.
+    """Create a ledger for each silo, with the budget that all its runs together may spend.
 
-    Epsilon and delta are one number, or one for each silo: `{"north": 1, "default": 4}`. `unit` is what is
+    Epsilon and delta are one number each, or one per silo: `{"north": 1, "default": 4}`. `unit` is what is
     protected: "example" or "silo". `filter` is how runs add up: "basic" or "rdp".
 
     If the folder has ledgers of the same data already, with other silos, sizes or cuts, new ones would be a
@@ -272,8 +276,9 @@ def _study(
     how: Mapping[str, Any],
     data_dir: str | Path | None,
     changes: Sequence[str],
+    allow: Sequence[str],
 ) -> Study:
-    """Make the study that a call asks for, from a configuration or from arguments."""
+    """Return the study that a call asks for, from a configuration or from arguments."""
     if isinstance(study, StudyPlan):
         raise Problem("this is a plan already: give the federation, methods and budgets instead")
     from_file = isinstance(study, str | Path)
@@ -283,13 +288,15 @@ def _study(
             " and give what it returns"
         )
     if changes and not from_file:
-        raise Problem("changes: only a configuration file can be changed; give other arguments instead")
+        raise Problem("changes: only a configuration file can be changed; pass different arguments instead")
+    if allow and not from_file:
+        raise Problem("allow: only a configuration file names modules that must be allowed; leave it out")
     if not from_file and not isinstance(study, Study | Config):
         return make_study(study, methods, privacy, training, **how)
     _refuse_more(methods, privacy, training, how)
     if isinstance(study, Study):
         return study
-    return study_of(read(study, changes) if from_file else study, data_dir)
+    return study_of(read(study, changes, allow) if from_file else study, data_dir)
 
 
 def _is_data(path: str | Path) -> bool:
@@ -297,13 +304,13 @@ def _is_data(path: str | Path) -> bool:
 
 
 def _refuse_more(methods: Any, privacy: Any, training: Mapping[str, Any], how: Mapping[str, Any]) -> None:
-    """Refuse arguments that a plan or a configuration has already."""
+    """Raise a Problem for arguments that the plan or configuration already sets."""
     plain = {"model": "linear", "loss": "auto"}
     more = [*training, *(key for key, value in how.items() if value is not None and value != plain.get(key))]
     more += [name for name, value in (("methods", methods), ("privacy", privacy)) if value is not None]
     if more:
         raise Problem(
-            f"{more[0]}: the plan or configuration says it already; leave it out, or change it there"
+            f"{more[0]}: the plan or configuration already sets this; leave it out, or change it there"
         )
 
 

@@ -224,7 +224,7 @@ def test_whole_numbers_may_be_written_as_floats(federation):
 
 
 def test_ranks(federation: Federation):
-    with refused("rank 50 is too much"):
+    with refused("rank 50 is too large"):
         experiment(federation, PFA(rank=50), epsilon=4.0).plan()
     experiment(federation, RandomProjection(rank=3, divide="top", top=0.3), epsilon=BUDGETS).plan()
 
@@ -238,7 +238,7 @@ def test_silos_absent_from_every_choice_are_told_of(federation):
     made = experiment(
         federation, IFCA(clusters=2, choosing=0.1), rounds=10, participation=Participation(0.34), seeds=(0,)
     )
-    assert any("absent whenever clusters are chosen" in note for note in made.plan().notes)
+    assert any("absent in every round with a choice" in note for note in made.plan().notes)
 
 
 def test_what_releases_something_is_seen_by_somebody():

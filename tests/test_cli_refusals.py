@@ -34,14 +34,14 @@ COLUMNS = ('data.silo_column="silo"', 'data.target_column="y"')
         ),
         (["privacy.epsilon={a=1}"], "there is no silo 'a'"),
         (["model.name=lin"], "unknown model 'lin'; did you mean 'linear'?"),
-        (["model.name=nowhere:net"], "cannot import 'nowhere:net'"),
+        (["model.name=nowhere:net"], "put it there, or allow it with --allow nowhere"),
         (["model.hidden=3"], "'linear' has no such setting (it has: bias)"),
         (["model.loss=hinge"], "needs two classes, but the data has 10"),
         (["model.loss=squared", "data.target_range=[0,9]", "model.bias=1", "data.silos=1800"], "1800 silos"),
         (["train.memory=1000"], "train.memory: 8 examples"),
         (["train.device=cuda"], "train.device: 'cuda' cannot be used here"),
         (["data.test=official"], "no official split"),
-        (["method.lam=[0.1, 0.1]"], "'mr-mtl lam=0.1' is asked for twice"),
+        (["method.lam=[0.1, 0.1]"], "'mr-mtl lam=0.1' appears twice"),
         (["method.lam=-1"], "method[1].lam: expected a number >= 0 or 'auto', got -1"),
     ],
 )
@@ -92,7 +92,7 @@ def test_every_method_that_cannot_run_is_told(tmp_path, monkeypatch, capsys):
     code, _, err = call(monkeypatch, capsys, "plan", str(path))
     assert code == 2
     assert (
-        "coterie: ifca clusters=50 choosing=0.1 spend=0.1 least=0.25: clusters: there are 50 clusters for 10 silos"
+        "coterie: ifca clusters=50 choosing=0.1 spend=0.1 least=0.25: clusters must be at most the number of silos, 10, got 50"
         in " ".join(err.split())
     )
     code, _, err = call(monkeypatch, capsys, "plan", str(path), "--set", "privacy.unit=silo")

@@ -68,7 +68,7 @@ def test_noise_that_is_drawn_and_thrown_away(monkeypatch, tmp_path, metered):
     check_method(FedAvg())
     monkeypatch.setattr(descent, "add_noise", lambda sums, deviation, drawn, dice: sums)
     assert not noise_is_as_charged(made, trained("planted"))
-    with pytest.raises(NotConforming, match="other vectors"):
+    with pytest.raises(NotConforming, match="different vectors"):
         check_method(FedAvg())
 
 
@@ -274,7 +274,7 @@ def test_epochs_that_are_shuffled_and_charged_as_poisson(monkeypatch):
     check_method(FedAvg())
     monkeypatch.setattr(sampling, "by_step", shuffled)
     assert not is_poisson(batch_sizes(), rate)
-    with pytest.raises(NotConforming, match="other vectors"):
+    with pytest.raises(NotConforming, match="different vectors"):
         check_method(FedAvg())
     with pytest.raises(Problem, match="unknown sampler 'shuffled'"):
         Event("gaussian", 1.0, rate, 10, "shuffled")
@@ -302,5 +302,5 @@ def test_a_sensitivity_set_by_hand(monkeypatch):
     check_method(FedAvg())
     monkeypatch.setattr("coterie.experiment.experiment.Settings", by_hand)
     assert not noise_is_as_charged(made)
-    with pytest.raises(NotConforming, match="other vectors"):
+    with pytest.raises(NotConforming, match="different vectors"):
         check_method(FedAvg())

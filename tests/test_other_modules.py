@@ -56,7 +56,7 @@ def test_a_module_that_differs_for_large_numbers_only_is_noticed(tmp_path):
     path = saved(tmp_path, make_task(Clipped, shape=(8, 8), classes=10))
     assert coterie.load_model(path, Clipped(limit=1000.0)).silo == "north"
     for limit in (5.0, 300.0):
-        with refused("computes something else than the one that was trained"):
+        with refused("computes something other than the one that was trained"):
             coterie.load_model(path, Clipped(limit=limit))
     with_record(
         path,
@@ -64,7 +64,7 @@ def test_a_module_that_differs_for_large_numbers_only_is_noticed(tmp_path):
     )
     assert coterie.load_model(path, Clipped).silo == "north"
     with_record(path, lambda r: {**r, "made_up": [[0.0] * 10] * 3})
-    with refused("computes something else than the one that was trained"):
+    with refused("computes something other than the one that was trained"):
         coterie.load_model(path, Clipped)
 
 

@@ -140,11 +140,11 @@ def test_a_configuration_file_from_python(clinics):
         ct.run("study.toml", changes=["train.rounds=3"])
     swept = ct.sweep("study.toml", changes=["train.rounds=2", "train.lr=[0.1, 0.5]"])
     assert swept.tuning["accounted"]
-    with refused("rounds: the plan or configuration says it already"):
+    with refused("rounds: the plan or configuration already sets this"):
         ct.plan("study.toml", rounds=3)
     with refused("changes: only a configuration file can be changed"):
         ct.plan(clinics, "local", PRIVACY, changes=["train.rounds=3"])
-    with refused("mean: the plan or configuration says it already"):
+    with refused("mean: the plan or configuration already sets this"):
         ct.sweep("study.toml", mean=3)
 
 
@@ -291,7 +291,7 @@ def test_a_plan_shows_itself(clinics):
     assert sum(plan.seconds) > 0
     with pytest.raises(AttributeError):
         plan.plans = ()
-    with refused("rounds: the plan or configuration says it already"):
+    with refused("rounds: the plan or configuration already sets this"):
         ct.run(plan, rounds=3)
 
 
@@ -314,7 +314,7 @@ def test_a_sweep_from_python(clinics):
     assert tuning["chosen"] == result.tuning["chosen"]
     if tuning["chosen"] is not None:
         assert result.statement("north", tuning["chosen"])["tuning"]["ran"] == tuning["ran"]
-        assert "Chosen of" in repr(result)
+        assert "Chosen from" in repr(result)
         result.save("copy")
         assert json.loads(Path("copy/result.json").read_text())["tuning"] == tuning
     with refused("tuning.trials: expected 'geometric'"):
@@ -348,7 +348,7 @@ def test_names_are_listed():
         (({"name": "ditto", "lamb": 1}, PRIVACY), {}, "'ditto' has no such setting (it has: lam)"),
         (({"lam": 1}, PRIVACY), {}, "a table needs the name of a method"),
         ((3, PRIVACY), {}, "expected methods, such as 'ditto' or Ditto(lam=0.2), got 3"),
-        (([], PRIVACY), {}, "give at least one method"),
+        (([], PRIVACY), {}, "expected at least one method"),
         (("local", 4), {}, "privacy must be Privacy(epsilon=..., delta=...), got 4"),
         (("local", {"epsilon": 4}), {}, "privacy must be Privacy(epsilon=..., delta=...)"),
         (("local", PRIVACY), {"model": 3}, "model must be a name, a function, a class or a torch.nn.Module"),
@@ -447,7 +447,7 @@ def with_columns(**options):
         ({"a": [1, 2], "b": [1]}, {"target_column": "a"}, "these columns do not make a table"),
         (3, {}, "expected a name, a file, a folder, a pandas DataFrame or a dict of arrays, got a int"),
         ("nowhere.csv", {}, "'nowhere.csv' does not exist"),
-        ("digits", {"name": "mine"}, "'digits' has a name of its own"),
+        ("digits", {"name": "mine"}, "'digits' already has a name"),
         ("digits", {"silos": "ten"}, "data.silos: expected a whole number, got 'ten'"),
         ("digits", {"partition": "shard"}, "data.partition: expected 'iid', 'shards'"),
         ("digits", {"test": 3}, "data.test: expected a share between 0 and 1"),

@@ -306,7 +306,7 @@ def test_settings_of_a_factory_come_back(tmp_path):
     path = saved(tmp_path, task)
     with refused("was trained with another 'activation' than the module has: give it as options={"):
         coterie.load_model(path, frozen_modules.network)
-    with refused("names and shapes agree, but the module computes something else"):
+    with refused("names and shapes agree, but the module computes something other"):
         coterie.load_model(path, frozen_modules.network, {"activation": nn.Tanh()})
     given = functools.partial(frozen_modules.network, activation=nn.ReLU())
     assert torch.equal(coterie.load_model(path, given)(X), task.to_module(vector_of(task))(X))
@@ -318,7 +318,7 @@ def test_numbers_that_no_state_holds_are_noticed(tmp_path):
     path = saved(tmp_path, task)
     torch.rand(3)
     assert torch.equal(coterie.load_model(path, HiddenNumbers)(X), task.to_module(vector_of(task))(X))
-    with refused("computes something else than the one that was trained"):
+    with refused("computes something other than the one that was trained"):
         coterie.load_model(path, HiddenNumbers())
 
 
@@ -346,11 +346,11 @@ def with_record(path, change):
         (lambda r: {**r, "loss": "cross"}, "unknown loss 'cross'"),
         (lambda r: {k: v for k, v in r.items() if k != "shape"}, "is damaged: KeyError: 'shape'"),
         (lambda r: {**r, "probes": 3}, "is damaged: TypeError"),
-        (lambda r: {**r, "probes": [None, *r["probes"][1:]]}, "computes something else"),
-        (lambda r: {**r, "probes": [*r["probes"][:2], {"outputs": [[0.0] * 10] * 3, "tolerance": 0.1}]}, "computes something else"),
+        (lambda r: {**r, "probes": [None, *r["probes"][1:]]}, "computes something other"),
+        (lambda r: {**r, "probes": [*r["probes"][:2], {"outputs": [[0.0] * 10] * 3, "tolerance": 0.1}]}, "computes something other"),
         (lambda r: {**r, "preparation": {"shape": 3}}, "is damaged: KeyError"),
         (lambda r: {**r, "preparation": {**r["preparation"], "features": "eval"}}, "is damaged: ValueError: features: unknown choice 'eval'"),
-        (lambda r: {**r, "preparation": {**r["preparation"], "shape": [3]}}, "is damaged: ValueError: the preparation makes examples of another shape"),
+        (lambda r: {**r, "preparation": {**r["preparation"], "shape": [3]}}, "is damaged: ValueError: the preparation makes examples of a different shape"),
         (lambda r: {**r, "preparation": {**r["preparation"], "classes": []}}, "is damaged: ValueError: the classes of the preparation"),
         (lambda r: {**r, "preparation": {**r["preparation"], "features": "standardize"}}, "is damaged: ValueError: there are no statistics"),
     ],
@@ -495,7 +495,7 @@ def test_the_command_predicts(tmp_path, clinics, monkeypatch, capsys):
     assert out == expected.to_csv(index=False)
     code, out, err = call(monkeypatch, capsys, "predict", "a.safetensors", "clinics.csv", "--out", "p.csv")
     assert (code, out) == (0, "")
-    assert "80 prediction(s) written to p.csv" in err
+    assert "Wrote 80 prediction(s) to p.csv." in err
     assert Path("p.csv").read_text() == expected.to_csv(index=False)
     code, out, _ = call(monkeypatch, capsys, "predict", "a.safetensors", "clinics.csv", "--json")
     content = json.loads(out)

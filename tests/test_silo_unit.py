@@ -131,7 +131,7 @@ def test_odd_uploads():
     single = clipped_sum(torch.full((1, 3), 9.0), torch.tensor([1.0]), None)  # a 0-d parameter a silo
     assert single.shape == (1, 1)
     assert 3 * (1 - 1e-4) < float(single) <= 3
-    with pytest.raises(Refused, match="uploads are real vectors"):
+    with pytest.raises(Refused, match="uploads must be real vectors"):
         clipped_sum(torch.ones(1, 3, 4, dtype=torch.int64), torch.tensor([1.0]), None)
 
 

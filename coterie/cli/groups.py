@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from .options import (
+    Allow,
     AsJson,
     Changes,
     ConfigCommand,
@@ -33,21 +34,21 @@ def data_list(data_dir: DataDir = None, as_json: AsJson = False) -> None:
 
     from ..data.sources.catalogue import data_folder, list_data
 
-    found = list_data(data_dir)
+    entries = list_data(data_dir)
     if as_json:
-        typer.echo(json.dumps([asdict(entry) for entry in found]))
+        typer.echo(json.dumps([asdict(entry) for entry in entries]))
         return
     from rich.console import Console
 
     from ..report.data_tables import data_table
 
-    Console().print(data_table(found, data_folder(data_dir)))
+    Console().print(data_table(entries, data_folder(data_dir)))
 
 
 @data_app.command("show")
 def data_show(
     source: Annotated[str, typer.Argument(help="A name from `coterie data list`, a file or a folder.")],
-    silos: Annotated[int | None, typer.Option(help="How many silos.")] = None,
+    silos: Annotated[int | None, typer.Option(help="Number of silos.")] = None,
     partition: Annotated[
         str | None, typer.Option(help="iid, shards, dirichlet, rotated or rotated-masked.")
     ] = None,
@@ -58,7 +59,7 @@ def data_show(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show silos, sizes and labels per silo."""
+    """Show the silos of a data set, with their sizes and labels."""
     from ..data.federation import load
 
     federation = load(
@@ -79,17 +80,17 @@ def data_show(
     Console().print(federation_table(federation))
 
 
-figure_app = typer.Typer(no_args_is_help=True, help="Pictures of what privacy means and costs.")
+figure_app = typer.Typer(no_args_is_help=True, help="Draw what privacy means and costs.")
 Picture = Annotated[Path, typer.Option(help="The PNG file to write.")]
 
 
 @figure_app.command("tradeoff")
 def figure_tradeoff(
-    noise: Annotated[list[float], typer.Option(help="A noise multiplier; give it several times.")],
+    noise: Annotated[list[float], typer.Option(help="A noise multiplier. May be repeated.")],
     rate: Rate,
     steps: Steps,
     out: Picture = Path("tradeoff.png"),
-    unit: Annotated[str, typer.Option(help="What is protected, in words.")] = "one example",
+    unit: Annotated[str, typer.Option(help="What is protected, for the title.")] = "one example",
 ) -> None:
     """Draw how well an attacker could tell whether somebody's data was used."""
     from .figure import draw_tradeoff_figure
@@ -100,44 +101,47 @@ def figure_tradeoff(
 @figure_app.command("tuning")
 def figure_tuning(
     epsilon: Annotated[float, typer.Option(help="The budget.")] = 0.25,
-    mean: Annotated[float, typer.Option(help="Trials on average.")] = 10.0,
+    mean: Annotated[float, typer.Option(help="Average number of trials.")] = 10.0,
     out: Picture = Path("tuning.png"),
 ) -> None:
-    """Draw what choosing lam by trials brings and costs, in the model of mean estimation."""
+    """Draw what choosing lam by trials gains and costs, in the model of mean estimation."""
     from .figure import draw_tuning_figure
 
     draw_tuning_figure(epsilon, mean, out)
 
 
-ledger_app = typer.Typer(no_args_is_help=True, help="What was spent of each silo's data set.")
-statement_app = typer.Typer(no_args_is_help=True, help="Statements of what a silo spent.")
-Ledgers = Annotated[Path, typer.Argument(help="A ledger's file, or a folder of ledgers.")]
+ledger_app = typer.Typer(no_args_is_help=True, help="Manage what each silo's data set has spent.")
+statement_app = typer.Typer(no_args_is_help=True, help="Check statements of what a silo spent.")
+Ledgers = Annotated[Path, typer.Argument(help="A ledger file, or a folder of ledgers.")]
 
 
 @ledger_app.command("open", cls=ConfigCommand)
 def ledger_open(
     config: ConfigPath,
-    epsilon: Annotated[float, typer.Option(help="What each data set may spend in all.")],
+    epsilon: Annotated[float, typer.Option(help="What each data set may spend in total.")],
     delta: Annotated[float, typer.Option(help="Delta of all runs together.")],
-    filter: Annotated[str, typer.Option(help="How runs add up: basic, or rdp.")] = "basic",
-    unit: Annotated[str | None, typer.Option(help="Protected: example or silo (else CONFIG's).")] = None,
+    filter: Annotated[str, typer.Option(help="How runs add up: basic or rdp.")] = "basic",
+    unit: Annotated[
+        str | None, typer.Option(help="What is protected: example or silo (default: CONFIG's).")
+    ] = None,
     another: Annotated[
         bool, typer.Option("--another", help="Say that ledgers of the same name are for other examples.")
     ] = False,
     changes: Changes = None,
+    allow: Allow = None,
     ledger: LedgerFolder = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Make the ledgers of CONFIG's silos, with a budget for each."""
+    """Create ledgers for CONFIG's silos, each with this budget."""
     from .ledger import open_config
 
-    made = read_config(config, changes, None, ledger)
-    open_config(made, (epsilon, delta), filter, data_dir, unit, another)
+    checked = read_config(config, changes, None, ledger, allow)
+    open_config(checked, (epsilon, delta), filter, data_dir, unit, another)
 
 
 @ledger_app.command("show")
 def ledger_show(place: Ledgers, as_json: AsJson = False) -> None:
-    """Show budgets, totals per adversary, and runs."""
+    """Show each ledger's budget, its totals per adversary and its number of runs."""
     from .ledger import show_ledgers
 
     show_ledgers(place, as_json)
@@ -164,9 +168,9 @@ def ledger_budget(
     place: Ledgers,
     epsilon: Annotated[float, typer.Option(help="The new budget.")],
     delta: Annotated[float, typer.Option(help="Its delta.")],
-    higher: Annotated[bool, typer.Option("--raise", help="Say so, to raise it.")] = False,
-    reason: Annotated[str, typer.Option(help="Why it is raised; kept in the ledger.")] = "",
-    unit: Annotated[str, typer.Option(help="What is protected: example, or silo.")] = "example",
+    higher: Annotated[bool, typer.Option("--raise", help="Allow the budget to be raised.")] = False,
+    reason: Annotated[str, typer.Option(help="Why the budget is raised; the ledger keeps it.")] = "",
+    unit: Annotated[str, typer.Option(help="What is protected: example or silo.")] = "example",
 ) -> None:
     """Lower the budget of a data set, or raise it with a reason."""
     from .ledger import set_budgets
@@ -177,7 +181,7 @@ def ledger_budget(
 @statement_app.command("verify")
 def statement_verify(
     file: Annotated[Path, typer.Argument(help="A statement's JSON file.")],
-    ledger: Annotated[Path | None, typer.Option(help="Folder of ledgers, to find its run in.")] = None,
+    ledger: Annotated[Path | None, typer.Option(help="Folder of ledgers in which to find its run.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Recompute a statement from its events; with a ledger, find its run there."""

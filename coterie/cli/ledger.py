@@ -35,49 +35,52 @@ def report_facts(report: Report) -> dict[str, Any]:
 
 
 def show_ledgers(place: Path, as_json: bool) -> None:
-    """Print budgets and totals of ledgers, each checked first."""
+    """Print the budgets and totals of ledgers, after checking each of them."""
     reports = read_ledgers(place)
     if as_json:
         print(json.dumps(finite({"ledgers": [report_facts(report) for report in reports]}), indent=2))
         return
     from rich.console import Console
     from rich.markup import escape
-    from rich.table import Table
 
-    title = "Spent of each data set: epsilon at most, against each adversary"
-    table = Table(title=title, box=None, title_justify="left", padding=(0, 1, 0, 0), pad_edge=False)
+    from ..report.terminal import compact
+
+    table = compact("Upper bound on the epsilon each data set has spent, per adversary")
     longest = max(len(report.identity.silo) for report in reports)
     table.add_column("silo", overflow="fold", min_width=min(longest, 12))
     for name in ("size", "budget", "delta", *ADVERSARIES, "spent\ndelta", "runs"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.caption, table.caption_justify = "size: all examples of a silo, those for tests too", "left"
+    table.caption, table.caption_justify = "size: all examples of a silo, including test examples", "left"
     for report in reports:
-        who = report.identity
+        owner = report.identity
         for unit, totals in report.totals.items():
             epsilon, delta = report.budgets.get(unit, (math.inf, math.inf))
             spent = [shown(e) + ("!" if _above(e, epsilon) else "") for e, _ in totals.values()]
             lost = max((d for _, d in totals.values() if math.isfinite(d)), default=0.0)
-            name = escape(who.silo if unit == "example" else f"{who.silo} ({unit})")
+            name = escape(owner.silo if unit == "example" else f"{owner.silo} ({unit})")
             limits = [f"{limit:g}" if math.isfinite(limit) else "-" for limit in (epsilon, delta)]
-            table.add_row(name, str(who.size), *limits, *spent, f"{lost:g}", str(report.runs))
+            table.add_row(name, str(owner.size), *limits, *spent, f"{lost:g}", str(report.runs))
     Console().print(table)
     if any(_above(e, epsilon) for r in reports for u, (epsilon, _) in r.budgets.items()
            for e, _ in r.totals[u].values()):  # fmt: skip
-        say("! more than the budget: it was lowered after it was spent; no run is charged to it any more")
+        say("!: more than the budget, which was lowered after it was spent; no further run is allowed")
     everything = [e for r in reports for totals in r.totals.values() for e, _ in totals.values()]
     if math.inf in everything:
-        say("none: nothing is left to protect against who saw the silo as it is, or no bound is known")
+        say("none: there is no guarantee against this adversary, who saw raw uploads, or no bound is known")
     if any("silo" in report.budgets for report in reports):
-        say("runs under the unit 'silo' count for examples too; those under 'example' protect no whole silo")
+        say(
+            "Runs under the unit 'silo' also count toward the unit 'example'. Runs under 'example' do not"
+            " protect whole silos."
+        )
 
 
 def _above(spent: float, budget: float) -> bool:
-    """Whether more was spent than a budget; what nothing protects is not spent."""
+    """Return whether more than the budget was spent; an infinite epsilon (no guarantee) does not count."""
     return budget * (1 + 1e-6) < spent < math.inf
 
 
 def verify_ledgers(place: Path, as_json: bool) -> None:
-    """Check ledgers and say so, or refuse the first that does not fit."""
+    """Check ledgers and print what was checked; raise a Problem for the first that fails."""
     reports = read_ledgers(place)
     if as_json:
         print(json.dumps(finite({"ledgers": [report_facts(report) for report in reports]}), indent=2))
@@ -88,13 +91,13 @@ def verify_ledgers(place: Path, as_json: bool) -> None:
 
 
 def export_ledgers(place: Path) -> None:
-    """Print every row of ledgers, a line each."""
+    """Print every row of the ledgers as one line of JSON."""
     for row in ledger_rows(place):
         print(json.dumps(row, sort_keys=True))
 
 
 def set_budgets(place: Path, unit: str, epsilon: float, delta: float, reason: str, higher: bool) -> None:
-    """Set the budget of ledgers, and print whose they are."""
+    """Set the budget of ledgers, and print whose budgets were set."""
     for path, who in set_budget(place, epsilon, delta, unit=unit, reason=reason, higher=higher):
         say(f"{who.silo} ({path}): budget ({epsilon:g}, {delta:g}) in the unit '{unit}'")
 
@@ -107,12 +110,12 @@ def open_config(
     unit: str | None = None,
     another: bool = False,
 ) -> None:
-    """Make the ledgers of all silos of a configuration, with one budget for each, in the unit it protects."""
+    """Create ledgers for all silos of a configuration, each with the same budget, in the unit it protects."""
     from .. import api
     from ..experiment.from_config import study_of
 
     if config.privacy.ledger is None:
-        raise Problem("privacy.ledger: name a folder for the ledgers, there or with --ledger")
+        raise Problem("privacy.ledger: no folder for the ledgers; set this key or give --ledger")
     unit = unit or config.privacy.unit
     federation = study_of(config, data_dir).experiments[0].federation
     folder = config.privacy.ledger

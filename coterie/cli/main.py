@@ -1,4 +1,4 @@
-"""The command line. Anything heavy is imported where it is used, so that help is quick."""
+"""The command line. Heavy modules are imported where they are used, so that help is quick."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 
 from .groups import GROUPS
 from .options import (
+    Allow,
     AsJson,
     Changes,
     ConfigCommand,
@@ -54,9 +55,9 @@ def _root(
 
 @app.command()
 def demo(
-    out: Annotated[Path | None, typer.Option(help="Folder for the results (else runs/demo-N).")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for results (default: runs/demo-N).")] = None,
 ) -> None:
-    """Ten silos, three budgets, three methods, on data that is already here."""
+    """Train three methods for ten silos with three budgets; nothing is downloaded."""
     from ..experiment.config.schema import check
     from .demo import DEMO, INTRODUCTION
     from .run import run_config
@@ -69,7 +70,8 @@ def demo(
 def run(
     config: ConfigPath,
     changes: Changes = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for the results (else runs/NAME-N).")] = None,
+    allow: Allow = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for results (default: runs/NAME-N).")] = None,
     as_json: AsJson = False,
     data_dir: DataDir = None,
     device: Device = None,
@@ -77,34 +79,35 @@ def run(
 ) -> None:
     """Train what CONFIG describes; save results, statements and models.
 
-    With a ledger the run is metered: charged to every silo's data set before it happens.
+    With a ledger, the run is metered: it is charged to every silo's data set before it starts.
     """
     from .run import run_config
 
-    made = read_config(config, changes, device, ledger)
+    checked = read_config(config, changes, device, ledger, allow)
     tune()
-    run_config(made, out, config.stem, data_dir=data_dir, as_json=as_json)
+    run_config(checked, out, config.stem, data_dir=data_dir, as_json=as_json)
 
 
 @app.command(cls=ConfigCommand)
 def sweep(
     config: ConfigPath,
     changes: Changes = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for the results (else runs/NAME-sweep-N).")] = None,
+    allow: Allow = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for results (default: runs/NAME-sweep-N).")] = None,
     as_json: AsJson = False,
     data_dir: DataDir = None,
     device: Device = None,
     ledger: LedgerFolder = None,
 ) -> None:
-    """Choose among the lists of CONFIG by a random number of trials, and bill the choosing.
+    """Choose settings from the lists in CONFIG by a random number of trials, and charge for choosing.
 
-    The table \\[tuning] says how many trials (trials, mean, shape, most) and by what score.
+    The table \\[tuning] sets how many trials are drawn (trials, mean, shape, most) and which score decides.
     """
     from .sweep import sweep_config
 
-    made = read_config(config, changes, device, ledger)
+    checked = read_config(config, changes, device, ledger, allow)
     tune()
-    sweep_config(made, out, config.stem, data_dir, as_json)
+    sweep_config(checked, out, config.stem, data_dir, as_json)
 
 
 @app.command(cls=ConfigCommand)
@@ -114,16 +117,17 @@ def plan(
         bool, typer.Option("--published", help="Also show the formulas that papers would use.")
     ] = False,
     changes: Changes = None,
+    allow: Allow = None,
     as_json: AsJson = False,
     data_dir: DataDir = None,
     device: Device = None,
 ) -> None:
-    """Show noise, steps, spending, bytes and time of every silo. Nothing is trained."""
+    """Show every silo's noise, steps, spending and bytes, and the time needed. Nothing is trained."""
     from .plan import plan_config
 
-    made = read_config(config, changes, device)
+    checked = read_config(config, changes, device, allow=allow)
     tune()
-    plan_config(made, data_dir=data_dir, as_json=as_json, published=published)
+    plan_config(checked, data_dir=data_dir, as_json=as_json, published=published)
 
 
 @app.command()
@@ -134,7 +138,7 @@ def predict(
     csv: Annotated[Path, typer.Argument(help="A CSV or Parquet file of new raw rows.", metavar="CSV")],
     module: Annotated[
         str | None,
-        typer.Option(help="What makes a user's module: package.module:function.", metavar="NAME"),
+        typer.Option(help="What builds your own module, as package.module:function.", metavar="NAME"),
     ] = None,
     option: Annotated[
         list[str] | None,
@@ -158,34 +162,36 @@ def advise(
     spread: Annotated[
         tuple[float, float] | None,
         typer.Option(
-            help="How much silos differ (tau), at least and at most (else 0.1 and 1 times the deviation).",
+            help="Smallest and largest tau, how much silos differ (default: 0.1 and 1 times the deviation).",
             metavar="LOW HIGH",
         ),
     ] = None,
     deviation: Annotated[
         float | None,
-        typer.Option(help="How much examples of one silo differ (else half the clip).", metavar="S"),
+        typer.Option(help="How much examples of one silo differ (default: half the clip).", metavar="S"),
     ] = None,
     changes: Changes = None,
+    allow: Allow = None,
     as_json: AsJson = False,
     data_dir: DataDir = None,
 ) -> None:
     """Forecast which silos gain by joining, from sizes and budgets alone. Nothing is trained.
 
-    By the theory of mean estimation, not by a measurement; no example is used. The deviation and the
-    spread are of one number, on the scale of the clip.
+    The forecast comes from the theory of mean estimation, not from a measurement; no example is used. The
+    deviation and the spread are those of one number, on the scale of the clip.
     """
     from .advise import advise_config
 
-    made = read_config(config, changes, None)
-    advise_config(made, spread, deviation, data_dir=data_dir, as_json=as_json)
+    checked = read_config(config, changes, None, allow=allow)
+    advise_config(checked, spread, deviation, data_dir=data_dir, as_json=as_json)
 
 
 @app.command()
 def methods(
-    name: Annotated[str, typer.Argument(help="Show all about this method.")] = "", as_json: AsJson = False
+    name: Annotated[str, typer.Argument(help="Show everything about this method.")] = "",
+    as_json: AsJson = False,
 ) -> None:
-    """List the methods and what each costs and sends; with NAME, show its settings and paper."""
+    """List the methods with their costs and traffic; with NAME, show that method's settings and paper."""
     from .methods import show_methods
 
     show_methods(as_json, name)
@@ -193,18 +199,20 @@ def methods(
 
 @app.command()
 def epsilon(
-    noise: Annotated[float, typer.Option(help="Noise multiplier: deviation over clip.")],
+    noise: Annotated[float, typer.Option(help="Noise multiplier: standard deviation divided by clip.")],
     rate: Rate,
     steps: Steps,
     delta: DeltaOption,
-    adjacency: Annotated[str, typer.Option(help="zero-out, or replace-one.")] = "zero-out",
-    sampler: Annotated[str, typer.Option(help="poisson, or fixed (size, without replacement).")] = "poisson",
+    adjacency: Annotated[str, typer.Option(help="zero-out or replace-one.")] = "zero-out",
+    sampler: Annotated[
+        str, typer.Option(help="poisson or fixed (a fixed size, without replacement).")
+    ] = "poisson",
     tight: Annotated[
-        bool, typer.Option("--tight", help="A finer bound, a lower bound, and others' formulas beside.")
+        bool, typer.Option("--tight", help="Also show a finer bound, a lower bound and published formulas.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Certify epsilon (an upper bound) for sampled Gaussian steps."""
+    """Print the certified epsilon, an upper bound, of sampled Gaussian steps."""
     from ..privacy.events import Event
     from .epsilon import show_epsilon
 
@@ -219,19 +227,19 @@ def noise(
     delta: DeltaOption,
     as_json: AsJson = False,
 ) -> None:
-    """Find the least noise multiplier that keeps to epsilon."""
+    """Find the smallest noise multiplier that stays within epsilon."""
     from .._json import finite
     from ..privacy.accountant import shown
     from ..privacy.calibration import Target, noise_for
 
-    found = noise_for(Target(epsilon, delta, rate, steps))
-    facts = {"noise": found.noise, "epsilon": found.epsilon, "rate": rate, "steps": steps, "delta": delta}
-    told = f"{shown(found.noise, 4)} (epsilon {shown(found.epsilon, 4)})"
-    typer.echo(json.dumps(finite(facts)) if as_json else told)
+    least = noise_for(Target(epsilon, delta, rate, steps))
+    facts = {"noise": least.noise, "epsilon": least.epsilon, "rate": rate, "steps": steps, "delta": delta}
+    text = f"{shown(least.noise, 4)} (epsilon {shown(least.epsilon, 4)})"
+    typer.echo(json.dumps(finite(facts)) if as_json else text)
 
 
 def main() -> None:
-    """Run the command line; what a user can mend ends in one sentence and exit code 2."""
+    """Run the command line; a problem the user can fix ends with one sentence and exit code 2."""
     from ..errors import Problem
     from .output import say
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,21 +13,32 @@ from typer.core import TyperCommand
 if TYPE_CHECKING:
     from ..experiment.config.schema import Config
 
-ConfigPath = Annotated[Path, typer.Argument(help="A TOML file, as in examples/.", metavar="CONFIG")]
+ConfigPath = Annotated[
+    Path, typer.Argument(help="A TOML file, such as those in examples/.", metavar="CONFIG")
+]
 Changes = Annotated[
-    list[str] | None, typer.Option("--set", help="Change a key: train.rounds=10. May be repeated.")
+    list[str] | None, typer.Option("--set", help="Change a key, such as train.rounds=10. May be repeated.")
+]
+Allow = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Let CONFIG take its model from this module, which is not beside it. May be repeated.",
+        metavar="MODULE",
+    ),
 ]
 DataDir = Annotated[
-    str | None, typer.Option("--data-dir", help="Folder with data (else COTERIE_DATA).", metavar="DIR")
+    str | None, typer.Option("--data-dir", help="Folder with data (default: $COTERIE_DATA).", metavar="DIR")
 ]
-Device = Annotated[str | None, typer.Option(help="Where to train: cpu, cuda, cuda:1 (else train.device).")]
+Device = Annotated[
+    str | None, typer.Option(help="Where to train: cpu, cuda or cuda:1 (default: train.device).")
+]
 LedgerFolder = Annotated[
-    str | None, typer.Option(help="Folder of the silos' ledgers (else privacy.ledger): a metered run.")
+    str | None, typer.Option(help="Folder of the silos' ledgers, to meter the run (default: privacy.ledger).")
 ]
 AsJson = Annotated[
-    bool, typer.Option("--json", help="Print JSON on standard output, all else on standard error.")
+    bool, typer.Option("--json", help="Print JSON on standard output, everything else on standard error.")
 ]
-Rate = Annotated[float, typer.Option(help="Chance of an example to be in a batch.")]
+Rate = Annotated[float, typer.Option(help="Probability that an example is in a batch.")]
 Steps = Annotated[int, typer.Option(help="Number of noisy steps.")]
 DeltaOption = Annotated[float, typer.Option(help="Delta.")]
 
@@ -62,17 +72,18 @@ def _key_for(option: str, given: list[str]) -> str:
 
 
 def read_config(
-    config: Path, changes: list[str] | None, device: str | None, ledger: str | None = None
+    config: Path,
+    changes: list[str] | None,
+    device: str | None,
+    ledger: str | None = None,
+    allow: list[str] | None = None,
 ) -> Config:
     """Return the configuration of a command, with what its options change."""
     from ..experiment.config.schema import read
 
     given = {"train.device": device, "privacy.ledger": ledger}
     changed = [*(changes or []), *(f"{key}={json.dumps(value)}" for key, value in given.items() if value)]
-    for folder in (str(config.resolve().parent), ""):  # where models of one's own are looked for
-        if folder not in sys.path:
-            sys.path.insert(0, folder)
-    return read(config, changed)
+    return read(config, changed, allow or ())
 
 
 def tune() -> None:

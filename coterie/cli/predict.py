@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import sys
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from ..errors import Problem, reason
 from ..experiment.saved_models import load_model
+from ..tasks.code import Allowed
+from ..tasks.models import find_factory
 
 
 def _option(text: str) -> tuple[str, Any]:
@@ -31,16 +35,17 @@ def predict_file(
 
     `options` are arguments of the module, each as KEY=VALUE.
     """
-    if module is not None and "" not in sys.path:
-        sys.path.insert(0, "")  # a user's module is looked for in the current folder too
-    saved = load_model(model, module, dict(map(_option, options)))
+    named: str | Callable[..., nn.Module] | None = module
+    if module is not None and ":" in module:  # it may lie in the current folder
+        named = find_factory(module, Allowed(modules=(module.partition(":")[0],)))
+    saved = load_model(model, named, dict(map(_option, options)))
     predictions = saved.predict(rows)
     if out is not None:
         try:
             predictions.to_csv(out, index=False)
         except OSError as error:
             raise Problem(f"out: cannot write '{out}': {reason(error)}") from error
-        print(f"{len(predictions)} prediction(s) written to {out}", file=sys.stderr)
+        print(f"Wrote {len(predictions)} prediction(s) to {out}.", file=sys.stderr)
     if as_json:
         facts = {"silo": saved.silo, "method": saved.method}
         print(json.dumps({**facts, "predictions": predictions.to_dict("records")}, indent=2))

@@ -11,7 +11,7 @@ from .output import say
 
 
 def verify_statement(file: Path, folder: Path | None, as_json: bool) -> None:
-    """Recompute a statement; with a folder of ledgers also find its run there."""
+    """Recompute a statement; given a folder of ledgers, also find its run there."""
     checked = verify(file, folder)
     if as_json:
         facts = {"file": str(file), "silo": checked.silo, "epsilon": checked.epsilon, "verified": True,

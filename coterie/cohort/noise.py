@@ -47,13 +47,11 @@ def add_noise_to_array(sums: np.ndarray, deviation: np.ndarray, drawn: np.ndarra
 
 def _add_exactly(values: np.ndarray, deviations: np.ndarray, drawn: np.ndarray, dice: list[Dice]) -> None:
     """Add exact noise to the rows of `values`, in place, on several cores where that pays."""
-    streams, words = (
-        [keyed.stream for keyed in dice if isinstance(keyed, KeyedDice)],
-        np.ascontiguousarray(drawn),
-    )
+    keyed = [one for one in dice if isinstance(one, KeyedDice)]
+    words = np.ascontiguousarray(drawn)
 
     def add(rows: slice) -> None:
-        add_exact_noise(values[rows], deviations[rows], words[rows], streams[rows])
+        add_exact_noise(values[rows], deviations[rows], words[rows], keyed[rows])
 
     parts = max(1, min(torch.get_num_threads(), len(values), values.size // WORTH_A_THREAD))
     bounds = np.linspace(0, len(values), parts + 1).astype(int).tolist()

@@ -1,4 +1,4 @@
-"""Private selection for a whole cohort: which candidate fits a silo's examples best."""
+"""Private selection for a whole cohort: choose the candidate that fits a silo's examples best."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def select(
     call: int,
     present: Tensor | None = None,
 ) -> Tensor:
-    """Choose one of the candidates `[runs, candidates, P]` for each run and silo: `[runs, silos]`.
+    """Return one of the candidates `[runs, candidates, P]` for each run and silo, as `[runs, silos]` indices.
 
     This is the exponential mechanism: the chance of a candidate is proportional to exp(-errors / scale), with
-    the scale `cohort.settings.choice`. Silos that are not present choose the first candidate.
+    the scale `cohort.settings.choice`. Absent silos get the first candidate.
     """
     runs, count, size = candidates.shape
     silos = len(cohort.work)

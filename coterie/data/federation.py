@@ -54,15 +54,15 @@ class Silo:
 class Federation:
     """Silos that share a task.
 
-    `classes` are the labels in order of their numbers (none: the target is a number).
-    uint8 features stay so until they are used, and are then multiplied by `scale`.
+    `classes` are the labels in order of their numbers (empty if the target is a number).
+    uint8 features stay uint8 until they are used, and are then multiplied by `scale`.
     `not_covered` names what was done to the data outside the privacy accounting.
     `preparation` is how raw rows became these examples (none for a federation made of tensors).
     `source` names the data in ledgers, together with how silos were cut from it: a silo that was cut in
-    another way is another data set. It is the `name` unless given; data without a name has no ledgers.
+    another way is another data set. It defaults to the `name`; data without a name has no ledgers.
     `cut` knows what older ledgers call the same data (none for a federation made by hand).
-    `recipe` is the [data] table of a configuration that loads the same, where there is one.
-    `notes` are what a person should know about the data; plans and results repeat them.
+    `recipe` is the [data] table of a configuration that loads the same federation, if there is one.
+    `notes` say what a user should know about the data; plans and results repeat them.
     """
 
     name: str
@@ -108,7 +108,7 @@ class Federation:
 
     @cached_property
     def identities(self) -> tuple[Identity, ...]:
-        """Who each silo is in its ledger: the source, its name, and all its examples, tests included."""
+        """Each silo's identity in its ledger: the source, its name and its size, including test examples."""
         if not self.source:
             raise Problem(
                 "data: a ledger must find the same data set again, and this one has no name: give it one,"
@@ -205,7 +205,7 @@ def load(
             raise Problem("data_dir: data in memory needs no folder; leave it out")
         return from_table(read_memory(source, name or "", **chosen), **options)
     if name is not None:
-        raise Problem(f"name: '{source}' has a name of its own; give one to data in memory only")
+        raise Problem(f"name: '{source}' already has a name; pass a name only with data in memory")
     return from_table(find_table(str(source), data_dir, **chosen), **options)
 
 
@@ -229,18 +229,18 @@ def from_table(
     min_examples: int = 2,
     rows: int | None = None,
 ) -> Federation:
-    """Make a federation from rows.
+    """Return a federation made from rows.
 
-    Data with silos of its own keeps them, and `silos` keeps only the largest ones; other data is split by
+    Data that already has silos keeps them, and `silos` keeps only the largest ones; other data is split by
     `partition` (with its settings `shards`, `alpha`, `rotations` and `mask`). `test` is the share of each
     silo held out, or "official". `feature_range` (one pair, or one per column) and `target_range` are public
-    bounds, scaled to [0, 1]. `rows` takes that many rows at random, and no others.
+    bounds, scaled to [0, 1]. `rows` keeps only that many rows, drawn at random.
 
-    `features` is how numbers are made fit for a model: "auto" divides bytes by 255 and leaves other
-    numbers alone; "invert" does so after taking them from 255, which makes dark writing on white large
-    numbers on zero; "log" is log(1 + x); "unit" divides each example by its own norm. "standardize" uses
-    the mean and deviation of each silo's own training examples. That is an access to examples that no
-    budget pays for, and the statement says so.
+    `features` says how numbers are prepared for a model. "auto" divides bytes by 255 and leaves other numbers
+    alone. "invert" first subtracts bytes from 255, which turns dark writing on white into large numbers on
+    zero. "log" is log(1 + x). "unit" divides each example by its own norm. "standardize" uses the mean and
+    deviation of each silo's own training examples. No budget pays for that access to examples, and the
+    statement says so.
     """
     total = len(table.y)
     if rows is not None:
@@ -335,7 +335,7 @@ def _notes(table: Table, preparation: Preparation, silos: Sequence[Silo]) -> tup
 
 
 def _natural(silo: np.ndarray, limit: int | None, min_examples: int) -> list[Part]:
-    """Take the silos of the data: those with enough examples, the largest `limit` of them."""
+    """Return the data's own silos: those with enough examples, and at most the `limit` largest."""
     names, owner, counts = np.unique(silo, return_inverse=True, return_counts=True)
     first = np.full(len(names), len(silo))
     np.minimum.at(first, owner, np.arange(len(silo)))
@@ -358,7 +358,7 @@ def _natural(silo: np.ndarray, limit: int | None, min_examples: int) -> list[Par
 def _held_out(
     name: str, rows: np.ndarray, split: np.ndarray | None, test: float | str, seed: int
 ) -> np.ndarray:
-    """Mark the test rows of one silo."""
+    """Return which rows of one silo are test rows."""
     if test == "official":
         if split is None:
             raise Problem("data.test: the data has no official split: give a share, as 0.2")
@@ -377,7 +377,7 @@ def _check_labels(
     members: Sequence[tuple[str, np.ndarray, np.ndarray, np.ndarray, np.ndarray]],
     classes: tuple[str, ...],
 ) -> None:
-    """Refuse a test label that no silo has in training."""
+    """Raise a Problem for a test label that no silo has in training."""
     if not classes:
         return
     seen = set(np.concatenate([np.unique(m[2]) for m in members]).tolist())

@@ -45,7 +45,7 @@ class Partition(metaclass=PlainlyMade):
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """How one silo sees images: after quarter turns, and white where `mask` `[height, width]` is set."""
+    """How one silo sees images: turned by quarter turns, and white where `mask` `[height, width]` is set."""
 
     turns: int = 0
     mask: np.ndarray | None = None

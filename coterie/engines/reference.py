@@ -16,10 +16,11 @@ from torch import Tensor
 from ..cohort.sampling import coins
 from ..data.federation import Federation, Silo
 from ..planning.plan import Plan
-from ..protocol.merging import Merger, PlainMerger
+from ..protocol.handles import hide_uploads, refuse_handles
+from ..protocol.merging import PlainMerger
 from ..protocol.messages import addressed, pack, unpack
 from ..protocol.method import Method
-from ..protocol.oracle import Oracle
+from ..protocol.oracle import Oracle, doors_of
 from ..protocol.roster import Roster, Steps
 from ..protocol.settings import PerRun, for_run, per_run
 from ..protocol.streams import SeededStreams
@@ -166,7 +167,7 @@ class ReferenceSilo:
         oracle = SlowOracle(
             self.task, self.silo, self.scale, self.terms, self.streams, number, self.rounds, steps
         )
-        upload, own = self.method.local(unpack(message), unpack(self.own), oracle)
+        upload, own = self.method.local(unpack(message), unpack(self.own), doors_of(oracle))
         self.own = pack(own)
         return pack(upload)
 
@@ -237,9 +238,11 @@ def run_reference(
         uploads = concatenate([next(received) if flag else nothing for flag in taking_part], dim=1)
         present = None if all(taking_part) else torch.tensor([taking_part])
         facts = replace(roster, round=number, present=present)
-        merger: Merger = PlainMerger(facts)
-        if plan.merge is not None:
+        if plan.merge is None:
+            shared = single.merge(shared, uploads, PlainMerger(facts))
+        else:
             merger = SlowMerger.of(facts, plan.merge, streams, run)
-        shared = single.merge(shared, uploads, merger)
+            shared = single.merge(shared, *hide_uploads(merger, uploads))
+            refuse_handles(shared)
     sent = single.broadcast(shared)
     return torch.stack([silo.personal(pack(addressed(sent, k, count))) for k, silo in enumerate(silos)])

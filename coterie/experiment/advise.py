@@ -44,7 +44,7 @@ class Advice:
 
     @cached_property
     def throughout(self) -> int:
-        """How many silos gain at the low and the high tau, and so at all between."""
+        """How many silos gain at both the low and the high tau, and therefore at every tau in between."""
         return int((self.low.gains & self.high.gains).sum())
 
     def to_frame(self) -> pd.DataFrame:
@@ -87,8 +87,8 @@ def advise(
     """Forecast which silos gain by joining, from sizes and budgets alone: one forecast per epsilon and clip.
 
     `deviation` is how much the examples of one silo differ, by default half the smallest clip of a private
-    silo. `spread` is how much silos differ (tau), at least and at most; by default a tenth of the deviation
-    and all of it. Both are of one number, on the scale of the clip.
+    silo. `spread` is the smallest and the largest tau, how much silos differ; by default a tenth of the
+    deviation and all of it. Both refer to one number, on the scale of the clip.
     """
     if not isinstance(federation, Federation):
         raise Problem(f"federation: expected what load returns, got {shown(federation)}")
@@ -119,10 +119,13 @@ def _advice(
     deviation: float | None,
     settings: dict[str, Any],
 ) -> Advice:
-    """Make one forecast; each silo's noise is that of one release of a sum over all its examples."""
+    """Return one forecast; each silo's noise is that of one release of a sum over all its examples."""
     private = [c for c, e in zip(clip, epsilon, strict=True) if math.isfinite(e)]
     if not private:
-        raise Problem("privacy.epsilon: no silo is private (all are inf): there is no noise to forecast")
+        raise Problem(
+            "privacy.epsilon: every budget is inf, so there is no noise to forecast; give at least one silo a"
+            " finite budget"
+        )
     deviation = DEVIATION * min(private) if deviation is None else deviation
     targets = [Target(e, d, 1.0, 1) for e, d in zip(epsilon, delta, strict=True)]
     calibrated = calibrate(targets)

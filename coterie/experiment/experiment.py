@@ -43,7 +43,7 @@ from ..tasks.task import Task
 from .diagnostics import Watch
 from .notes import notes_of
 from .outcome import Outcome, make_result
-from .public_facts import PublicFederation, PublicTask
+from .public_facts import PublicTask, public_federation
 from .result import Result, label_of
 
 
@@ -215,7 +215,7 @@ class Experiment:
         rows_within(self.task, self.training.memory)
         check_dropping(self.training, self.federation.names, self.work, self.privacy, self.budgets)
         private = not bool(torch.isinf(self.epsilon).all())
-        self.method.check(PublicTask(self.task), PublicFederation(self.federation, private))
+        self.method.check(PublicTask(self.task), public_federation(self.federation, private))
         clip = [c for v in self.variants for c in per_silo("privacy.clip", v.clip, self.federation.names)]
         check_budgets(self.epsilon.flatten().tolist(), self.delta.flatten().tolist(), clip)
         for value in self.lr.flatten().tolist():
@@ -365,7 +365,7 @@ def experiments(
     for experiment in planned:
         for label in experiment.labels:
             if label in seen:
-                raise Problem(f"'{label}' is asked for twice: list each method and setting once")
+                raise Problem(f"'{label}' appears twice; list each method and setting only once")
             seen.add(label)
         experiment.check()
     return planned

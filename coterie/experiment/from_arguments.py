@@ -1,4 +1,4 @@
-"""From what a person passes in Python to a study, described as a configuration file would describe it.
+"""Turn Python arguments into a study, described as a configuration file would describe it.
 
 Arguments are checked by the rules of the file's tables, and all problems of a call are reported together.
 """
@@ -73,7 +73,7 @@ def make_study(
     model_options: Any = None,
     tuning: Mapping[str, Any] | None = None,
 ) -> Study:
-    """Check the arguments of a call, and make its study; `options` are those of [train]."""
+    """Check the arguments of a call and return its study; `options` are those of [train]."""
     problems: list[str] = []
     if not isinstance(federation, Federation):
         problems.append(
@@ -109,7 +109,7 @@ def make_study(
 
 
 def _checked(problems: list[str], make: Callable[[], Any]) -> Any:
-    """Return what a function makes; note why it cannot."""
+    """Return what a function returns; if it raises a Problem, append that to `problems`."""
     try:
         return make()
     except Problem as problem:
@@ -118,7 +118,7 @@ def _checked(problems: list[str], make: Callable[[], Any]) -> Any:
 
 
 def _refuse(problems: Iterable[str]) -> None:
-    """Raise one `Problem` for all of them."""
+    """Raise one `Problem` that lists all problems."""
     lines = list(dict.fromkeys(problems))
     if len(lines) == 1:
         raise Problem(lines[0])
@@ -127,7 +127,7 @@ def _refuse(problems: Iterable[str]) -> None:
 
 
 def _table(problems: list[str], kind: type[Any], name: str, values: Mapping[str, Any]) -> Any:
-    """Read a table of a configuration from arguments; note what is wrong with them."""
+    """Return a table of a configuration from arguments; append what is wrong with them to `problems`."""
     try:
         return kind.model_validate(plain(values))
     except ValidationError as error:
@@ -136,7 +136,7 @@ def _table(problems: list[str], kind: type[Any], name: str, values: Mapping[str,
 
 
 def plain(value: Any) -> Any:
-    """Return numbers, text, lists and dicts in place of what means the same, such as arrays and paths.
+    """Return plain numbers, text, lists and dicts in place of equivalent values such as arrays and paths.
 
     >>> plain({"lr": (np.float64(0.5), 1)})
     {'lr': [0.5, 1]}
@@ -159,7 +159,7 @@ def plain(value: Any) -> Any:
 def load_source(
     source: Any, values: Mapping[str, Any], *, name: Any = None, data_dir: str | Path | None = None
 ) -> Federation:
-    """Check the arguments of `load` as a [data] table, and load the data; it is described by that table."""
+    """Check the arguments of `load` as a [data] table, and return the data, described by that table."""
     problems: list[str] = []
     if name is not None and not isinstance(name, str):
         problems.append(f"name: expected a text, got {shown(name)}")
@@ -173,7 +173,7 @@ def load_source(
 
 
 def task_of(model: Any, federation: Federation, loss: Any, options: Any) -> Task:
-    """Make the task of a model for the examples of a federation."""
+    """Return the task of a model for the examples of a federation."""
     if isinstance(model, Task):
         return model
     if not isinstance(loss, str):
@@ -186,14 +186,14 @@ def task_of(model: Any, federation: Federation, loss: Any, options: Any) -> Task
 
 
 def read_methods(given: Any, problems: list[str]) -> list[tuple[Method, str]]:
-    """Return methods from objects, classes, names or tables, each with how it takes silos' budgets.
+    """Return methods from objects, classes, names or tables, each with how it uses silos' budgets.
 
-    What is wrong with them is added to `problems`.
+    Whatever is wrong with them is appended to `problems`.
     """
     several = isinstance(given, Sequence) and not isinstance(given, str)
     listed = given if several else [given]
     if given is None or not len(listed):
-        problems.append("methods: give at least one method, such as 'mr-mtl' or MRMTL(lam=0.5)")
+        problems.append("methods: expected at least one method, such as 'mr-mtl' or MRMTL(lam=0.5)")
         return []
     found = [_checked(problems, functools.partial(_read_method, each)) or [] for each in listed]
     return [pair for pairs in found for pair in pairs]
@@ -207,7 +207,7 @@ def _read_method(given: Any) -> list[tuple[Method, str]]:
         name = table.get("name")
         if not isinstance(name, str):
             raise Problem(
-                f"methods: a table needs the name of a method, as {{'name': 'ditto'}}, got {given!r}"
+                f"methods: a table needs the name of a method, such as {{'name': 'ditto'}}, got {given!r}"
             )
         if name not in METHODS:
             raise Problem(f"methods: unknown method '{name}'; {_method_hint(name)}")
@@ -236,7 +236,7 @@ def _method_hint(name: str) -> str:
 
 
 def expanded(method: Method) -> list[Method]:
-    """Return the methods that a method stands for: MR-MTL whose lam is "auto" is a method of its own."""
+    """Return the methods that a method stands for: MR-MTL with lam "auto" is a separate method."""
     if isinstance(method, Then):
         chains = [replace(method, second=second) for second in expanded(method.second)]
         return [replace(chain, first=first) for chain in chains for first in expanded(chain.first)]
@@ -251,7 +251,7 @@ def expanded(method: Method) -> list[Method]:
 
 
 def method_table(method: Method, budgets: str = "own") -> dict[str, Any]:
-    """Describe a method as a [[method]] table: its name, and the settings that are not the default."""
+    """Return a method as a [[method]] table: its name, and the settings that differ from the default."""
     if type(method) is Then:
         first = {**method_table(method.first), "share": method.share}
         return {**method_table(method.second, budgets), "after": first}
@@ -270,7 +270,7 @@ def _written(value: Any) -> Any:
 
 
 def _privacy(privacy: Privacy) -> dict[str, Any]:
-    """Describe budgets as a [privacy] table."""
+    """Return budgets as a [privacy] table."""
     table = {field.name: getattr(privacy, field.name) for field in fields(privacy)}
     if table["epsilon"] == NOT_GIVEN:
         del table["epsilon"]
@@ -278,13 +278,13 @@ def _privacy(privacy: Privacy) -> dict[str, Any]:
 
 
 def _data(federation: Federation) -> Data:
-    """Describe data as a [data] table."""
+    """Return data as a [data] table."""
     recipe = dict(federation.recipe or {"source": f"{federation.name} (in memory)"})
     return Data.model_validate(recipe)
 
 
 def _model(task: Task, model: ModelLike, loss: str) -> Model:
-    """Describe a model as a [model] table."""
+    """Return a model as a [model] table."""
     if isinstance(model, str):
         options = plain(task.build.settings) if isinstance(task.build, Factory) else {}
         return Model.model_validate({"name": model, "loss": loss, **options})

@@ -73,7 +73,7 @@ class RunRecord:
 
     @property
     def label(self) -> str:
-        """Method and settings in one word or two."""
+        """A short name: the method and its settings."""
         return label_of(self.method, self.settings)
 
 
@@ -106,10 +106,10 @@ class Result:
     """Runs, with the personal vectors of each: `vectors[run]` is `[silos, P]`.
 
     `relations[run]` is Omega `[silos, silos]`, of methods that learn how silos are related.
-    `trained[run]` is what is known of the experiment whose runs begin with that one, and `study` what was
-    asked for; both hold no examples. `views` draws and saves. `preparation` is how raw rows become examples:
-    where features were standardized, it holds the mean and deviation of every silo's own examples, so such a
-    result is not to be shared.
+    `trained[run]` is what is known about the experiment whose runs begin with that one, and `study` is what
+    the user asked for; neither holds examples. `views` draws and saves. `preparation` is how raw rows become
+    examples: if features were standardized, it holds the mean and deviation of every silo's own examples, so
+    do not share such a result.
     """
 
     task: Task
@@ -126,7 +126,7 @@ class Result:
     preparation: Preparation | None = None
 
     def add(self, other: Result) -> None:
-        """Take in the runs of another result."""
+        """Add the runs of another result."""
         self.vectors |= {len(self.runs) + r: v for r, v in other.vectors.items()}
         self.relations |= {len(self.runs) + r: omega for r, omega in other.relations.items()}
         self.trained |= {len(self.runs) + r: trained for r, trained in other.trained.items()}
@@ -185,7 +185,7 @@ class Result:
         remarks = [UNACCOUNTED] if self.tuning is None and len(self.summary) > 1 else []
         if self.tuning is not None and self.tuning.get("chosen") is not None:
             chosen = self.runs[self.tuning["chosen"]].label
-            remarks = [f"Chosen of {counted(self.tuning['ran'], 'trial')}: {chosen}"]
+            remarks = [f"Chosen from {counted(self.tuning['ran'], 'trial')}: {chosen}"]
         return [*remarks, *(f"note: {note}" for note in self.notes)]
 
     def to_frame(self) -> pd.DataFrame:
@@ -216,19 +216,19 @@ class Result:
         return Row(number, run.method, run.settings, run.seed, facts)
 
     def plot(self) -> Figure:
-        """Draw scores by method and silo, and scores over rounds; a matplotlib figure."""
+        """Return a matplotlib figure with scores by method and silo, and scores over rounds."""
         if self.views is None:
-            raise Problem("this result cannot be drawn: it does not come from run or sweep")
+            raise Problem("this result cannot be drawn, because it does not come from run or sweep")
         return self.views.figure(self)
 
     def save(self, folder: str | Path) -> None:
         """Write the folder that `coterie run` writes: result, plot, statements, models, configuration."""
         if self.views is None:
-            raise Problem("this result cannot be saved: it does not come from run or sweep")
+            raise Problem("this result cannot be saved, because it does not come from run or sweep")
         self.views.save(self, as_path("folder", folder))
 
     def state(self) -> None:
-        """Make the statements of all runs that are saved, where they are not made yet."""
+        """Create the statements of all saved runs that do not have one yet."""
         for first, trained in self.trained.items():
             if any(run not in trained.statements for _, run in trained.saved()):
                 self.trained[first] = trained.stated()
@@ -244,7 +244,9 @@ class Result:
         place, run = self._place(silo), self.find_run(run, method, seed)
         first = max((first for first in self.trained if first <= run), default=None)
         if first is None:
-            raise Problem(f"there is no statement of run {run}: this result does not come from run or sweep")
+            raise Problem(
+                f"there is no statement of run {run}, because this result does not come from run or sweep"
+            )
         return self.trained[first].statement(run - first, place)
 
     def find_run(self, run: int | None = None, method: Any = None, seed: int | None = None) -> int:
@@ -292,7 +294,7 @@ class Result:
         return max(self.summary, key=lambda row: (not math.isnan(row["mean"]), sign * row["mean"]))
 
     def to_json(self) -> dict[str, Any]:
-        """Return all but the models as plain data; an infinite epsilon (no privacy) becomes null."""
+        """Return everything but the models as plain data; an infinite epsilon (no privacy) becomes null."""
         content: dict[str, Any] = finite(
             {
                 "simulation": SIMULATED,
@@ -313,7 +315,9 @@ class Result:
         """Return one silo's personal model as a vector of its trained parameters (run: see `find_run`)."""
         place, run = self._place(silo), self.find_run(run, method, seed)
         if run not in self.vectors:
-            raise Problem(f"the model of run {run} is not kept: it was finished before this run was resumed")
+            raise Problem(
+                f"the model of run {run} is not kept, because it finished before this run was resumed"
+            )
         return self.vectors[run][place]
 
     def model(

@@ -1,7 +1,7 @@
 """Train the methods of a study: with ledgers all of them, or none if they cannot pay for all.
 
-A `Store` keeps a training in a folder, so that it can be interrupted and resumed; a `Listener` hears how far
-it is.
+A `Store` keeps a training in a folder, so that it can be interrupted and resumed; a `Listener` follows
+its progress.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Store(Protocol):
         ...
 
     def open(self, study: Study) -> list[RunRecord]:
-        """Make the folder, or find a study in it that was interrupted; return its finished runs."""
+        """Create the folder, or find an interrupted study in it; return the runs that have finished."""
         ...
 
     @property
@@ -88,7 +88,7 @@ def train_study(
     listener: Listener | None = None,
     store: Store | None = None,
 ) -> Result:
-    """Plan a study unless it has a plan, and train it; with a store, save each method as it ends.
+    """Plan a study unless it has a plan, train it and return the result.
 
     With ledgers nothing is trained unless they pay for all methods. In a folder without ledgers, a single run
     makes them, each with the budget of the run.
@@ -173,7 +173,7 @@ def train_study(
 def train_one(
     experiment: Experiment, plan: Plan, session: Session, listener: Listener, resumable: bool
 ) -> Result:
-    """Train one experiment; where it can be resumed, Ctrl-C lets the round end first.
+    """Train one experiment; if it can be resumed, Ctrl-C lets the round finish first.
 
     If anything but a `Problem` is raised after the ledgers were charged, raise one that says so.
     """
@@ -226,7 +226,7 @@ def _read_back(store: Store, trained: Trained, runs: list[RunRecord], whole: Res
 
 
 def meters_for(study: Study, alone: Plan | None) -> list[Meter | None]:
-    """Open the ledgers that a study asks for; new ones get the budgets of a run that is `alone`."""
+    """Open the ledgers of a study; if the study is a single run, create missing ones with its budgets."""
     if study.ledger is None:
         return [None] * len(study.experiments)
     for experiment in study.experiments:

@@ -1,4 +1,4 @@
-"""Run a sweep: draw how many settings to try, train them, choose the best by a noised score, and bill it."""
+"""Run a sweep: draw how many settings to try, train them, choose by a noisy score, and charge for it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ NOTHING = (
 
 
 def sweep_study(study: Study, listener: Listener | None = None, store: Store | None = None) -> Result:
-    """Try settings of one method, choose the best, and bill the choice.
+    """Try settings of one method, choose the best, charge for the choice, and return the result.
 
     `Result.tuning` says what was drawn and chosen, and what that costs.
     """
@@ -94,7 +94,7 @@ def sweep_study(study: Study, listener: Listener | None = None, store: Store | N
 
 
 def _first_plan(experiment: Experiment, sweep: Sweep, listener: Listener) -> Plan:
-    """Plan one trial, to know what is to be charged before the number of trials is drawn."""
+    """Plan one trial, to know what to charge before the number of trials is drawn."""
     name = experiment.method.name
     listener.on_planning(name, 0, 0)
     try:
@@ -167,23 +167,23 @@ def _drawn(
         meter.hold(best)
     drawn = draw(sweep.trials, settings, generator_of(experiment.training.seeds[0], meter))
     if kept is not None and list(drawn) != kept[1]:
-        raise Problem(f"'{path}' was changed: the trials are drawn once; begin anew in another folder")
+        raise Problem(f"'{path}' was changed, but trials are drawn only once; start again in another folder")
     if path is not None:
         write_json(path, {"held": [] if meter is None else meter.held, "settings": drawn})
     return drawn
 
 
 def _read_draw(path: Path) -> tuple[list[int], list[int]]:
-    """Read the rows that are held and the settings that were drawn."""
+    """Return the held rows and the drawn settings from a file."""
     try:
         content = json.loads(path.read_text())
         return [int(row) for row in content["held"]], [int(v) for v in content["settings"]]
     except (ValueError, KeyError, TypeError) as error:
-        raise Problem(f"'{path}' is damaged: begin anew in another folder ({error})") from error
+        raise Problem(f"'{path}' is damaged; start again in another folder ({error})") from error
 
 
 def _most(values: Iterable[float | None]) -> float | None:
-    """Return the largest epsilon; None if one of them is none."""
+    """Return the largest epsilon, or None if any of them is None."""
     listed = list(values)
     known = [value for value in listed if value is not None]
     return max(known) if len(known) == len(listed) else None
@@ -194,7 +194,7 @@ def _vectors(result: Result) -> Tensor:
 
 
 def _nothing(experiment: Experiment, sweep: Sweep, store: Store | None, meter: Meter | None) -> Result:
-    """Return, and save, that nothing was chosen; it is charged all the same, since it might have been."""
+    """Save and return a result without a choice; it is charged anyway, since there could have been one."""
     count = len(sweep.drawn)
     if meter is not None:
         meter.release_held("nothing")
@@ -211,7 +211,7 @@ def _nothing(experiment: Experiment, sweep: Sweep, store: Store | None, meter: M
 def trial_statement(
     experiment: Experiment, sweep: Sweep, plan: Plan, run: int, k: int, meter: Meter | None
 ) -> dict[str, Any]:
-    """Return the statement of silo k about the chosen trial and all others."""
+    """Return silo k's statement about the chosen trial and all other trials."""
     silo = plan.silos[run][k]
     trials = sweep.asks(experiment.method.name, plan, k)[0]
     account = Account(

@@ -1,8 +1,8 @@
-"""Personal models, whole: used on raw rows, saved in one file each, and loaded again.
+"""Whole personal models: used on raw rows, saved in one file each, and loaded again.
 
-A file is safetensors: every parameter and buffer, trained or not, and a JSON record of what the numbers mean
-(see `record_of`). Loading executes nothing from the file: a built-in model is made by its name, a user's
-module must be given by the caller.
+A safetensors file holds every parameter and buffer, trained or not, and a JSON record of what the numbers
+mean (see `record_of`). Loading executes nothing from the file: a built-in model is built by its name, and a
+user's module must be passed by the caller.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ RAW = (
 @plain_methods
 @dataclass(frozen=True, eq=False)
 class PersonalModel:
-    """One silo's model and all that is needed to use it on raw rows.
+    """One silo's model and everything needed to use it on raw rows.
 
     `module` takes prepared examples; so does calling the model itself. `preparation` is how raw rows are
     prepared for this silo (none, if its federation was made of tensors).
@@ -66,8 +66,9 @@ class PersonalModel:
         """Return predictions for raw rows, one row each, in the column `prediction`.
 
         `rows` is a DataFrame, the path of a CSV or Parquet file, or an array (see `Preparation.prepare`).
-        Of a class it is the name, and each class has a further column: its probability, or its score if
-        the loss has no probabilities. Of a number it is the value on the scale of the raw target.
+        For classes, the prediction is a class name, and each class has a further column with its probability,
+        or its score if the loss has no probabilities. For a number, it is the value on the scale of the raw
+        target.
         """
         import pandas as pd
 
@@ -101,7 +102,7 @@ class PersonalModel:
 def personal_model(
     task: Task, vector: Tensor, preparation: Preparation | None, silo: str, method: str
 ) -> PersonalModel:
-    """Return the model of one vector, for use."""
+    """Return the personal model of one vector."""
     own = None if preparation is None else preparation.pick([silo])
     return PersonalModel(task.to_module(vector), silo, method, task.loss, own)
 
@@ -115,9 +116,9 @@ def save_model(
     method: str,
     raw: bool = False,
 ) -> None:
-    """Save the model of one vector, whole, with the record of what it is.
+    """Save the whole model of one vector, with a record of what it is.
 
-    A `raw` model, which no privacy protects, is marked and for its owner only.
+    A `raw` model, which no privacy protects, is marked and readable by its owner only.
     """
     from safetensors.torch import save_file
 
@@ -141,7 +142,7 @@ def save_model(
 def record_of(
     task: Task, vector: Tensor, preparation: Preparation | None, silo: str, method: str
 ) -> dict[str, Any]:
-    """Return what a file says of its numbers, as plain data.
+    """Return what a file records about its numbers, as plain data.
 
     `trained` are the names of the trained parameters, `tied` the further names of tensors that have
     several. `probes` are outputs for made-up examples, by which loading recognises another module.
@@ -170,7 +171,7 @@ def _class_names(count: int, preparation: Preparation | None) -> tuple[str, ...]
 
 
 def _model_of(task: Task) -> dict[str, Any]:
-    """Name the model and its settings; settings that JSON cannot hold are named only."""
+    """Return the model's name and settings; settings that JSON cannot hold appear only by name."""
     build = task.build
     if not isinstance(build, Factory):
         return {"built_in": None, "name": qualified_name(build), "settings": {}, "left_out": []}
@@ -199,10 +200,10 @@ def load_model(
 ) -> PersonalModel:
     """Load a saved model.
 
-    A built-in model needs the file only. For a user's module, `module` is its class, the function that makes
-    it (also as "package.module:function") or an instance, which is copied; `options` are the arguments of the
+    A built-in model needs only the file. For a user's module, `module` is its class, the function that builds
+    it (also as "package.module:function") or an instance, which is copied. `options` are the arguments of the
     class or function, as `model_options` were when it was trained. It must be the module that was trained:
-    options, names and shapes are compared, and what it computes on made-up examples.
+    options, names, shapes and outputs on made-up examples are compared.
     """
     record, tensors = _read(as_path("path", path))
     try:
@@ -228,13 +229,13 @@ def load_model(
     if other:
         raise Problem(
             f"'{path}' does not fit the module: names and shapes agree, but the module computes something"
-            " else than the one that was trained (only parameters and buffers are saved)"
+            " other than the one that was trained (only parameters and buffers are saved)"
         )
     return model
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Read a file's record and tensors."""
+    """Return a file's record and tensors."""
     from safetensors import safe_open
 
     try:
@@ -312,10 +313,10 @@ def _plain(value: Any) -> Any:
 def _check_preparation(preparation: Preparation, record: Mapping[str, Any]) -> None:
     """Raise ValueError if a record's preparation does not lead to examples of its model."""
     if list(preparation.classes) != list(record["classes"]):
-        raise ValueError("the classes of the preparation are others than the model's")
+        raise ValueError("the classes of the preparation differ from the model's")
     raw = np.zeros((1, *preparation.shape), np.uint8 if preparation.uint8 else np.float32)
     if list(preparation.apply(raw, record["silo"]).shape[1:]) != list(record["shape"]):
-        raise ValueError("the preparation makes examples of another shape than the model's")
+        raise ValueError("the preparation makes examples of a different shape from the model's")
 
 
 def _values_for(

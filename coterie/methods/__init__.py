@@ -1,4 +1,4 @@
-"""The methods, by the names they have on the outside."""
+"""All methods, by the names users type."""
 
 from __future__ import annotations
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import math
 from fractions import Fraction
 
 import numpy as np
 
 from .choice import choose
-from .keystream import WORD, Keystream
+from .keystream import KEY_BYTES, WORD, Keystream
 from .rounded import add_noise
+
+
+def _part(key: bytes, purpose: bytes) -> bytes:
+    """Return the key of one purpose."""
+    return hashlib.blake2b(key=key, person=purpose, digest_size=KEY_BYTES).digest()
 
 
 class KeyedGenerator:
@@ -39,12 +46,28 @@ class KeyedGenerator:
 
 
 class KeyedDice:
-    """Coins and noise from one keystream, which only moves forward."""
+    """Coins, noise and the bits that settle doubts, each from a keystream that only moves forward.
+
+    With streams of their own, what is drawn does not depend on the order in which an engine asks for it.
+    """
 
     material = WORD  # what is drawn beforehand for a number's noise: 64 secret bits
 
     def __init__(self, key: bytes) -> None:
-        self.stream = Keystream(key)
+        self._key = key
+
+    @functools.cached_property
+    def _coins(self) -> Keystream:
+        return Keystream(_part(self._key, b"coins"))
+
+    @functools.cached_property
+    def _noise(self) -> Keystream:
+        return Keystream(_part(self._key, b"noise"))
+
+    @functools.cached_property
+    def doubts(self) -> Keystream:
+        """The further bits of numbers whose first bits do not decide."""
+        return Keystream(_part(self._key, b"doubts"))
 
     def toss(self, rate: float, out: np.ndarray) -> None:
         """Fill an array with coins: True with probability `rate`, rounded down to a multiple of 2^-64.
@@ -55,28 +78,28 @@ class KeyedDice:
         if limit >= 2**64:
             out[...] = True
         else:
-            np.less(self.stream.words(*out.shape), np.uint64(limit), out=out)
+            np.less(self._coins.words(*out.shape), np.uint64(limit), out=out)
 
     def permutation(self, count: int) -> np.ndarray:
         """Return the numbers below `count` in random order."""
-        order = np.argsort(self.stream.words(count), kind="stable")
+        order = np.argsort(self._coins.words(count), kind="stable")
         return order.astype(np.int64)
 
     def random(self, count: int) -> np.ndarray:
         """Return random multiples of 2^-53 in [0, 1)."""
-        return (self.stream.words(count) >> np.uint64(11)) * 2.0**-53
+        return (self._coins.words(count) >> np.uint64(11)) * 2.0**-53
 
     def fill(self, out: np.ndarray) -> None:
         """Draw the material of some numbers' noise."""
-        self.stream.fill(out)
+        self._noise.fill(out)
 
     def noisy(self, sums: np.ndarray, deviation: float, material: np.ndarray | None = None) -> np.ndarray:
         """Return sums plus noise, rounded to the grid of the deviation."""
         rows = np.array(sums, dtype=np.float64).reshape(1, -1)
-        words = self.stream.words(rows.size) if material is None else np.ascontiguousarray(material)
-        add_noise(rows, np.array([deviation]), words, [self.stream])
+        words = self._noise.words(rows.size) if material is None else np.ascontiguousarray(material)
+        add_noise(rows, np.array([deviation]), words, [self])
         return rows.reshape(np.shape(sums))
 
     def choose(self, penalties: np.ndarray, scale: float) -> int:
         """Return a candidate, chosen with probability proportional to exp(-penalty / scale)."""
-        return choose(penalties, scale, self.stream)
+        return choose(penalties, scale, self._noise)

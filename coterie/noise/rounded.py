@@ -37,8 +37,9 @@ times the variance."""
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from importlib.resources import files
-from typing import Any
+from typing import Any, Protocol
 
 import mpmath
 import numpy as np
@@ -52,6 +53,15 @@ GRID = 20  # a cell is this many powers of two below the noise
 SMALLEST, LARGEST = -900, 900  # exponents of deviations that are accepted
 ARITHMETIC = 2.0**-27
 CHUNK = 256
+
+
+class Doubting(Protocol):
+    """Anything with a keystream for the bits that settle doubts."""
+
+    @property
+    def doubts(self) -> Keystream:
+        """The keystream."""
+        ...
 
 
 def _table() -> tuple[np.ndarray, np.ndarray]:
@@ -74,10 +84,12 @@ def grid_exponent(deviation: float) -> int:
     return exponent - GRID
 
 
-def add_noise(sums: np.ndarray, deviation: np.ndarray, words: np.ndarray, streams: list[Keystream]) -> None:
+def add_noise(
+    sums: np.ndarray, deviation: np.ndarray, words: np.ndarray, doubting: Sequence[Doubting]
+) -> None:
     """Add exact noise to the rows of `sums` `[rows, numbers]`, in place; a row with deviation 0 stays.
 
-    `words` holds 64 secret bits for each number. Further bits come from the row's keystream.
+    `words` holds 64 secret bits for each number. `doubting` has the keystream of further bits for each row.
     """
     exponents = np.array([grid_exponent(d) if d else 0 for d in deviation.tolist()], dtype=np.int64)
     grids = np.ldexp(1.0, exponents)
@@ -95,7 +107,7 @@ def add_noise(sums: np.ndarray, deviation: np.ndarray, words: np.ndarray, stream
         start, count = _add(flat, bits, ratios, grids, sums.shape[1], start, COLUMNS, ERRORS, doubtful)
         for place in doubtful[:count].tolist():
             row = place // sums.shape[1]
-            cell = settle(flat[place], ratios[row], grids[row], int(bits[place]), streams[row])
+            cell = settle(flat[place], ratios[row], grids[row], int(bits[place]), doubting[row].doubts)
             flat[place] = cell * grids[row]
 
 

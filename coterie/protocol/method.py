@@ -62,9 +62,9 @@ class Start(Protocol):
         ...
 
     def initial(self, index: int = 0, apart: bool = False) -> Tensor:
-        """Return the initial vector of every run, `[runs, 1, P]`; each index has a vector of its own.
+        """Return the initial vector of every run, `[runs, 1, P]`; each index has its own vector.
 
-        With `apart` none is zero: models that start at zero start from small random numbers instead.
+        With `apart`, no vector is zero: models that start at zero start from small random numbers instead.
         """
         ...
 
@@ -130,7 +130,7 @@ class Method(metaclass=PlainlyMade):
         for name, field in settings_of(self).items():
             value = getattr(self, name)
             if field.metadata.get("fixed") and isinstance(value, list | tuple):
-                raise Problem(f"{name} must be one value, got {value!r}: make a method for each")
+                raise Problem(f"{name} must be a single value, got {value!r}; make one method per value")
             if isinstance(value, list):
                 value = tuple(value)
                 object.__setattr__(self, name, value)
@@ -157,7 +157,7 @@ class Method(metaclass=PlainlyMade):
         """Do a silo's work; return its upload `[runs, silos, ...]` and its new own state."""
 
     def merge(self, shared: Tree, uploads: Tree, merger: Merger) -> Tree:
-        """Return the server's new state; by default it stays where silos upload nothing (None)."""
+        """Return the server's new state; by default it stays the same if silos upload nothing (None)."""
         if uploads is None:
             return shared
         plain = isinstance(uploads, Tensor) and isinstance(shared, Tensor)
@@ -174,7 +174,7 @@ class Method(metaclass=PlainlyMade):
 
     @property
     def title(self) -> str:
-        """The name in tables."""
+        """The method's name in tables."""
         return self.name
 
     def check(self, task: TaskFacts, federation: FederationFacts) -> None:
@@ -182,12 +182,12 @@ class Method(metaclass=PlainlyMade):
 
     def hand_over(self, shared: Tree) -> HandOver:
         """Return where a method that comes after this one starts (see `Then`)."""
-        raise Problem(f"'{self.name}' cannot come before another method: use fedavg, fedprox, mr-mtl or ifca")
+        raise Problem(f"'{self.name}' cannot come before another method; use fedavg, fedprox, mr-mtl or ifca")
 
     def learned_relations(self, shared: Tree) -> LearnedRelations | None:
         """Return how silos are related, for methods that learn it."""
         return None
 
     def remarks(self, roster: Roster, present: Tensor | None) -> list[str]:
-        """Return what a person should know, from public facts; `present` is `[rounds, runs, silos]`."""
+        """Return notes for the user, from public facts; `present` is `[rounds, runs, silos]`."""
         return []

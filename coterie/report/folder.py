@@ -97,7 +97,7 @@ class Folder:
     def has(self, trained: Trained, runs: list[RunRecord]) -> bool:
         """Return whether an experiment is finished: every run is as planned and every file is in its place.
 
-        What a metered run spent is recorded in the ledgers, and may differ from the plan.
+        Spending of metered runs is not compared: the ledgers record it, and it may differ from the plan.
         """
         experiment = trained.experiment
         finished = {(run.label, run.seed): run for run in runs}
@@ -145,9 +145,9 @@ class Folder:
         self._digest.unlink(missing_ok=True)
 
     def save_whole(self, result: Result) -> None:
-        """Write a complete result; a folder that holds the same one already is left as it is."""
+        """Write a complete result; leave a folder alone that already holds the same one."""
         if result.study is None:
-            raise Problem("this result cannot be saved: it does not come from run or sweep")
+            raise Problem("this result cannot be saved, because it does not come from run or sweep")
         result.state()
         saved = self.path / "result.json"
         if saved.is_file() and saved.read_text() == json_text({"complete": True, **result.to_json()}):
@@ -161,7 +161,7 @@ class Folder:
     def save_experiment(self, trained: Trained, result: Result, first: int = 0) -> None:
         """Write the statements of every variant, and the models of its first seed.
 
-        `first` is the place in the result of the experiment's first run.
+        `first` is the index of the experiment's first run in the result.
         """
         experiment = trained.experiment
         for label, run in trained.saved():
@@ -215,7 +215,7 @@ def _save_model(about: tuple[Any, ...], path: Path) -> None:
 
 
 def read_run(content: dict[str, Any]) -> RunRecord:
-    """Read a run back from `result.json`, where null is an infinite epsilon or a score that is no number."""
+    """Return a run read from `result.json`, where null means an infinite epsilon or a score that is NaN."""
     silos = {
         name: SiloRecord(
             _score(record["score"]), *(_spent(record[key]) for key in ("epsilon", "delta", "noise"))

@@ -2,8 +2,8 @@
 
 The picture follows figure 3 of Wu, Chen, Wang 2020 (A Theoretical Perspective on Differentially Private
 Federated Multi-Task Learning), which shows only the central limit; here the certified curve is next to it.
-A second row shows the corner of rare false alarms, which figure 3 hides: there an attacker can be sure of a
-few members, and there the central limit reports too little.
+A second row shows the corner of rare false alarms, which figure 3 hides. There an attacker can be sure about
+a few members, and there the central limit reports too small a risk.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NOTE = (
 
 
 def noise_panel(noises: Iterable[float], rate: float, steps: int) -> tuple[TradeOff, ...]:
-    """Return the certified curve and that of the central limit for each noise multiplier.
+    """Return the certified curve and the central-limit curve for each noise multiplier.
 
     The curves are those of `steps` Poisson-sampled Gaussian sums, with each unit in a sample with
     probability `rate`. Figure 3 has noise .11, .65, 2.42 and 9.69 (CelebA: rate 20/9343, 400 steps; FEMNIST:

@@ -1,4 +1,4 @@
-"""A task: a plain module, a loss for each example, a metric; and the layout of its vector."""
+"""A task: a plain module, a loss per example, a metric, and the layout of its vector."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from torch import Tensor, nn
 
 from ..errors import Problem, nearest, plainly
 from .check import check_module
+from .code import Allowed
 from .layout import Layout, call, fill, tensors_of, tied_names
 from .losses import ALSO_CALLED, LOSSES, SCORE_EACH_CLASS, TWO_CLASSES, predicted_class, squared
 from .models import make_factory
 
-# Seeds what a module draws when it is made and that is never trained.
+# The seed for whatever a module draws when it is built and never trains.
 FROZEN_SEED = 0
 
 
@@ -51,7 +52,7 @@ class Task:
 
     @property
     def outputs(self) -> int:
-        """How many numbers the module must return per example."""
+        """The number of outputs that the module must return per example."""
         return self.classes if self.loss in SCORE_EACH_CLASS else 1
 
     @property
@@ -125,7 +126,7 @@ class Task:
         return tied_names(self.module)
 
     def initial(self, seed: int) -> Tensor:
-        """Make an initial vector; the same seed gives the same vector."""
+        """Return an initial vector; the same seed gives the same vector."""
         return self.layout.flatten(dict(self.seeded_module(seed).named_parameters())).detach()
 
     def predict(self, parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
@@ -137,7 +138,7 @@ class Task:
         return LOSSES[self.loss](output, target)
 
     def blank_targets(self, *shape: int) -> Tensor:
-        """Make targets of zeros, for trials on made-up examples."""
+        """Return targets that are all zero, for trials on made-up examples."""
         kind = torch.int64 if self.classes else torch.float32
         return torch.zeros(*shape, dtype=kind, device=self.device)
 
@@ -178,13 +179,14 @@ def make_task(
     classes: int,
     loss: str = "auto",
     options: Mapping[str, Any] | None = None,
+    allowed: Allowed | None = None,
 ) -> Task:
-    """Make a task from a model: a name, "package.module:function", a function, a class or a module.
+    """Return a task for a model: a name, "package.module:function", a function, a class or a module.
 
     A user's function or class gets `input_shape` and `outputs` if it has such parameters; `options`
-    are its other arguments.
+    are its other arguments. `allowed` says which modules a name from a configuration may stand for.
     """
     if loss == "auto":
         loss = "cross-entropy" if classes else "squared"
     outputs = classes if loss in SCORE_EACH_CLASS else 1
-    return Task(make_factory(model, shape, outputs, options), loss, shape, classes)
+    return Task(make_factory(model, shape, outputs, options, allowed), loss, shape, classes)

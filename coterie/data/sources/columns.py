@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...errors import Problem, nearest, reason
+from .limits import check_file, check_size, why
 from .table import Column, Table
 
 if TYPE_CHECKING:
@@ -28,15 +29,26 @@ def read_frame(path: Path, text: Sequence[str] = ()) -> pd.DataFrame:
         )
     try:
         if path.suffix.lower() == ".parquet":
+            _check_parquet(path)
             return pd.read_parquet(path)
+        check_file(path)
         return pd.read_csv(path, dtype=dict.fromkeys(text, str))
+    except Problem:
+        raise
     except (OSError, UnicodeDecodeError) as error:
         raise Problem(f"data: cannot read '{path}': {reason(error)}") from error
     except pd.errors.EmptyDataError as error:
         raise Problem(f"data: cannot read '{path}': it is empty") from error
     except Exception as error:  # the readers raise many kinds
-        first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise Problem(f"data: cannot read '{path}': {first}") from error
+        raise Problem(f"data: cannot read '{path}': {why(error)}") from error
+
+
+def _check_parquet(path: Path) -> None:
+    """Raise `Problem` if a file has more cells than fit: repeated values take no room in it."""
+    from pyarrow.parquet import read_metadata
+
+    about = read_metadata(path)
+    check_size(8 * about.num_rows * about.num_columns, f"'{path}'")
 
 
 def encode(frame: pd.DataFrame, text: Sequence[str]) -> tuple[list[str], np.ndarray]:
@@ -145,6 +157,8 @@ def from_frame(
                 f"data: text column '{column}' of '{what}' has {rest[column].nunique()} different"
                 " values, more than the 100 allowed; encode it yourself, or leave it out with data.drop"
             )
+    wide = len(rest.columns) - len(text) + sum(rest[column].nunique() for column in text)
+    check_size(4 * len(rest) * wide, f"'{what}' with a column for each value of its text columns")
     encoded, x = encode(rest, text)
     kept = len(rest.columns) - len(text)
     counts = ", ".join(f"'{column}' ({rest[column].nunique()})" for column in text)

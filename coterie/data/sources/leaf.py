@@ -10,6 +10,7 @@ import numpy as np
 
 from ...errors import Problem
 from ...privacy.ledger.data_sets import CUT
+from .limits import check_file
 from .table import Table, join, numbers, own_name
 
 
@@ -43,11 +44,12 @@ def read(path: Path) -> Table:
     sources = files(path) if path.is_dir() else [(path, 0)]
     x, y, silo, split = [], [], [], []
     for file, number in sources:
+        check_file(file)
         try:
             data = json.loads(file.read_text())
             people = {user: data["user_data"][user] for user in data["users"]}
             pairs = [(user, arrays["x"], np.asarray(arrays["y"])) for user, arrays in people.items()]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise Problem(
                 f"data: '{file}' is not a LEAF file: it needs 'users', and 'user_data' with the x and y of"
                 f" each user ({type(error).__name__}: {error})"
