@@ -83,7 +83,7 @@ def test_epsilon_against_each_adversary():
         ),
         (lambda c: c["guarantee"].update(delta=1e-2), "guarantee.lower"),
         (lambda c: c["guarantee"].update(delta=1e-7), "guarantee.epsilon"),
-        (lambda c: c["guarantee"].update(lower=5.79), "guarantee.lower"),
+        (lambda c: c["guarantee"].update(lower=5.795), "guarantee.lower"),
         (lambda c: c["guarantee"].update(replace_one=6.0), "guarantee.replace_one"),
         (
             lambda c: c["guarantee"].update(bound="upper, by the closed form of the Gaussian mechanism"),
