@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from .methods import Local as Local
     from .planning.training import Training as Training
     from .privacy.budget import Privacy as Privacy
+    from .privacy.keys import new_key as new_key
+    from .privacy.keys import read_public_key as read_public_key
     from .privacy.ledger.place import read_ledgers as read_ledgers
     from .privacy.ledger.place import set_budget as set_budget
     from .privacy.statement.file import verify as verify
@@ -69,8 +71,10 @@ _HOME = {
     "load": "api",
     "load_model": "experiment.saved_models",
     "make_task": "tasks.task",
+    "new_key": "privacy.keys",
     "open_ledgers": "api",
     "plan": "api",
+    "read_public_key": "privacy.keys",
     "read_ledgers": "privacy.ledger.place",
     "run": "api",
     "set_budget": "privacy.ledger.place",

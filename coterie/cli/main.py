@@ -393,6 +393,36 @@ def ledger_budget(
     set_budgets(place, unit, epsilon, delta, reason, higher)
 
 
+keys_app = typer.Typer(no_args_is_help=True, help="The keys that silos sign ledgers and statements with.")
+app.add_typer(keys_app, name="keys")
+
+
+@keys_app.command("new")
+def keys_new(
+    place: Annotated[Path, typer.Argument(help="A folder, or a file that ends in .key.")],
+    silo: Annotated[str | None, typer.Option(help="Whose key it is (else it may sign for any silo).")] = None,
+    passphrase: Annotated[
+        bool, typer.Option("--passphrase", help="Encrypt it; asks, or takes COTERIE_PASSPHRASE.")
+    ] = False,
+    valid_days: Annotated[float | None, typer.Option(help="Days until it expires (else never).")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make an Ed25519 key: a private file that only you can read, and a public one beside it."""
+    from .keys import make_key
+
+    make_key(place, silo, passphrase, valid_days, as_json)
+
+
+@keys_app.command("show")
+def keys_show(
+    place: Annotated[Path, typer.Argument(help="A key's file, or a folder of keys.")], as_json: AsJson = False
+) -> None:
+    """Show whose keys these are, and how long they are valid."""
+    from .keys import show_keys
+
+    show_keys(place, as_json)
+
+
 @statement_app.command("verify")
 def statement_verify(
     file: Annotated[Path, typer.Argument(help="A statement's JSON file.")],
