@@ -42,7 +42,10 @@ if TYPE_CHECKING:
     from .privacy.budget import Privacy as Privacy
     from .privacy.keys import new_key as new_key
     from .privacy.keys import read_public_key as read_public_key
+    from .privacy.ledger.place import adopt_ledgers as adopt_ledgers
     from .privacy.ledger.place import read_ledgers as read_ledgers
+    from .privacy.ledger.place import recover_ledgers as recover_ledgers
+    from .privacy.ledger.place import rekey_ledgers as rekey_ledgers
     from .privacy.ledger.place import set_budget as set_budget
     from .privacy.statement.file import verify as verify
     from .protocol.method import Method as Method
@@ -65,6 +68,7 @@ _HOME = {
     "StudyPlan": "experiment.run",
     "Task": "tasks.task",
     "Training": "planning.training",
+    "adopt_ledgers": "privacy.ledger.place",
     "advise": "experiment.advise",
     "list_data": "data.sources.catalogue",
     "list_methods": "experiment.method_facts",
@@ -76,6 +80,8 @@ _HOME = {
     "plan": "api",
     "read_public_key": "privacy.keys",
     "read_ledgers": "privacy.ledger.place",
+    "recover_ledgers": "privacy.ledger.place",
+    "rekey_ledgers": "privacy.ledger.place",
     "run": "api",
     "set_budget": "privacy.ledger.place",
     "sweep": "api",

@@ -24,6 +24,7 @@ from .experiment.run import Listener, Study, StudyPlan, plan_study, train_study
 from .experiment.run_sweep import sweep_study
 from .guard.meter import open_ledgers as open_all
 from .privacy.budget import PerSilo, Privacy, check_budgets, per_silo
+from .privacy.ledger.custody import Custody
 from .privacy.ledger.verify import Report, check_ledger
 from .report.folder import Folder
 from .report.views import Views
@@ -158,6 +159,8 @@ def run(
     privacy: Privacy | None = None,
     *,
     ledger: str | Path | None = None,
+    keys: str | Path | None = None,
+    witness: str | Path | None = None,
     out: str | Path | None = None,
     model: ModelLike = "linear",
     loss: str = "auto",
@@ -173,7 +176,8 @@ def run(
     `ledger` is a folder of ledgers. Every run is then charged to each silo before it happens, and its noise
     comes from the system's entropy. Nothing is trained unless the ledgers pay for all methods. A single run
     makes the ledgers that are missing, each with the budget of the run; otherwise make them with
-    `open_ledgers`.
+    `open_ledgers`. `keys` is the folder of the silos' keys; without it, each ledger has a key beside it.
+    `witness` is a folder that keeps the ledgers' heads, so that an old copy is noticed (see `open_ledgers`).
 
     `out` is a folder for results, statements and models, as `coterie run` writes it. If a run is interrupted,
     the same call resumes it. `on_round(method, round, score)` hears of every round.
@@ -187,7 +191,7 @@ def run(
         asked = _study(study, methods, privacy, training, how, data_dir, changes)
     if asked.config.tuning is not None and asked.config.tuning.trials != "all":
         raise Problem("the configuration has a [tuning] table: use `coterie sweep`, or remove it")
-    asked = asked.with_ledger(None if ledger is None else _path("ledger", ledger))
+    asked = asked.with_ledger(*_places(ledger, keys, witness))
     result = train_study(asked, planned, _listener(listener, on_round), _folder(out))
     result.views = Views()
     return result
@@ -205,6 +209,8 @@ def sweep(
     most: int | None = None,
     score: str = "noised",
     ledger: str | Path | None = None,
+    keys: str | Path | None = None,
+    witness: str | Path | None = None,
     out: str | Path | None = None,
     model: ModelLike = "linear",
     loss: str = "auto",
@@ -230,7 +236,7 @@ def sweep(
     else:
         how["tuning"] = given
     made = _study(study, method, privacy, training, how, data_dir, changes)
-    made = made.with_ledger(None if ledger is None else _path("ledger", ledger))
+    made = made.with_ledger(*_places(ledger, keys, witness))
     every = made.config.tuning is not None and made.config.tuning.trials == "all"
     heard, store = _listener(listener, on_round), _folder(out)
     result = train_study(made, None, heard, store) if every else sweep_study(made, heard, store)
@@ -247,11 +253,17 @@ def open_ledgers(
     *,
     unit: str = "example",
     filter: str = "basic",
+    keys: str | Path | None = None,
+    witness: str | Path | None = None,
 ) -> list[Report]:
     """Make a ledger for each silo, with the budget that all its runs together may spend.
 
     Epsilon and delta are one number, or one for each silo: `{"north": 1, "default": 4}`. `unit` is what is
     protected: "example" or "silo". `filter` is how runs add up: "basic" or "rdp".
+
+    `keys` is a folder with a key for each silo (`new_key`), or one .key file; without it, a key is made
+    beside each ledger. `witness` is the folder that keeps the heads of the ledgers: best on another disk or
+    machine. Without it, it is that of the environment variable COTERIE_WITNESS or the user's own.
     """
     if not isinstance(federation, Federation):
         raise Problem(f"federation: expected what load returns, got a {type(federation).__name__}")
@@ -264,10 +276,12 @@ def open_ledgers(
         )
     numbers = per_silo("epsilon", epsilon, names), per_silo("delta", delta, names)
     check_budgets(*numbers, ())
-    ledgers = open_all(folder, federation, list(zip(*numbers, strict=True)), filter, unit)
+    _, *places = _places(None, keys, witness)
+    custody = Custody.of(*places)
+    ledgers = open_all(folder, federation, list(zip(*numbers, strict=True)), filter, unit, custody)
     for ledger in ledgers:
         ledger.close()
-    return [check_ledger(ledger.path) for ledger in ledgers]
+    return [check_ledger(ledger.path, custody.witness) for ledger in ledgers]
 
 
 def _study(
@@ -311,6 +325,12 @@ def _path(name: str, value: Any) -> Path:
     if not isinstance(value, str | PathLike):
         raise Problem(f"{name}: expected the path of a folder, got {value!r}")
     return Path(value)
+
+
+def _places(*given: Any) -> list[Path | None]:
+    """Return the arguments `ledger`, `keys` and `witness` as paths."""
+    named = zip(("ledger", "keys", "witness"), given, strict=True)
+    return [None if value is None else _path(name, value) for name, value in named]
 
 
 def _listener(listener: Listener | None, on_round: OnRound | None) -> Listener | None:

@@ -12,8 +12,16 @@ from .._json import finite
 from ..errors import Problem
 from ..privacy.accountant import shown
 from ..privacy.adversaries import ADVERSARIES
-from ..privacy.ledger.place import ledger_rows, read_ledgers, set_budget
-from ..privacy.ledger.verify import Report
+from ..privacy.ledger.place import (
+    adopt_ledgers,
+    ledger_rows,
+    read_ledgers,
+    recover_ledgers,
+    rekey_ledgers,
+    set_budget,
+)
+from ..privacy.ledger.verify import Report, check_ledger
+from ..privacy.ledger.witness import find_witness
 
 if TYPE_CHECKING:
     from ..experiment.config.schema import Config
@@ -29,13 +37,14 @@ def report_facts(report: Report) -> dict[str, Any]:
     return {
         "file": str(report.path), "identity": asdict(report.identity), "rows": report.rows,
         "head": report.head, "filter": report.filter, "budgets": budgets, "totals": totals,
-        "runs": report.runs, "uncommitted": report.uncommitted,
+        "runs": report.runs, "uncommitted": report.uncommitted, "sequence": report.sequence,
+        "key": report.key, "witnessed": report.witnessed, "notes": list(report.notes),
     }  # fmt: skip
 
 
-def show_ledgers(place: Path, as_json: bool) -> None:
+def show_ledgers(place: Path, witness: str | None, as_json: bool) -> None:
     """Print budgets and totals of ledgers, each checked first."""
-    reports = read_ledgers(place)
+    reports = read_ledgers(place, witness=witness)
     if as_json:
         print(json.dumps(finite({"ledgers": [report_facts(report) for report in reports]}), indent=2))
         return
@@ -66,6 +75,8 @@ def show_ledgers(place: Path, as_json: bool) -> None:
         print(
             "runs under the unit 'silo' count for examples too; those under 'example' protect no whole silo"
         )
+    for line in dict.fromkeys(f"{r.identity.silo}: {note}" for r in reports for note in r.notes):
+        print(line)
 
 
 def _above(spent: float, budget: float) -> bool:
@@ -73,15 +84,21 @@ def _above(spent: float, budget: float) -> bool:
     return budget * (1 + 1e-6) < spent < math.inf
 
 
-def verify_ledgers(place: Path, as_json: bool) -> None:
+def verify_ledgers(place: Path, witness: str | None, as_json: bool) -> None:
     """Check ledgers and say so, or refuse the first that does not fit."""
-    reports = read_ledgers(place)
+    reports = read_ledgers(place, witness=witness)
     if as_json:
         print(json.dumps(finite({"ledgers": [report_facts(report) for report in reports]}), indent=2))
         return
     for report in reports:
         who = f"{report.identity.silo} ({report.path})"
-        print(f"{who}: {report.rows} rows, every epsilon recomputed, head {report.head}")
+        seen = (
+            "no witness knows it" if report.witnessed is None else f"its witness has seen {report.witnessed}"
+        )
+        signed = f"{report.sequence} changes signed with key {report.key}, {seen}"
+        print(f"{who}: {report.rows} rows, every epsilon recomputed, head {report.head}; {signed}")
+        for note in report.notes:
+            print(f"  {note}")
 
 
 def export_ledgers(place: Path) -> None:
@@ -90,10 +107,41 @@ def export_ledgers(place: Path) -> None:
         print(json.dumps(row, sort_keys=True))
 
 
-def set_budgets(place: Path, unit: str, epsilon: float, delta: float, reason: str, higher: bool) -> None:
+def set_budgets(
+    place: Path,
+    unit: str,
+    budget: tuple[float, float],
+    reason: str,
+    higher: bool,
+    keys: str | None = None,
+    witness: str | None = None,
+) -> None:
     """Set the budget of ledgers, and print whose they are."""
-    for path, who in set_budget(place, epsilon, delta, unit=unit, reason=reason, higher=higher):
-        print(f"{who.silo} ({path}): budget ({epsilon:g}, {delta:g}) in the unit '{unit}'")
+    how = {"unit": unit, "reason": reason, "keys": keys, "witness": witness}
+    for path, who in set_budget(place, *budget, higher=higher, **how):  # type: ignore[arg-type]
+        print(f"{who.silo} ({path}): budget ({budget[0]:g}, {budget[1]:g}) in the unit '{unit}'")
+
+
+def adopt(place: Path, reason: str, keys: str | None, witness: str | None) -> None:
+    """Sign ledgers of an older version, and print whose they are."""
+    for path, who in adopt_ledgers(place, reason, keys=keys, witness=witness):
+        print(f"{who.silo} ({path}): signed from now on; the rows before never were")
+
+
+def recover(place: Path, reason: str, keys: str | None, witness: str | None) -> None:
+    """Recover ledgers, and print what is spent now."""
+    for path, who in recover_ledgers(place, reason, keys=keys, witness=witness):
+        report = check_ledger(path, find_witness(witness))
+        most = max(e for totals in report.totals.values() for e, _ in totals.values())
+        print(f"{who.silo} ({path}): recovered; at most epsilon {shown(most)} is spent now")
+
+
+def rekey(place: Path, reason: str, keys: str, old: str | None, witness: str | None) -> None:
+    """Change the keys of ledgers, and print whose they are."""
+    for path, who in rekey_ledgers(place, reason, keys, old=old, witness=witness):
+        report = check_ledger(path, find_witness(witness))
+        vouched = "" if not report.notes else f" ({report.notes[-1]})"
+        print(f"{who.silo} ({path}): signed with key {report.key} from now on{vouched}")
 
 
 def open_config(
@@ -108,7 +156,10 @@ def open_config(
     unit = unit or config.privacy.unit
     federation = study_of(config, data_dir).experiments[0].federation
     folder = config.privacy.ledger
-    reports = api.open_ledgers(folder, federation, *budget, unit=unit, filter=filter)
+    keys, witness = config.privacy.keys, config.privacy.witness
+    reports = api.open_ledgers(
+        folder, federation, *budget, unit=unit, filter=filter, keys=keys, witness=witness
+    )
     where = "" if unit == "example" else f" in the unit '{unit}'"
     each = f"each may spend epsilon {budget[0]:g} at delta {budget[1]:g}{where}"
     print(f"{len(reports)} ledgers in {folder}: {each}")

@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from .records import AsJson, Keys, WitnessFolder, keys_app, ledger_app, statement_app
+
 app = typer.Typer(
     help="Private, personalized federated learning: a model for every silo, a budget for every silo.",
     no_args_is_help=True,
@@ -29,9 +31,6 @@ Device = Annotated[str | None, typer.Option(help="Where to train: cpu, cuda, cud
 LedgerFolder = Annotated[
     str | None, typer.Option(help="Folder of the silos' ledgers (else privacy.ledger): a metered run.")
 ]
-AsJson = Annotated[
-    bool, typer.Option("--json", help="Print JSON on standard output, all else on standard error.")
-]
 
 
 def _version(shown: bool) -> None:
@@ -51,10 +50,19 @@ def _root(
     pass
 
 
-def _config(config: Path, changes: list[str] | None, device: str | None, ledger: str | None = None) -> Any:
+def _config(
+    config: Path,
+    changes: list[str] | None,
+    device: str | None,
+    ledger: str | None = None,
+    keys: str | None = None,
+    witness: str | None = None,
+) -> Any:
     from ..experiment.config.schema import read
 
-    given = {"train.device": device, "privacy.ledger": ledger}
+    given = {
+        "train.device": device, "privacy.ledger": ledger, "privacy.keys": keys, "privacy.witness": witness,
+    }  # fmt: skip
     changed = [*(changes or []), *(f"{key}={json.dumps(value)}" for key, value in given.items() if value)]
     for folder in (str(config.resolve().parent), ""):  # where models of one's own are looked for
         if folder not in sys.path:
@@ -91,6 +99,8 @@ def run(
     data_dir: DataDir = None,
     device: Device = None,
     ledger: LedgerFolder = None,
+    keys: Keys = None,
+    witness: WitnessFolder = None,
 ) -> None:
     """Train what CONFIG describes; save results, statements and models.
 
@@ -98,7 +108,7 @@ def run(
     """
     from .run import run_config
 
-    made = _config(config, changes, device, ledger)
+    made = _config(config, changes, device, ledger, keys, witness)
     _tune()
     run_config(made, out, config.stem, data_dir=data_dir, as_json=as_json)
 
@@ -112,6 +122,8 @@ def sweep(
     data_dir: DataDir = None,
     device: Device = None,
     ledger: LedgerFolder = None,
+    keys: Keys = None,
+    witness: WitnessFolder = None,
 ) -> None:
     """Choose among the lists of CONFIG by a random number of trials, and bill the choosing.
 
@@ -119,7 +131,7 @@ def sweep(
     """
     from .sweep import sweep_config
 
-    made = _config(config, changes, device, ledger)
+    made = _config(config, changes, device, ledger, keys, witness)
     _tune()
     sweep_config(made, out, config.stem, data_dir, as_json)
 
@@ -330,11 +342,9 @@ def figure_tuning(
     draw_tuning_figure(epsilon, mean, out)
 
 
-ledger_app = typer.Typer(no_args_is_help=True, help="What was spent of each silo's data set.")
-statement_app = typer.Typer(no_args_is_help=True, help="Statements of what a silo spent.")
 app.add_typer(ledger_app, name="ledger")
 app.add_typer(statement_app, name="statement")
-Ledgers = Annotated[Path, typer.Argument(help="A ledger's file, or a folder of ledgers.")]
+app.add_typer(keys_app, name="keys")
 
 
 @ledger_app.command("open")
@@ -346,101 +356,15 @@ def ledger_open(
     unit: Annotated[str | None, typer.Option(help="Protected: example or silo (else CONFIG's).")] = None,
     changes: Changes = None,
     ledger: LedgerFolder = None,
+    keys: Keys = None,
+    witness: WitnessFolder = None,
     data_dir: DataDir = None,
 ) -> None:
     """Make the ledgers of CONFIG's silos, with a budget for each."""
     from .ledger import open_config
 
-    open_config(_config(config, changes, None, ledger), (epsilon, delta), filter, data_dir, unit)
-
-
-@ledger_app.command("show")
-def ledger_show(place: Ledgers, as_json: AsJson = False) -> None:
-    """Show budgets, totals per adversary, and runs."""
-    from .ledger import show_ledgers
-
-    show_ledgers(place, as_json)
-
-
-@ledger_app.command("verify")
-def ledger_verify(place: Ledgers, as_json: AsJson = False) -> None:
-    """Check the chain of rows, and recompute every epsilon from its events."""
-    from .ledger import verify_ledgers
-
-    verify_ledgers(place, as_json)
-
-
-@ledger_app.command("export")
-def ledger_export(place: Ledgers) -> None:
-    """Print every row as a line of JSON."""
-    from .ledger import export_ledgers
-
-    export_ledgers(place)
-
-
-@ledger_app.command("budget")
-def ledger_budget(
-    place: Ledgers,
-    epsilon: Annotated[float, typer.Option(help="The new budget.")],
-    delta: Annotated[float, typer.Option(help="Its delta.")],
-    higher: Annotated[bool, typer.Option("--raise", help="Say so, to raise it.")] = False,
-    reason: Annotated[str, typer.Option(help="Why it is raised; kept in the ledger.")] = "",
-    unit: Annotated[str, typer.Option(help="What is protected: example, or silo.")] = "example",
-) -> None:
-    """Lower the budget of a data set, or raise it with a reason."""
-    from .ledger import set_budgets
-
-    set_budgets(place, unit, epsilon, delta, reason, higher)
-
-
-keys_app = typer.Typer(no_args_is_help=True, help="The keys that silos sign ledgers and statements with.")
-app.add_typer(keys_app, name="keys")
-
-
-@keys_app.command("new")
-def keys_new(
-    place: Annotated[Path, typer.Argument(help="A folder, or a file that ends in .key.")],
-    silo: Annotated[str | None, typer.Option(help="Whose key it is (else it may sign for any silo).")] = None,
-    passphrase: Annotated[
-        bool, typer.Option("--passphrase", help="Encrypt it; asks, or takes COTERIE_PASSPHRASE.")
-    ] = False,
-    valid_days: Annotated[float | None, typer.Option(help="Days until it expires (else never).")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Make an Ed25519 key: a private file that only you can read, and a public one beside it."""
-    from .keys import make_key
-
-    make_key(place, silo, passphrase, valid_days, as_json)
-
-
-@keys_app.command("show")
-def keys_show(
-    place: Annotated[Path, typer.Argument(help="A key's file, or a folder of keys.")], as_json: AsJson = False
-) -> None:
-    """Show whose keys these are, and how long they are valid."""
-    from .keys import show_keys
-
-    show_keys(place, as_json)
-
-
-@statement_app.command("verify")
-def statement_verify(
-    file: Annotated[Path, typer.Argument(help="A statement's JSON file.")],
-    ledger: Annotated[Path | None, typer.Option(help="Folder of ledgers, to find its run in.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Recompute a statement from its events; with a ledger, find its run there."""
-    from .statement import verify_statement
-
-    verify_statement(file, ledger, as_json)
-
-
-@statement_app.command("schema")
-def statement_schema() -> None:
-    """Print the JSON schema of statements."""
-    from ..privacy.statement.schema import json_schema
-
-    typer.echo(json.dumps(json_schema(), indent=2))
+    made = _config(config, changes, None, ledger, keys, witness)
+    open_config(made, (epsilon, delta), filter, data_dir, unit)
 
 
 def main() -> None:

@@ -23,6 +23,7 @@ from ..guard.meter import Meter, make_meter
 from ..guard.session import Pace, Session
 from ..planning.plan import Plan
 from ..privacy.accountant import shown_spent
+from ..privacy.ledger.custody import Custody
 from ..privacy.ledger.filters import Spent
 from ..privacy.statement.build import statement_cache
 from .config.schema import Config
@@ -75,11 +76,20 @@ class Study:
         """The description, by which a folder recognises the study."""
         return self.config.to_toml()
 
-    def with_ledger(self, folder: str | Path | None) -> Study:
-        """Return the study metered by the ledgers of a folder; the same without one."""
-        if folder is None:
+    @property
+    def custody(self) -> Custody:
+        """Which keys sign the ledgers, and which witness keeps their heads."""
+        return Custody.of(self.config.privacy.keys, self.config.privacy.witness)
+
+    def with_ledger(
+        self, folder: str | Path | None, keys: str | Path | None = None, witness: str | Path | None = None
+    ) -> Study:
+        """Return the study metered by the ledgers of a folder, with these keys and this witness."""
+        given = {"ledger": folder, "keys": keys, "witness": witness}
+        changed = {key: str(value) for key, value in given.items() if value is not None}
+        if not changed:
             return self
-        privacy = self.config.privacy.model_copy(update={"ledger": str(folder)})
+        privacy = self.config.privacy.model_copy(update=changed)
         return replace(self, config=self.config.model_copy(update={"privacy": privacy}))
 
     def without_examples(self) -> Study:
@@ -439,7 +449,7 @@ def meters_for(study: Study, alone: Plan | None) -> list[Meter | None]:
         most = max(silo.budget for silo in alone.silos[0])
         given = privacy.noise is not None  # then a budget is what a silo spends, by how often it comes
         budgets = [(most if given else silo.budget, silo.delta) for silo in alone.silos[0]]
-    first = make_meter(study.ledger, federation, budgets, privacy.unit)
+    first = make_meter(study.ledger, federation, budgets, privacy.unit, study.custody)
     return [first.another() for _ in study.experiments]
 
 

@@ -13,6 +13,7 @@ from ..errors import Problem
 from ..planning.accounting import Account
 from ..privacy.adversaries import ADVERSARIES
 from ..privacy.ledger.claim import Claim
+from ..privacy.ledger.custody import Custody
 from ..privacy.ledger.entries import LedgerEntry, LedgerState, runs_of
 from ..privacy.ledger.filters import Spent, charge, repeated
 from ..privacy.ledger.ledger import GrantedClaim, Ledger, open_ledger
@@ -26,10 +27,14 @@ def open_ledgers(
     budgets: Sequence[tuple[float, float] | None],
     filter: str = "basic",
     unit: str = "example",
+    custody: Custody | None = None,
 ) -> list[Ledger]:
-    """Return the open ledgers of all silos; create a missing one if its silo has a budget."""
+    """Return the open ledgers of all silos; create a missing one if its silo has a budget.
+
+    `custody` says which keys sign them and which witness keeps their heads.
+    """
     pairs = zip(federation.identities, budgets, strict=True)
-    return in_threads(lambda pair: open_ledger(folder, *pair, unit, filter), pairs)
+    return in_threads(lambda pair: open_ledger(folder, *pair, unit, filter, custody), pairs)
 
 
 def make_meter(
@@ -37,9 +42,10 @@ def make_meter(
     federation: Federation,
     budgets: Sequence[tuple[float, float] | None],
     unit: str = "example",
+    custody: Custody | None = None,
 ) -> Meter:
     """Return the meter of a training; a new ledger gets its silo's budget from `budgets`."""
-    ledgers = open_ledgers(folder, federation, budgets, unit=unit)
+    ledgers = open_ledgers(folder, federation, budgets, unit=unit, custody=custody)
     secrets = in_threads(lambda identity: secret_of(folder, identity), federation.identities)
     return Meter(federation.names, ledgers, EntropyStreams(dict(zip(federation.names, secrets, strict=True))))
 
