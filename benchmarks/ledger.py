@@ -13,7 +13,8 @@ import time
 from pathlib import Path
 
 from coterie.experiment.experiment import Experiment
-from coterie.guard.meter import make_meter, open_ledgers
+from coterie.guard.ledgers import open_ledgers
+from coterie.guard.meter import make_meter
 from coterie.guard.session import Session
 from coterie.methods import MRMTL
 from coterie.planning.plan import Plan

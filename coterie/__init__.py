@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from .experiment.advise import advise as advise
     from .experiment.method_facts import list_methods as list_methods
     from .experiment.result import Result as Result
-    from .experiment.run import StudyPlan as StudyPlan
     from .experiment.saved_models import PersonalModel as PersonalModel
     from .experiment.saved_models import load_model as load_model
+    from .experiment.study import StudyPlan as StudyPlan
     from .methods import MRMTL as MRMTL
     from .methods import FedAvg as FedAvg
     from .methods import FedProx as FedProx
@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from .privacy.ledger.place import set_budget as set_budget
     from .privacy.statement.file import verify as verify
     from .protocol.method import Method as Method
+    from .report.tradeoff_plot import draw_tradeoff as draw_tradeoff
+    from .report.tuning_plot import draw_tuning as draw_tuning
     from .tasks.task import Task as Task
     from .tasks.task import make_task as make_task
 
@@ -65,11 +67,13 @@ _HOME = {
     "Refused": "errors",
     "Result": "experiment.result",
     "PersonalModel": "experiment.saved_models",
-    "StudyPlan": "experiment.run",
+    "StudyPlan": "experiment.study",
     "Task": "tasks.task",
     "Training": "planning.training",
     "adopt_ledgers": "privacy.ledger.place",
     "advise": "experiment.advise",
+    "draw_tradeoff": "report.tradeoff_plot",
+    "draw_tuning": "report.tuning_plot",
     "list_data": "data.sources.catalogue",
     "list_methods": "experiment.method_facts",
     "load": "api",
@@ -97,8 +101,20 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(f".{name}", __name__)
     if name not in _HOME:
-        raise AttributeError(f"module 'coterie' has no attribute '{name}'")
+        raise AttributeError(f"module 'coterie' has no attribute '{name}'{_hint(name)}")
     return getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
+
+
+def _hint(name: str) -> str:
+    """Return what may be meant instead of a name that is not there."""
+    if name.startswith("_"):
+        return ""
+    from .errors import nearest
+    from .methods import __all__ as methods
+
+    if name in methods:
+        return f"; it is coterie.methods.{name}"
+    return f"; {nearest(name, __all__)}"
 
 
 def __dir__() -> list[str]:

@@ -7,7 +7,9 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,15 +22,18 @@ from .data.sources.table import Table
 from .engines.reference import Terms, run_reference
 from .engines.simulation import personal_vectors, simulate, steps_of
 from .engines.start import SeededStart
-from .errors import Refused
+from .errors import Problem, Refused, nearest, plainly, shown
 from .experiment.experiment import Experiment
 from .experiment.from_arguments import expanded
+from .methods import METHODS
 from .planning.dry_run import dry_run
 from .planning.training import Training
 from .privacy.budget import Privacy
+from .protocol.handles import hide_uploads
 from .protocol.merging import Merger, PlainMerger
 from .protocol.messages import pack, unpack
 from .protocol.method import Method
+from .protocol.oracle import doors_of
 from .protocol.settings import settings_of
 from .protocol.streams import SeededStreams
 from .protocol.tree import Tree, leaves, map_leaves
@@ -40,13 +45,18 @@ class NotConforming(Refused):
     """A method broke a rule of the protocol."""
 
 
+@plainly
 def check_method(method: Method, unit: str = "example") -> None:
-    """Try a method on a small made-up federation; raise with one sentence if it breaks a rule.
+    """Try a method on a small made-up federation; raise `NotConforming` if it breaks a rule.
 
-    It must be a frozen record with a name, sound in its unit (labels), pure, and keep float32. The order of
-    silos may not matter, and silos may not be mixed. It must ask for what was planned, its state and messages
-    must survive as bytes, and one silo per node must give the same vectors.
+    The method must be a frozen record with a name, sound in its unit (labels), and pure, and must keep
+    float32. The order of silos must not matter, and silos must not be mixed. The method must call the doors
+    that were planned, its state and messages must survive as bytes, and one silo per node must give the same
+    vectors.
     """
+    _check_instance(method)
+    if unit not in UNITS:
+        raise Problem(f"check_method: unknown unit '{unit}'; {nearest(unit, UNITS)}")
     _require(dataclasses.is_dataclass(method), "a method must be a dataclass")
     _require(bool(getattr(type(method), "name", "")), "a method must have a name")
     try:
@@ -57,6 +67,14 @@ def check_method(method: Method, unit: str = "example") -> None:
         pass
     for each in expanded(method):
         _check_one(each, unit)
+
+
+def _check_instance(method: Any) -> None:
+    if isinstance(method, Method):
+        return
+    kind = METHODS.get(method) if isinstance(method, str) else method
+    name = kind.__name__ if inspect.isclass(kind) and issubclass(kind, Method) else "Mine"
+    raise Problem(f"check_method: expected a method, got {shown(method)}: give an instance, as in {name}()")
 
 
 def _check_one(method: Method, unit: str) -> None:
@@ -94,7 +112,7 @@ def _federation() -> Federation:
 
 
 def _check_round(made: Experiment) -> None:
-    """Run one round by hand: pure, float32, as planned, and the same from a state that was stored."""
+    """Check one round, run by hand: pure, float32, as planned, and the same from a stored state."""
     plan, method = made.plan(), made.running
     cohort, streams = made.cohort(plan), SeededStreams(made.keys)
     roster = replace(made.roster, steps=steps_of(cohort), rounds=made.training.rounds)
@@ -104,22 +122,24 @@ def _check_round(made: Experiment) -> None:
     for kept_shared, kept_own in ((shared, own), unpack(pack((shared, own)))):  # as from a checkpoint
         oracle = CohortOracle(cohort, streams, 0, plan.counts.calls[0], made.training.rounds, unit=plan.unit)
         sent = method.broadcast(kept_shared)
-        uploads, kept = method.local(sent, kept_own, oracle)
-        merger: Merger = PlainMerger(roster)
+        uploads, kept = method.local(sent, kept_own, doors_of(oracle))
+        given: tuple[Tree, Merger] = uploads, PlainMerger(roster)
         if plan.merge is not None:
-            merger = PrivateMerger.of(roster, plan.merge, streams, uploads)
-        merged = method.merge(kept_shared, uploads, merger)
+            given = hide_uploads(PrivateMerger.of(roster, plan.merge, streams, uploads), uploads)
+        merged = method.merge(kept_shared, *given)
         answers.append(_copy((sent, uploads, kept, merged, method.personal(sent, kept))))
         _require(
             tuple(oracle.made) == plan.counts.calls[0],
             f"'{method.name}' called {oracle.made} where {list(plan.counts.calls[0])} was planned",
         )
-    _require(_same((shared, own), before), f"'{method.name}' changed its inputs: methods are pure")
-    _require(_same(*answers), f"'{method.name}' gave two answers to the same question: methods are pure")
+    _require(_same((shared, own), before), f"'{method.name}' changed its inputs, but methods must be pure")
+    _require(
+        _same(*answers), f"'{method.name}' gave two answers for the same inputs, but methods must be pure"
+    )
     for leaf in leaves(answers[0]):
         _require(
             not leaf.is_floating_point() or leaf.dtype == torch.float32,
-            f"'{method.name}' made a {leaf.dtype}: vectors stay float32",
+            f"'{method.name}' made a {leaf.dtype}, but vectors must stay float32",
         )
 
 
@@ -153,7 +173,7 @@ def _check_reference(made: Experiment, vectors: Tensor) -> None:
     )
     _require(
         _close(slow, vectors[0]),
-        f"'{made.method.name}' gives other vectors with one silo a node",
+        f"'{made.method.name}' gives different vectors with one silo per node",
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from coterie.guard.meter import make_meter, open_ledgers
+from coterie.guard.ledgers import open_ledgers
+from coterie.guard.meter import make_meter
 from coterie.privacy.accountant import epsilon_of
 from coterie.privacy.events import Event
 from coterie.privacy.ledger.claim import Claim

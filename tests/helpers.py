@@ -109,16 +109,18 @@ def experiment(
     return made
 
 
-def vectors(made: Experiment) -> torch.Tensor:
+def vectors(made: Experiment, streams=None) -> torch.Tensor:
     """Train and give the personal vectors [runs, silos, P]."""
     plan = made.plan()
     seeds = [seed for seed, _ in made.keys]
-    states = simulate(made.running, made.cohort(plan), plan, made.roster, seeds, SeededStreams(made.keys))
+    states = simulate(
+        made.running, made.cohort(plan), plan, made.roster, seeds, streams or SeededStreams(made.keys)
+    )
     *_, last = states
     return personal_vectors(made.running, last, len(made.federation))
 
 
-def reference_vectors(made: Experiment, run: int) -> torch.Tensor:
+def reference_vectors(made: Experiment, run: int, streams=None) -> torch.Tensor:
     """Train one run with the slow engine and give the personal vectors [silos, P]."""
     plan = made.plan()
     terms = [
@@ -134,7 +136,7 @@ def reference_vectors(made: Experiment, run: int) -> torch.Tensor:
         made.roster,
         terms,
         seed,
-        SeededStreams(made.keys),
+        streams or SeededStreams(made.keys),
         run,
     )
 

@@ -126,7 +126,7 @@ def test_noise_on_count_and_uploads_together_is_what_is_charged(monkeypatch):
 
 def test_the_noise_of_the_count_is_not_that_of_the_uploads():
     one = counted(2, seed=4)
-    drawn = SeededStreams(((4, 0),)).merging(0, merging.SERVER, 3).standard_normal((1, 3))
+    drawn = SeededStreams(((4, 0),)).merging(0, merging.SERVER, 3).noisy(np.zeros((1, 3)), 1.0)
     noise = float(one.counted[0]) / (1.3 / math.sqrt(BITS) / 2)
     assert not np.isclose(drawn, noise).any()
 

@@ -333,7 +333,7 @@ def test_the_table_says_who_gains_and_that_it_is_a_forecast(config, monkeypatch,
     assert code == 0
     assert "Forecast (not measured)" in out
     assert "30 of 30 silos gain by joining if silos differ by tau from 0.05 up to 0.5." in out
-    assert "and 10 more silos; --json shows all" in out
+    assert "10 more silos: --json shows all" in out
     assert "not a measurement" in out
     assert "any" in out
     code, out, _ = call(monkeypatch, capsys, "advise", config, "--spread", 0.2, 0.2)
@@ -349,7 +349,7 @@ def test_the_table_says_who_gains_and_that_it_is_a_forecast(config, monkeypatch,
         (["--spread", "2", "1"], "the low end 2 is above the high end 1"),
         (["--deviation", "0"], "deviation must be a number from"),
         (["--deviation", "-1"], "deviation must be a number from"),
-        (["--set", "privacy.epsilon=inf"], "no silo is private"),
+        (["--set", "privacy.epsilon=inf"], "every budget is inf"),
         (["--set", "privacy.unit=silo"], "advice is for the unit 'example'"),
         (["--set", "data.silos=1"], "only one silo"),
     ],

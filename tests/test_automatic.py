@@ -174,7 +174,7 @@ def test_diverged_models_do_not_break_the_bounds():
 
 
 def test_a_roster_without_steps_is_refused():
-    with pytest.raises(Problem, match="how silos step"):
+    with pytest.raises(Problem, match="needs to know the silos' steps"):
         facts_of(Roster(("a",), torch.ones(1), torch.ones(1, 1)))
 
 

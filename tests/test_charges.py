@@ -14,7 +14,8 @@ from coterie.experiment.config.schema import Tuning, check
 from coterie.experiment.statements import statement_of
 from coterie.experiment.sweep import check_sweep, tuned_plan
 from coterie.guard.claims import claims_of
-from coterie.guard.meter import make_meter, open_ledgers
+from coterie.guard.ledgers import open_ledgers
+from coterie.guard.meter import make_meter
 from coterie.guard.session import Session
 from coterie.methods import IFCA, MRMTL, PFA, Ditto, FedAvg, Mocha, PFAPlus, RandomProjection, Then, WeiAvg
 from coterie.methods.ifca import Clusters, Upload
@@ -130,9 +131,9 @@ def test_absent_silos_draw_nothing(federation):
     asked = []
 
     class Watched(SeededStreams):
-        def generators(self, run, silo, round_, call):
+        def dice(self, run, silo, round_, call):
             asked.append(silo)
-            return super().generators(run, silo, round_, call)
+            return super().dice(run, silo, round_, call)
 
     cohort = made.cohort(made.plan())
     start = torch.zeros(1, 3, made.task.layout.size)
@@ -223,7 +224,7 @@ def test_whole_numbers_may_be_written_as_floats(federation):
 
 
 def test_ranks(federation: Federation):
-    with refused("rank 50 is too much"):
+    with refused("rank 50 is too large"):
         experiment(federation, PFA(rank=50), epsilon=4.0).plan()
     experiment(federation, RandomProjection(rank=3, divide="top", top=0.3), epsilon=BUDGETS).plan()
 
@@ -237,7 +238,7 @@ def test_silos_absent_from_every_choice_are_told_of(federation):
     made = experiment(
         federation, IFCA(clusters=2, choosing=0.1), rounds=10, participation=Participation(0.34), seeds=(0,)
     )
-    assert any("absent whenever clusters are chosen" in note for note in made.plan().notes)
+    assert any("absent in every round with a choice" in note for note in made.plan().notes)
 
 
 def test_what_releases_something_is_seen_by_somebody():

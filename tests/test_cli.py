@@ -184,7 +184,7 @@ def test_a_plan_shows_one_seed_and_says_that_others_draw_other_cohorts(config, m
     _, out, _ = call(monkeypatch, capsys, "plan", config, *whole, "--set", "train.rounds=40")
     assert out.count("Plan: fedavg") == 1
     said = " ".join(out.split())
-    assert said.count("This is seed 0; other seeds draw other cohorts: --json shows all.") == out.count(
+    assert said.count("This is seed 0. Other seeds draw other cohorts: --json shows all.") == out.count(
         "Plan: "
     )
     assert "kB \n" in out

@@ -22,7 +22,7 @@ def test_a_folder_in_use_is_not_touched(config, monkeypatch, capsys):
     assert "'afile' is a file; expected a folder" in err
     code, _, err = call(monkeypatch, capsys, "run", config, "--out", "/proc/nowhere")
     assert code == 2
-    assert "--out: cannot write to '/proc/nowhere'" in err
+    assert "out: cannot write to '/proc/nowhere'" in err
     Path("mine").mkdir()
     Path("mine/notes.txt").write_text("keep")
     code, _, err = call(monkeypatch, capsys, "run", config, "--out", "mine")
@@ -91,7 +91,7 @@ def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(config):
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
-    assert "To resume, give the same command with --out kept" in err
+    assert "To resume, run the same command with --out kept" in err
     halfway = json.loads(Path("kept/result.json").read_text())
     assert halfway["complete"] is False
     assert [r["method"] for r in halfway["runs"]] == ["fedavg"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,14 +34,14 @@ COLUMNS = ('data.silo_column="silo"', 'data.target_column="y"')
         ),
         (["privacy.epsilon={a=1}"], "there is no silo 'a'"),
         (["model.name=lin"], "unknown model 'lin'; did you mean 'linear'?"),
-        (["model.name=nowhere:net"], "cannot import 'nowhere:net'"),
+        (["model.name=nowhere:net"], "put it there, or allow it with --allow nowhere"),
         (["model.hidden=3"], "'linear' has no such setting (it has: bias)"),
         (["model.loss=hinge"], "needs two classes, but the data has 10"),
         (["model.loss=squared", "data.target_range=[0,9]", "model.bias=1", "data.silos=1800"], "1800 silos"),
         (["train.memory=1000"], "train.memory: 8 examples"),
         (["train.device=cuda"], "train.device: 'cuda' cannot be used here"),
         (["data.test=official"], "no official split"),
-        (["method.lam=[0.1, 0.1]"], "'mr-mtl lam=0.1' is asked for twice"),
+        (["method.lam=[0.1, 0.1]"], "'mr-mtl lam=0.1' appears twice"),
         (["method.lam=-1"], "method[1].lam: expected a number >= 0 or 'auto', got -1"),
     ],
 )
@@ -91,7 +92,7 @@ def test_every_method_that_cannot_run_is_told(tmp_path, monkeypatch, capsys):
     code, _, err = call(monkeypatch, capsys, "plan", str(path))
     assert code == 2
     assert (
-        "coterie: ifca clusters=50 choosing=0.1 spend=0.1 least=0.25: clusters: there are 50 clusters for 10 silos"
+        "coterie: ifca clusters=50 choosing=0.1 spend=0.1 least=0.25: clusters must be at most the number of silos, 10, got 50"
         in " ".join(err.split())
     )
     code, _, err = call(monkeypatch, capsys, "plan", str(path), "--set", "privacy.unit=silo")
@@ -131,3 +132,65 @@ def test_cohorts_are_shares_or_numbers_of_silos(config, monkeypatch, capsys):
     code, _, err = call(monkeypatch, capsys, "plan", config, "--set", "train.participation={cohort=99}")
     assert code == 2
     assert "train.participation: a cohort of 99 is larger than the federation, which has" in err
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        (("--rounds", "3"), "No such option: --rounds. To change a key of CONFIG: --set train.rounds=3"),
+        (("--epsilon=2",), "--set privacy.epsilon=2"),
+        (("--target-column", "y"), "--set data.target_column=y"),
+        (("--seeds",), "--set train.seeds=VALUE"),
+        (("--foo",), "No such option: --foo"),
+    ],
+)
+@pytest.mark.parametrize("command", [("run",), ("plan",), ("ledger", "open")], ids=" ".join)
+def test_a_key_given_as_an_option_is_told_how_to_be_set(config, monkeypatch, capsys, command, option, said):
+    if command == ("ledger", "open") and option[0].startswith("--epsilon"):
+        return  # an option there
+    code, _, err = call(monkeypatch, capsys, *command, config, *option, columns=200)
+    assert code == 2
+    assert said in " ".join(err.split())
+
+
+def test_names_of_arguments_are_those_of_the_usage(monkeypatch, capsys):
+    code, _, err = call(monkeypatch, capsys, "predict")
+    assert code == 2
+    assert "predict [OPTIONS] MODEL CSV" in err
+    assert "Missing argument 'MODEL'" in err
+    _, out, _ = call(monkeypatch, capsys, "predict", "--help")
+    assert {"MODEL", "CSV"} <= set(out.split())
+    assert "rows" not in out.replace("raw rows", "").replace("Rows", "")
+
+
+def test_an_error_in_a_pipe_begins_with_its_sentence(config, monkeypatch, capsys):
+    """Bars that never appeared leave no empty line."""
+    arguments = ("run", config, "--set", "method.name=local", "--ledger", "ledgers")
+    code, _, err = call(monkeypatch, capsys, *arguments)
+    assert code == 2
+    assert err.startswith("coterie: ")
+
+
+def test_lines_of_ledgers_and_statements_fit_the_terminal(tmp_path, monkeypatch, capsys):
+    """A terminal gets them wrapped; the table of ledgers shows every number at 72 columns."""
+    monkeypatch.chdir(tmp_path)
+    Path("c.toml").write_text(
+        "data.rows = 200\ndata.silos = 3\ntrain.rounds = 1\nprivacy = {epsilon = 4, delta = 1e-3}\n"
+        '[[method]]\nname = "fedavg"\n'
+    )
+    assert call(monkeypatch, capsys, "run", "c.toml", "--ledger", "ledgers", "--out", "study")[0] == 0
+    commands = (
+        ("ledger", "verify", "ledgers"),
+        ("ledger", "show", "ledgers"),
+        ("statement", "verify", "study/statements/fedavg/silo-0.json", "--ledger", "ledgers"),
+    )
+    monkeypatch.setenv("TERM", "dumb")  # no colours
+    for command in commands:
+        _, piped, _ = call(monkeypatch, capsys, *command, columns=72)
+        with monkeypatch.context() as terminal:
+            terminal.setattr(sys.stdout, "isatty", lambda: True)
+            _, shown, _ = call(monkeypatch, capsys, *command, columns=72)
+        assert [line for line in shown.splitlines() if len(line) > 72] == []
+        assert shown.split() == piped.split()
+        assert "…" not in shown
+        assert "silo-0" in shown

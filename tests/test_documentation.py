@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from coterie.experiment.config.schema import Data, PrivacyTable, Train, Tuning, check
-from coterie.experiment.experiment import BUDGETS
+from coterie.experiment.notes import BUDGETS
 from coterie.methods import METHODS
 from coterie.protocol.settings import settings_of
 from coterie.tasks.models import GIVEN, MODELS

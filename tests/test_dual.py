@@ -252,7 +252,7 @@ def test_the_paper_s_noise_is_as_printed_and_certifies_nothing():
         torch.testing.assert_close(vectors(loud)[run], reference_vectors(loud, run), atol=1e-4, rtol=1e-3)
     with pytest.raises(Refused, match="certifies nothing; it is allowed only for silos without a budget"):
         experiment(data, method, task=task, epsilon={"each": [INF, 8.0]}, rounds=2).plan()
-    with refused("sigma is the noise of form 'paper'"):
+    with refused("sigma applies only to form 'paper'"):
         Dual(sigma=1.0)
 
 

@@ -97,7 +97,7 @@ class Unseals(Dual):
 
     def local(self, sent, own, oracle):
         up, new = super().local(sent, own, oracle)
-        new.raw = False
+        object.__setattr__(new, "raw", False)
         return up + new.sum(), new
 
 

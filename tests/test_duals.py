@@ -84,7 +84,7 @@ def test_neighbours_differ_by_at_most_the_clip_in_every_round(loss, long):
     duals = [dual_request(made).duals] * 2
     largest, sampled = 0.0, 0
     for number in range(12):
-        hit = coins(STREAMS.generators(0, "a", number, 0)[0], made.work[0], 1)[0, 5]
+        hit = coins(STREAMS.dice(0, "a", number, 0), made.work[0], 1)[0, 5]
         question = dual_request(made, seed=number)
         (one, duals[0]), (two, duals[1]) = (
             solve_apart(each, replace(question, duals=kept), STREAMS, number, 0)

@@ -93,7 +93,7 @@ def test_no_two_runs_or_silos_share_noise(federation):
 def test_runs_of_different_methods_do_not_share_noise(federation):
     """Local and MR-MTL with lam 0 are the same method; trained for real they draw other noise."""
     made = [experiment(federation, method) for method in (Local(), MRMTL(lam=0.0), MRMTL(lam=0.5))]
-    first = [m.streams().generators(0, "silo-0", 0, 0)[1].random(4).tolist() for m in made]
+    first = [m.streams().dice(0, "silo-0", 0, 0)[1].random(4).tolist() for m in made]
     assert first[0] != first[1] != first[2] != first[0]
     results = [m.train().vectors[0] for m in made[:2]]
     assert not torch.equal(*results)

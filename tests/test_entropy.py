@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import numpy as np
 import pytest
 import torch
 
@@ -19,14 +20,14 @@ def test_rounds_outside_of_a_reservation_are_not_answered():
     streams.begin("a", "row", 2, 4)
     for outside in (1, 4):
         with pytest.raises(Problem, match="was not reserved"):
-            streams.generators(0, "a", outside, 0)
+            streams.dice(0, "a", outside, 0)
         with pytest.raises(Problem, match="was not reserved"):
             streams.merging(0, "a", outside)
         with pytest.raises(Problem, match="was not reserved"):
             streams.merging(0, "", outside)
-    streams.generators(0, "a", 3, 0)
+    streams.dice(0, "a", 3, 0)
     with pytest.raises(Problem, match="was drawn before"):
-        streams.generators(0, "a", 2, 0)  # earlier than what was answered
+        streams.dice(0, "a", 2, 0)  # earlier than what was answered
 
 
 def streams_of(monkeypatch, salts, rows=("r", "r", "r"), secrets=(1, 2, 3)):
@@ -40,7 +41,7 @@ def streams_of(monkeypatch, salts, rows=("r", "r", "r"), secrets=(1, 2, 3)):
 
 
 def drawn(streams, name, run=0, number=0):
-    return float(streams.merging(run, name, number).standard_normal())
+    return float(streams.merging(run, name, number).noisy(np.zeros(()), 1.0))
 
 
 def test_the_noise_of_a_merge_is_keyed_by_every_silo_that_reserved_it(monkeypatch):
@@ -68,15 +69,14 @@ def test_the_noise_of_a_silo_is_keyed_by_its_own_secret_alone(monkeypatch):
         assert drawn(streams_of(monkeypatch, salts, rows, secrets), "a") != base
 
 
-def door(streams, purpose, run=0, number=0, call=0):
-    return tuple(streams.generators(run, "a", number, call)[purpose].random(3))
+def door(streams, run=0, number=0, call=0):
+    return tuple(streams.dice(run, "a", number, call).random(3))
 
 
 def test_coins_and_noise_of_a_door_are_keyed_by_secret_row_salt_and_run(monkeypatch):
     found = [
-        door(streams, purpose, run)
+        door(streams, run)
         for run in (0, 1)
-        for purpose in (0, 1)
         for streams in (
             streams_of(monkeypatch, (1, 2, 3)),
             streams_of(monkeypatch, (4, 2, 3)),
@@ -84,18 +84,18 @@ def test_coins_and_noise_of_a_door_are_keyed_by_secret_row_salt_and_run(monkeypa
             streams_of(monkeypatch, (1, 2, 3), secrets=(9, 2, 3)),
         )
     ]
-    assert len(set(found)) == 16
+    assert len(set(found)) == 8
     same = streams_of(monkeypatch, (1, 7, 8), ("r", "x", "y"), (1, 7, 8))
-    assert door(same, 0) == found[0]  # by its own alone
+    assert door(same) == found[0]  # by its own alone
 
 
 def test_calls_of_a_door_go_on_where_the_last_one_ended_and_begin_anew_after_some_rounds(monkeypatch):
     streams = streams_of(monkeypatch, (1, 2, 3))
     calls = [(number, call) for number in range(2 * RENEWED) for call in range(2)]
-    drawn_in_turn = [door(streams, 1, 0, *call) for call in calls]
+    drawn_in_turn = [door(streams, 0, *call) for call in calls]
     assert len({value for values in drawn_in_turn for value in values}) == 3 * len(calls)
     whole = sum(drawn_in_turn, ())
-    again = tuple(streams_of(monkeypatch, (1, 2, 3)).generators(0, "a", 0, 0)[1].random(len(whole)))
+    again = tuple(streams_of(monkeypatch, (1, 2, 3)).dice(0, "a", 0, 0).random(len(whole)))
     half = len(whole) // 2
     assert whole[:half] == again[:half]
     assert not set(whole[half:]) & set(again)
@@ -104,11 +104,11 @@ def test_calls_of_a_door_go_on_where_the_last_one_ended_and_begin_anew_after_som
 def test_the_same_call_is_not_answered_again():
     streams = EntropyStreams({"a": b"x" * 32})
     streams.begin("a", "row")
-    streams.generators(0, "a", 1, 0)
+    streams.dice(0, "a", 1, 0)
     with pytest.raises(Problem, match="was drawn before"):
-        streams.generators(0, "a", 1, 0)
-    streams.generators(0, "a", 1, 1)
-    streams.generators(1, "a", 1, 0)
+        streams.dice(0, "a", 1, 0)
+    streams.dice(0, "a", 1, 1)
+    streams.dice(1, "a", 1, 0)
 
 
 @pytest.mark.parametrize("name", [SERVER, "a"])

@@ -84,7 +84,7 @@ def test_a_head_that_cannot_be(classes):
     with refused("there is no layer '9'"):
         of(classes, "9").plan()
     for number in (9, 1, 1.0, 0):  # numbers are shares: layers of these names are given as text
-        with refused("a share of the layers lies between 0 and 1"):
+        with refused("a share of the layers must be between 0 and 1"):
             of(classes, number).plan()
     with refused("is the whole network"):
         of(classes, "0.9").plan()

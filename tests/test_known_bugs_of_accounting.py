@@ -10,7 +10,7 @@ import pytest
 from coterie.cli.statement import verify_statement
 from coterie.errors import Problem
 from coterie.experiment.statements import statement_of
-from coterie.guard import claims
+from coterie.guard import claims, ledgers
 from coterie.guard import meter as metering
 from coterie.guard.session import Session
 from coterie.methods import FedAvg
@@ -169,14 +169,14 @@ def test_a_budget_that_is_full_again_at_every_start(monkeypatch, federation, tmp
     verify_statement(file, folder, as_json=False)
     with pytest.raises(Spent, match="does not fit"):
         metered(made, folder)
-    real = metering.open_ledger
+    real = ledgers.open_ledger
 
     def starts_anew(place, identity, *rest, **more):
         for path in place.glob(f"{identity.fingerprint}.{ending}*"):
             path.unlink()
         return real(place, identity, *rest, **more)
 
-    monkeypatch.setattr(metering, "open_ledger", starts_anew)
+    monkeypatch.setattr(ledgers, "open_ledger", starts_anew)
     for removed in ("sqlite", ""):  # the ledger alone, or together with its key and its secret
         ending = removed
         with pytest.raises(Problem, match=r"there is no ledger of 'silo-0' .* the witness .* has seen one"):

@@ -182,7 +182,7 @@ def test_no_order_of_runs_overspends(tmp_path_factory, wishes):
 def test_budgets_fall_freely_and_rise_only_by_a_recorded_act(tmp_path):
     book = ledger(tmp_path, epsilon=10, delta=1e-4)
     book.set_budget("example", 5, 1e-4)
-    with pytest.raises(Problem, match=r"raising it requires --raise and a reason"):
+    with pytest.raises(Problem, match=r"raising it requires saying so and a reason"):
         book.set_budget("example", 6, 1e-4)
     with pytest.raises(Problem, match="raising it requires a reason"):
         book.set_budget("example", 6, 1e-4, higher=True)

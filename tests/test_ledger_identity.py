@@ -74,27 +74,27 @@ def test_what_python_spent_a_command_cannot_spend_again(study, monkeypatch, caps
 
 
 @pytest.mark.parametrize(
-    ("table", "options", "source"),
+    ("table", "options", "cut"),
     [
-        ({}, {}, 'digits cut by [null, null, null, 2, 0.5, 4, 0.1, 0]'),
-        ({"silos": 5}, {"silos": np.int64(5)}, 'digits cut by [null, null, 5, 2, 0.5, 4, 0.1, 0]'),
-        ({"alpha": 3.0}, {"alpha": 3}, 'digits cut by [null, null, null, 2, 3.0, 4, 0.1, 0]'),
+        ({}, {}, '{"of": 1797, "partition": "iid", "seed": 0, "silos": 10}'),
+        ({"silos": 5}, {"silos": np.int64(5)}, '{"of": 1797, "partition": "iid", "seed": 0, "silos": 5}'),
+        ({"alpha": 3.0}, {"alpha": 3}, '{"of": 1797, "partition": "iid", "seed": 0, "silos": 10}'),
         (
             {"partition": "dirichlet", "silos": 4, "alpha": 1, "seed": 3, "rows": 900},
             {"partition": Partition("dirichlet", alpha=1), "silos": 4, "seed": 3, "rows": 900},
-            'digits cut by ["dirichlet", 900, 4, 2, 1.0, 4, 0.1, 3]',
+            '{"alpha": 1.0, "of": 1797, "partition": "dirichlet", "rows": 900, "seed": 3, "silos": 4}',
         ),
         (
-            {"partition": "shards", "shards": 3},
-            {"partition": "shards", "shards": 3},
-            'digits cut by ["shards", null, null, 3, 0.5, 4, 0.1, 0]',
+            {"partition": "shards", "shards": 3, "positive": "7"},
+            {"partition": "shards", "shards": 3, "positive": "7"},
+            '{"of": 1797, "partition": "shards", "positive": "7", "seed": 0, "shards": 3, "silos": 10}',
         ),
     ],
 )  # fmt: skip
-def test_the_words_that_ledgers_are_found_by_never_change(table, options, source):
+def test_the_words_that_ledgers_are_found_by_never_change(table, options, cut):
     config = check({"data": table, "privacy": {"epsilon": 1.0}, "method": [{"name": "local"}]})
     by_command, by_python = load_federation(config), coterie.load("digits", **options)
-    assert by_command.source == by_python.source == source
+    assert by_command.source == by_python.source == f"digits cut by {cut}"
     assert by_command.identities == by_python.identities
     assert by_command.identities[0].silo == by_command.names[0]
 

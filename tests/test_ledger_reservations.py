@@ -115,8 +115,42 @@ def test_runs_are_checked_together_without_a_trace(tmp_path, filter):
             book.check_all([asked, asked])
         book.check_all([asked])
     else:
+        with pytest.raises(Spent, match="so 20 run\\(s\\) more do not fit"):
+            book.check_all([asked] * 20)
         assert book.head == head
         assert not book.state().runs
+
+
+def test_the_renyi_filter_begins_runs_only_if_all_of_them_can_end(tmp_path):
+    """What was granted and not yet reserved counts, and what a stopped run gave back does not."""
+    asked = plan()
+    book = ledger(tmp_path, epsilon=1.2 * asked.epsilon, delta=DELTA, filter="rdp")
+    head = book.head
+    for check in (book.check_all, book.claim_all):
+        with pytest.raises(Spent, match="what unfinished runs may still spend"):
+            check([asked, asked])
+    assert book.head == head
+    first = book.claim_all([asked])[0].run
+    with pytest.raises(Spent, match="so 1 run"):
+        book.claim_all([asked])
+    block = book.reserve(first, 0, 2)
+    short = plan(rounds=6)
+    with pytest.raises(Spent, match="so 1 run"):
+        book.claim_all([short])
+    assert book.state().unreserved() == {first: (2, 10)}
+    book.commit(block.seq, "", 1)
+    assert book.state().unreserved() == {}
+    second = book.claim_all([short])[0].run
+    book.cancel(second)
+    book.reserve(first, 1, 10)
+    check_ledger(book.path)
+
+
+def test_a_run_that_may_be_short_does_not_wait_for_unfinished_ones(tmp_path):
+    asked = plan()
+    book = ledger(tmp_path, epsilon=1.5 * asked.epsilon, filter="rdp")
+    book.claim_all([asked])
+    assert book.claim_all([asked], partial=True)[0].rounds == 10
 
 
 def test_repeated_rounds_are_charged_as_a_release_of_their_own(tmp_path):

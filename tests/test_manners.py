@@ -251,7 +251,8 @@ def test_the_command_line_finds_models_of_ones_own(config, tmp_path, monkeypatch
         "    return nn.Sequential(nn.Flatten(), nn.Linear(64, outputs))\n"
     )
     monkeypatch.chdir(tmp_path / "elsewhere")
-    code, _, err = call(monkeypatch, capsys, "plan", config, "--set", f"model.name={name}:net")
+    allow = [] if beside else ["--allow", name]
+    code, _, err = call(monkeypatch, capsys, "plan", config, "--set", f"model.name={name}:net", *allow)
     assert (code, "cannot import" in err) == (0, False)
 
 

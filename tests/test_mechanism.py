@@ -18,7 +18,7 @@ from coterie.cohort.dp_sgd import Cohort, Settings, descend
 from coterie.cohort.examples import Examples
 from coterie.cohort.sampling import coins
 from coterie.protocol.doors import Work, epochs_of_work
-from coterie.protocol.streams import SeededStreams
+from coterie.protocol.streams import SeededDice, SeededStreams
 from coterie.tasks.task import Task
 
 
@@ -54,9 +54,14 @@ def moved(made: Cohort, round_=0, call=0, seed=0):
     return -descend(made, start, streams, round_, call)
 
 
+def seeded(seed: int) -> SeededDice:
+    generator = np.random.default_rng(seed)
+    return SeededDice(generator, generator)
+
+
 def drawn_in(made: Cohort, round_: int) -> int:
     """How many examples the first silo draws in a round of one step."""
-    sampler = SeededStreams(((0, 0),)).generators(0, "s0", round_, 0)[0]
+    sampler = SeededStreams(((0, 0),)).dice(0, "s0", round_, 0)
     return int(coins(sampler, made.work[0], 1).sum())
 
 
@@ -126,7 +131,7 @@ def test_the_clip_bounds_what_examples_do():
 def test_coins_are_poisson():
     """The number drawn is binomial, examples are drawn equally and independently."""
     work = Work(200, 30, 4000)
-    hits = coins(np.random.default_rng(5), work, work.steps)
+    hits = coins(seeded(5), work, work.steps)
     counts = hits.sum(1)
     expected = stats.binom(200, 0.15)
     edges = [0, 22, 25, 27, 29, 31, 33, 35, 38, 201]
@@ -157,7 +162,7 @@ def test_batches_are_never_truncated():
 
 
 def test_rate_one_takes_everybody():
-    assert coins(np.random.default_rng(0), Work(7, 7, 3), 3).all()
+    assert coins(seeded(0), Work(7, 7, 3), 3).all()
 
 
 @pytest.mark.parametrize(
@@ -235,7 +240,7 @@ def test_every_run_and_silo_has_its_own_numbers(federation):
 
 
 def test_coins_and_noise_come_from_different_streams():
-    sampler, noise = SeededStreams(((0, 0),)).generators(0, "s0", 0, 0)
+    sampler, noise = SeededStreams(((0, 0),)).dice(0, "s0", 0, 0)
     first, second = sampler.random(1000), noise.random(1000)
     assert not np.array_equal(first, second)
     assert abs(np.corrcoef(first, second)[0, 1]) < 6 / math.sqrt(1000)

@@ -139,18 +139,18 @@ def test_entropy_streams_never_answer_twice_and_never_repeat():
     for attempt in range(2):
         for silo in ("a", "b"):
             streams.begin(silo, "same row")
-            drawn += [streams.generators(0, silo, 0, call)[1].random(4) for call in range(2)]
-            drawn.append(streams.generators(1, silo, 0, 0)[1].random(4))
+            drawn += [streams.dice(0, silo, 0, call).random(4) for call in range(2)]
+            drawn.append(streams.dice(1, silo, 0, 0).random(4))
         assert attempt in (0, 1)
     assert len({tuple(values) for values in drawn}) == len(drawn)
     with pytest.raises(Problem, match="was drawn before"):
-        streams.generators(0, "a", 0, 0)
+        streams.dice(0, "a", 0, 0)
 
 
 def test_entropy_noise_is_normal():
     streams = EntropyStreams({"a": b"x" * 32})
     streams.begin("a", "row")
-    noise = streams.generators(0, "a", 0, 0)[1].standard_normal(20_000)
+    noise = streams.dice(0, "a", 0, 0).noisy(np.zeros(20_000), 1.0)
     # fails by chance once in 10^6
     assert stats.kstest(noise, "norm").pvalue > 1e-6
     assert stats.kstest(noise / 1.5, "norm").pvalue < 1e-6

@@ -291,11 +291,11 @@ def test_tuning_alone_is_refused():
 
 
 def test_what_cannot_be_chained(federation):
-    with refused("clusters: there are 4 clusters for 3 silos"):
+    with refused("clusters must be at most the number of silos, 3, got 4"):
         experiment(federation, IFCA(clusters=4)).plan()
     with refused("this method cannot come after another one"):
         experiment(federation, Then(first=FedAvg(), second=IFCA(clusters=2))).plan()
     with refused("'local' cannot come before another method"):
         experiment(federation, Then(first=Local(), second=FedAvg())).plan()
-    with pytest.raises(Problem, match="clusters must be one value"):
+    with pytest.raises(Problem, match="clusters must be a single value"):
         IFCA(clusters=[2, 3])

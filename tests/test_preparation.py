@@ -209,7 +209,7 @@ def test_the_record_says_what_no_budget_covers():
         (lambda f: f.assign(dose=[*f.dose[:-1], 1e300]), "column 'dose' has an infinite value in row 60"),
         (lambda f: f.assign(sex="d"), "column 'sex' has the unknown value 'd' in row 1 (and 59 more); known: 'f', 'm'"),
         (lambda f: f.assign(sex=[None, *f.sex[1:]]), "column 'sex' has no value in row 1"),
-        (lambda f: f.iloc[:0], "rows: there are none"),
+        (lambda f: f.iloc[:0], "rows: expected at least one row"),
         (lambda f: pd.concat([f, f[["age"]]], axis=1), "repeated column(s): 'age'"),
         (lambda f: f[["age", "dose"]].to_numpy(), "some of text: give a DataFrame with 'ward', 'age', 'dose', 'sex', 'smokes'"),
         (
@@ -230,7 +230,7 @@ def test_wrong_rows_of_columns(tmp_path, frame, change, words):
     ("raw", "words"),
     [
         (np.zeros((6, 6)), "rows: expected an array of shape (rows, 6, 6) or (rows, 36), got (6, 6)"),
-        (np.zeros((0, 36)), "rows: there are none"),
+        (np.zeros((0, 36)), "rows: expected at least one row"),
         (np.zeros((2, 6, 7)), "got (2, 6, 7)"),
         (np.full((2, 36), np.nan), "rows: 72 value(s) are missing or infinite, the first in row 1"),
         (np.full((2, 36), 0.5), "expected whole numbers from 0 to 255, got values from 0.5 to 0.5"),

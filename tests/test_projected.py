@@ -198,12 +198,12 @@ def test_divisions():
         assert public_silos(epsilon, way, 0.2).tolist() == [[False, False, False, True, True, False]]
     assert public_silos(epsilon, "top", 0.2).tolist() == [[False, False, False, False, True, False]]
     assert public_silos(torch.ones(1, 4), "mixture", 0.2).all()
-    with refused("need finite ones"):
+    with refused("needs finite budgets"):
         public_silos(torch.tensor([[1.0, float("inf")]]), "mixture", 0.2)
 
 
 def test_a_rank_that_public_silos_do_not_span_is_refused(federation):
-    with refused("rank: 2 public silo(s) span 1 direction(s) about their mean: rank 2 is too much"):
+    with refused("rank: 2 public silo(s) span only 1 direction(s) (centre = 'mean'), so rank 2 is too large"):
         experiment(federation, PFA(rank=2, divide="top", top=0.7), epsilon={"each": [1.0, 2.0, 3.0]}).plan()
 
 

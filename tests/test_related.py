@@ -213,12 +213,12 @@ def test_no_pull_is_local(federation):
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ("silo,group\na,x\na,y\n", "silo 'a' is there twice"),
-        ("silo,group\na,\n", "expected two cells a line"),
-        ("a,b\n1,2\n3,1\n", "must be symmetric; 'b' and 'a' differ"),
+        ("silo,group\na,x\na,y\n", "silo 'a' appears twice"),
+        ("silo,group\na,\n", "expected two cells per line"),
+        ("a,b\n1,2\n3,1\n", "must be symmetric, but the two entries of 'b' and 'a' differ"),
         ("a,b\n1,nan\nnan,1\n", "must be finite"),
-        ("a,b\n0,1\n1,1\n", "its own number above 0"),
-        ("a,b\n1,x\nx,1\n", "expected numbers"),
+        ("a,b\n0,1\n1,1\n", "with a number above 0 on the diagonal"),
+        ("a,b\n1,x\nx,1\n", "must contain numbers"),
         ("a,b\nb,1,0\na,0,1\n", "in the order of the header"),
         ("a,b\n", "has no rows"),
     ],
@@ -240,7 +240,7 @@ def test_files(tmp_path):
     assert read_relations(path) == Relations(("a", "b"), omega=((1, -1), (-1, 1)))
     with refused("cannot read"):
         read_relations(tmp_path / "none.csv")
-    with refused("silo 'z' is not among them"):
+    with refused("silo 'z' is missing"):
         alike(NAMES).parts(("a", "z"))
 
 
@@ -269,7 +269,7 @@ relations = "RELATIONS"
     config.write_text(text.replace("RELATIONS", str(groups)))
     code, _, said = call(monkeypatch, capsys, "run", config, "--out", tmp_path / "out")
     assert code == 2
-    assert "is not among them" in said
+    assert "is missing; add a row" in said
     groups.write_text("silo,group\n" + "".join(f"silo-{k},{k % 2}\n" for k in range(4)))
     code, out, said = call(monkeypatch, capsys, "run", config, "--out", tmp_path / "out", "--json")
     assert code == 0, said

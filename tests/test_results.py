@@ -11,7 +11,7 @@ from rich.console import Console
 
 import coterie
 from coterie.errors import Problem
-from coterie.experiment.result import file_names
+from coterie.experiment.file_names import file_names
 from coterie.protocol.messages import pack, unpack
 from coterie.protocol.tree import concatenate, leaves, map_leaves
 from coterie.report.tables import MOST_METHODS, silo_table
@@ -129,6 +129,14 @@ def test_file_names_are_harmless_and_distinct():
     made = file_names(names)
     assert len({name.lower() for name in made}) == len(names)
     assert all("/" not in name and not name.startswith(".") and len(name) < 100 for name in made)
+
+
+def test_long_names_are_told_apart_by_their_ends_whatever_others_there_are():
+    """Labels of several methods were cut alike, each in a list of its own: one overwrote the other."""
+    one, other, wide = "x" * 80 + "1", "x" * 80 + "2", "\U00020000" * 80
+    assert file_names([one]) != file_names([other])
+    assert file_names([one, other]) == [*file_names([one]), *file_names([other])]
+    assert all(len(f"{name}.safetensors~99".encode()) < 255 for name in file_names([one, wide, wide]))
 
 
 def test_the_package_names_only_what_it_has():

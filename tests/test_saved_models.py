@@ -22,8 +22,8 @@ from coterie.cohort.imitation import imitating
 from coterie.data.sources.catalogue import find_table
 from coterie.errors import Problem
 from coterie.experiment.config.schema import check as check_config
-from coterie.experiment.run import Study
 from coterie.experiment.saved_models import HOLDS_STATISTICS, personal_model, save_model
+from coterie.experiment.study import Study
 from coterie.methods import Local
 from coterie.tasks.layout import tensors_of, tied_names
 from coterie.tasks.task import Task, make_task
@@ -302,7 +302,7 @@ def test_settings_of_a_factory_come_back(tmp_path):
     assert torch.equal(coterie.load_model(path, network)(X), task.to_module(vector_of(task))(X))
     task = make_task(frozen_modules.network, shape=(8, 8), classes=10, options={"activation": nn.ReLU()})
     path = saved(tmp_path, task)
-    with refused("names and shapes agree, but the module computes something else"):
+    with refused("names and shapes agree, but the module computes something other"):
         coterie.load_model(path, frozen_modules.network)
     given = functools.partial(frozen_modules.network, activation=nn.ReLU())
     assert torch.equal(coterie.load_model(path, given)(X), task.to_module(vector_of(task))(X))
@@ -314,7 +314,7 @@ def test_numbers_that_no_state_holds_are_noticed(tmp_path):
     path = saved(tmp_path, task)
     torch.rand(3)
     assert torch.equal(coterie.load_model(path, HiddenNumbers)(X), task.to_module(vector_of(task))(X))
-    with refused("computes something else than the one that was trained"):
+    with refused("computes something other than the one that was trained"):
         coterie.load_model(path, HiddenNumbers())
 
 
@@ -342,10 +342,10 @@ def with_record(path, change):
         (lambda r: {**r, "loss": "cross"}, "unknown loss 'cross'"),
         (lambda r: {k: v for k, v in r.items() if k != "shape"}, "is damaged: KeyError: 'shape'"),
         (lambda r: {**r, "made_up": 3}, "is damaged: TypeError"),
-        (lambda r: {**r, "made_up": [[0.0] * 10] * 3}, "computes something else"),
+        (lambda r: {**r, "made_up": [[0.0] * 10] * 3}, "computes something other"),
         (lambda r: {**r, "preparation": {"shape": 3}}, "is damaged: KeyError"),
         (lambda r: {**r, "preparation": {**r["preparation"], "features": "eval"}}, "is damaged: ValueError: features: unknown choice 'eval'"),
-        (lambda r: {**r, "preparation": {**r["preparation"], "shape": [3]}}, "is damaged: ValueError: the preparation makes examples of another shape"),
+        (lambda r: {**r, "preparation": {**r["preparation"], "shape": [3]}}, "is damaged: ValueError: the preparation makes examples of a different shape"),
         (lambda r: {**r, "preparation": {**r["preparation"], "classes": []}}, "is damaged: ValueError: the classes of the preparation"),
         (lambda r: {**r, "preparation": {**r["preparation"], "features": "standardize"}}, "is damaged: ValueError: there are no statistics"),
     ],
@@ -490,7 +490,7 @@ def test_the_command_predicts(tmp_path, clinics, monkeypatch, capsys):
     assert out == expected.to_csv(index=False)
     code, out, err = call(monkeypatch, capsys, "predict", "a.safetensors", "clinics.csv", "--out", "p.csv")
     assert (code, out) == (0, "")
-    assert "80 prediction(s) written to p.csv" in err
+    assert "Wrote 80 prediction(s) to p.csv." in err
     assert Path("p.csv").read_text() == expected.to_csv(index=False)
     code, out, _ = call(monkeypatch, capsys, "predict", "a.safetensors", "clinics.csv", "--json")
     content = json.loads(out)
@@ -507,7 +507,7 @@ def test_the_command_predicts(tmp_path, clinics, monkeypatch, capsys):
     )
     code, _, err = call(monkeypatch, capsys, "predict", "a.safetensors", "clinics.csv", "--out", "no/p.csv")
     assert code == 2
-    assert "--out: cannot write 'no/p.csv'" in err
+    assert "out: cannot write 'no/p.csv'" in err
 
 
 def test_the_command_takes_a_module_from_the_current_folder(tmp_path, monkeypatch, capsys):

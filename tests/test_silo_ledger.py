@@ -314,7 +314,7 @@ def test_a_silo_whose_budget_ends_leaves_and_the_merge_stays_as_it_was(tmp_path,
     assert meter.left == {"s5": f"its budget covers {left} of 6 rounds"}
     assert not any(bool(here[0, 5]) for here in CAME[left:])
     with pytest.raises(Problem, match="round 5 of 's5' was not reserved"):
-        meter.streams.generators(0, "s5", 5, 0)
+        meter.streams.dice(0, "s5", 5, 0)
     (asked,) = claims_of("watched", plan, 5)
     assert meter.ledgers[5].state().total("silo", "silos")[0] == asked.certified(0, left) <= 4.0
     assert meter.ledgers[0].state().total("silo", "silos")[0] == plan.silos[0][0].epsilon

@@ -63,7 +63,7 @@ def test_from_budget_to_statement(whole, monkeypatch, capsys):
     assert code == 0
     assert "none" in out
     assert "silo-0 (silo)" in out
-    assert "those under 'example' protect no whole silo" in out
+    assert "Runs under 'example' do not protect whole silos" in out
     assert "!" not in out
     code, out, _ = call(monkeypatch, capsys, "ledger", "show", "ledgers", "--json")
     for ledger in json.loads(out)["ledgers"]:

@@ -131,7 +131,7 @@ def test_odd_uploads():
     single = clipped_sum(torch.full((1, 3), 9.0), torch.tensor([1.0]), None)  # a 0-d parameter a silo
     assert single.shape == (1, 1)
     assert 3 * (1 - 1e-4) < float(single) <= 3
-    with pytest.raises(Refused, match="uploads are real vectors"):
+    with pytest.raises(Refused, match="uploads must be real vectors"):
         clipped_sum(torch.ones(1, 3, 4, dtype=torch.int64), torch.tensor([1.0]), None)
 
 
@@ -156,7 +156,7 @@ def test_the_denominator_is_the_planned_cohort_also_when_nobody_comes():
 def test_noise_differs_by_run_round_and_silo():
     streams = SeededStreams(((0, 0), (0, 1)))
     drawn = {
-        float(streams.merging(run, silo, number).standard_normal())
+        float(streams.merging(run, silo, number).noisy(np.zeros(()), 1.0))
         for run in (0, 1)
         for silo in (merging.SERVER, "a", "b")
         for number in (0, 1)

@@ -32,7 +32,7 @@ def test_names_are_found_in_the_data_folder(tmp_path, monkeypatch, name):
 def test_the_folder_named_goes_before_the_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("COTERIE_DATA", str(tmp_path / "elsewhere"))
     assert data_folder(tmp_path) == tmp_path
-    with refused("elsewhere' does not exist (set by --data-dir or COTERIE_DATA)"):
+    with refused("elsewhere' does not exist (set by data_dir or COTERIE_DATA)"):
         data_folder(None)
     monkeypatch.delenv("COTERIE_DATA")
     assert data_folder(None) is None

@@ -120,14 +120,14 @@ def test_remarks_on_public_silos_that_are_missing(federation):
         participation=Participation(0.4, "poisson"),
         seeds=(0, 1, 2),
     )
-    assert "no public silo in" in told
+    assert "have no public silo" in told
     assert "last known basis" in told
     assert "no silo takes part" in told
-    assert "one group only" not in told
+    assert "all silos are in one group" not in told
 
 
 def test_remarks_on_equal_budgets_and_silos_that_never_take_part(federation):
-    assert "one group only" in remarks(federation, PFA(), epsilon=3.0)
+    assert "all silos are in one group" in remarks(federation, PFA(), epsilon=3.0)
     made = spending(federation, FedAvg(), "uniform", rounds=3)
     tiny = dataclasses.replace(
         made, privacy=dataclasses.replace(made.privacy, epsilon={"each": [0.01, 2, 4]})

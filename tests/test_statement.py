@@ -274,7 +274,7 @@ def test_ledgers_made_beforehand_have_the_budget_that_was_given(tmp_path, monkey
     opened = ["ledger", "open", "c.toml", "--epsilon", "6.5", "--delta", "1e-3"]
     code, _, err = call(monkeypatch, capsys, *opened)
     assert code == 2
-    assert "privacy.ledger: name a folder" in err
+    assert "privacy.ledger: no folder for the ledgers" in err
     assert call(monkeypatch, capsys, *opened, "--ledger", "kept")[0] == 0
     code, _, err = call(monkeypatch, capsys, "run", "c.toml", "--ledger", "kept", "--out", "out")
     assert code == 2  # two seeds of fedavg fit, two of local beside them do not: nothing is trained

@@ -211,7 +211,7 @@ def test_rounds_that_are_given_back_are_answered_no_more(federation, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         made.train(plan, hear, Session(tmp_path / "point", "key", meter, every=4, stopping=stopping))
     with pytest.raises(Problem, match="was not reserved"):
-        meter.streams.generators(0, "silo-0", 2, 0)
+        meter.streams.dice(0, "silo-0", 2, 0)
 
 
 def test_what_is_repeated_after_a_kill_is_one_reservation(federation, tmp_path):
@@ -337,7 +337,7 @@ def test_a_metered_run_stopped_by_control_c_costs_what_was_planned(tmp_path):
     child.send_signal(signal.SIGINT)
     said = child.communicate(timeout=120)[1]
     assert child.returncode == 130, said
-    assert "Stopping when this round has ended" in said
+    assert "Stopping after this round" in said
     again = subprocess.run(run, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
     assert again.returncode == 0, again.stderr
     for path in Path(tmp_path / "kept").glob("*.sqlite"):

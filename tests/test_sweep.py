@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from coterie.cohort.examples import stack
-from coterie.cohort.score import score
+from coterie.cohort.score import bounded_total
 from coterie.errors import Problem
 from coterie.experiment.config.schema import Tuning
 from coterie.experiment.sweep import (
@@ -95,14 +95,14 @@ def test_a_ledger_is_asked_for_all_trials_and_for_the_chosen_one(federation):
 
 
 def test_the_number_of_trials_and_their_settings_follow_what_was_said():
-    drawn = [draw(TRIALS, 4, seed) for seed in range(3_000)]
+    drawn = [draw(TRIALS, 4, np.random.default_rng(seed)) for seed in range(3_000)]
     counts = np.array([len(d) for d in drawn])
     deviation = math.sqrt(6.0)  # of a geometric number with mean 3
     assert abs(counts.mean() - 3.0) < 5 * deviation / math.sqrt(3_000)
     settings = np.bincount(np.concatenate(drawn), minlength=4) / counts.sum()
     assert np.abs(settings - 0.25).max() < 5 * math.sqrt(0.19 / counts.sum())
-    assert draw(TRIALS, 4, 7) == draw(TRIALS, 4, 7)
-    assert len({draw(Trials("poisson", 50.0), 1000, seed) for seed in range(3)}) == 3
+    assert draw(TRIALS, 4, np.random.default_rng(7)) == draw(TRIALS, 4, np.random.default_rng(7))
+    assert len({draw(Trials("poisson", 50.0), 1000, np.random.default_rng(seed)) for seed in range(3)}) == 3
 
 
 def test_a_score_is_bounded_also_where_a_model_is_broken(federation):
@@ -111,8 +111,8 @@ def test_a_score_is_bounded_also_where_a_model_is_broken(federation):
     test = stack(federation, "test", "cpu")
     wild = torch.full((1, len(federation), made.task.layout.size), 1e6)
     for vectors in (wild, wild * math.nan, wild * math.inf):
-        found = score(made.task, test, vectors, bounded=True)
-        assert ((found >= 0) & (found <= 1)).all()
+        found = bounded_total(made.task, test, vectors)
+        assert ((found >= 0) & (found <= torch.tensor(test.sizes))).all()
 
 
 def test_the_noise_of_scores_is_what_is_charged(federation):
@@ -146,7 +146,7 @@ def test_public_scores_are_of_silos_without_privacy_only(federation):
     assert sweep.scores == (None,) * len(federation)
     vectors = torch.zeros(4, len(federation), made.task.layout.size)
     test = stack(federation, "test", "cpu")
-    public = float(score(made.task, test, vectors, bounded=True)[0, 0])
+    public = float(bounded_total(made.task, test, vectors)[0, 0]) / test.sizes[0]
     assert noised_scores(made, sweep, vectors, None) == pytest.approx([public] * 4)
 
 
@@ -316,7 +316,7 @@ def test_what_cannot_be_billed_is_refused(federation, file, monkeypatch, capsys)
         trials_of(Tuning(trials="negative-binomial"), 3)
     assert trials_of(Tuning(), 5).mean == 5.0
     code, _, err = call(monkeypatch, capsys, "run", "c.toml", "--out", "out")
-    assert (code, "use `coterie sweep`" in err) == (2, True)
+    assert (code, "use sweep, or remove it" in err) == (2, True)
     (file.parent / "c.toml").write_text(CONFIG + '[[method]]\nname = "local"\n')
     code, _, err = call(monkeypatch, capsys, "sweep", "c.toml", "--out", "out")
-    assert (code, "give one [[method]] table" in err) == (2, True)
+    assert (code, "give one method" in err) == (2, True)

@@ -9,7 +9,8 @@ from coterie.cli.statement import verify_statement
 from coterie.experiment.run_sweep import trial_statement
 from coterie.experiment.sweep import noised_scores, tuned_plan
 from coterie.guard import checkpoint
-from coterie.guard.meter import EntropyStreams, make_meter, open_ledgers
+from coterie.guard.ledgers import open_ledgers
+from coterie.guard.meter import EntropyStreams, make_meter
 from coterie.guard.session import Charging, Session
 from coterie.privacy.ledger.filters import charge
 from coterie.privacy.statement.build import text_of

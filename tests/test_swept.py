@@ -72,7 +72,7 @@ def test_a_table_over_something_else_tells_epsilons_too():
     """Of noises that are given nobody could read what they come to."""
     over = [noisy("fedavg", noise, epsilon) for noise, epsilon in ((0.5, 40.0), (1, 9.0), (2, 3.0))]
     text = markdown(result(*over, noisy("heads", 1, 8.0), noisy("local", 0, 5.0)))
-    _, spent = text.split("Epsilon at most, by noise.\n\n")
+    _, spent = text.split("Upper bound on epsilon, by noise.\n\n")
     assert spent.splitlines()[:5] == [
         "| method | 0.5 | 1 | 2 |",
         "| --- | --- | --- | --- |",
@@ -81,8 +81,8 @@ def test_a_table_over_something_else_tells_epsilons_too():
         "| local | 5.000 | 5.000 | 5.000 |",
     ]
     same = [run("mr-mtl", 0.5, lam=lam) for lam in (1, 2, 3)]
-    assert "\nEpsilon at most 1.000.\n" in markdown(result(*same))
-    assert "Epsilon at most" not in markdown(result(*SWEPT))
+    assert "\nEpsilon is at most 1.000.\n" in markdown(result(*same))
+    assert "Epsilon is at most" not in markdown(result(*SWEPT))
 
 
 def test_without_a_line_the_table_has_a_row_for_each_method():

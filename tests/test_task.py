@@ -127,7 +127,7 @@ def test_built_in_models_take_images(name, shape):
 
 
 def test_a_network_for_images_wants_images():
-    with pytest.raises(Problem, match=r"'cnn' needs images, the examples have shape \(4,\); use 'mlp'"):
+    with pytest.raises(Problem, match=r"'cnn' needs images, but the examples have shape \(4,\); use 'mlp'"):
         _ = make_task("cnn", shape=(4,), classes=2).module
 
 
@@ -169,7 +169,7 @@ def test_own_factories_get_options():
     ("name", "options", "said"),
     [
         ("tests.test_task:missing", {}, "cannot import"),
-        ("tests.test_task:not_callable", {}, "is not a function"),
+        ("tests.test_task:not_callable", {}, "is neither a function nor a class"),
         ("tests.test_task:own", {"width": 3}, "model.width: .* has no such setting"),
         ("mlp", {"outputs": 3}, "model.outputs: 'mlp' has no such setting \\(it has: hidden, layers"),
     ],

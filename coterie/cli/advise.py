@@ -1,4 +1,4 @@
-"""What `coterie advise` prints: who would gain by joining, before anything is trained."""
+"""What `coterie advise` prints: which silos would gain by joining, before anything is trained."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from .progress import tell
 
 MODEL = (
     "This is a forecast from a model (mean estimation: each silo publishes one number, once), not a"
-    " measurement. It uses sizes and budgets only, no examples, and takes lam to be known for each tau."
+    " measurement. It uses only sizes and budgets, no examples, and assumes that the best lam is known for"
+    " each tau."
 )
 
 
@@ -37,16 +38,16 @@ def advise_config(
     privacy = privacy_of(config.privacy)
     check_advice(privacy, spreads)
     federation = load_federation(config, data_dir)
-    made = advise(federation, privacy, spread=spreads, deviation=deviation)
-    notes = loose_deltas(made[0].delta, federation.sizes, federation.names)
+    forecasts = advise(federation, privacy, spread=spreads, deviation=deviation)
+    notes = loose_deltas(forecasts[0].delta, federation.sizes, federation.names)
     if as_json:
-        facts = {"model": MODEL, "forecasts": [advice_facts(one) for one in made], "notes": notes}
+        facts = {"model": MODEL, "forecasts": [advice_facts(advice) for advice in forecasts], "notes": notes}
         print(json.dumps(finite(facts), indent=2))
         return
     out = Console()
-    for one in made:
-        out.print(advice_table(one))
-        for sentence in summary(one):
+    for advice in forecasts:
+        out.print(advice_table(advice))
+        for sentence in summary(advice):
             tell(out, sentence)
     for note in notes:
         tell(out, f"note: {note}", "yellow")
@@ -54,7 +55,7 @@ def advise_config(
 
 
 def summary(advice: Advice) -> list[str]:
-    """Return sentences that say who gains."""
+    """Return sentences that say how many silos gain."""
     low, high, silos = advice.low, advice.high, len(advice.names)
     ends = [low] if low.silo_spread == high.silo_spread else [low, high]
     within = (
@@ -65,9 +66,9 @@ def summary(advice: Advice) -> list[str]:
     for end in ends:
         better = int((end.fedavg < end.local).sum())
         lines.append(
-            f"  tau {number(end.silo_spread)}: {int(end.gains.sum())} gain by MR-MTL (best lam {_lam(end)}),"
-            f" {better} by FedAvg; squared errors, weighted by size, are {_ratio(advice, end.mr_mtl)} and"
-            f" {_ratio(advice, end.fedavg)} times those of Local"
+            f"  tau {number(end.silo_spread)}: {int(end.gains.sum())} gain with MR-MTL (best lam"
+            f" {_lam(end)}), {better} with FedAvg; squared errors, weighted by size, are"
+            f" {_ratio(advice, end.mr_mtl)} and {_ratio(advice, end.fedavg)} times those of Local"
         )
     return lines
 
@@ -77,17 +78,17 @@ def _lam(end: Forecast) -> str:
 
 
 def _ratio(advice: Advice, errors: Any) -> str:
-    """Compare errors with those of Local, weighted by size."""
+    """Return the ratio of errors to those of Local, weighted by size."""
     shares = advice.circle.shares
     return number(float((shares * errors).sum() / (shares * advice.low.local).sum()), 3)
 
 
 def advice_table(advice: Advice) -> Table:
-    """Show one row for each silo: errors at both ends of tau, and where it gains by joining."""
+    """Return a table with a row per silo: errors at both ends of tau, and where the silo gains by joining."""
     shown = "".join(f", {key} {value}" for key, value in advice.settings.items())
     table = compact(
-        f"Forecast (not measured): root of the expected squared error{escape(shown)}; examples deviate by"
-        f" {number(advice.circle.deviation)}, silos by tau"
+        f"Forecast (not measured): root of the expected squared error{escape(shown)}; examples have deviation"
+        f" {number(advice.circle.deviation)}, silos tau"
     )
     table.add_column("silo", no_wrap=True)
     heads = ["size", "epsilon", "noise", "Local"]
@@ -98,7 +99,7 @@ def advice_table(advice: Advice) -> Table:
     for k in range(min(len(advice.names), MOST_SILOS)):
         table.add_row(*_row(advice, k))
     if len(advice.names) > MOST_SILOS:
-        table.caption = f"and {len(advice.names) - MOST_SILOS} more silos; --json shows all"
+        table.caption = f"{len(advice.names) - MOST_SILOS} more silos: --json shows all."
     return table
 
 
@@ -119,32 +120,33 @@ def _size(advice: Advice, k: int) -> int:
     return int(sizes[k])
 
 
-def _where(found: Range) -> str:
-    """Put a range of tau into words."""
-    if found is None:
+def _where(taus: Range) -> str:
+    """Return a range of tau in words."""
+    if taus is None:
         return "never"
-    low, high = found
+    low, high = taus
     if math.isinf(high):
         return "any" if low == 0 else f"> {number(low, 3)}"
     return f"< {number(high, 3)}"
 
 
 def advice_facts(advice: Advice) -> dict[str, Any]:
-    """Return a forecast as plain data; errors are expected squared errors, null is infinite."""
+    """Return a forecast as plain data; errors are expected squared errors, and null means infinite."""
     ends = {"low": advice.low, "high": advice.high}
     return {
         "settings": advice.settings,
         "deviation": advice.circle.deviation,
-        "spread": {end: one.silo_spread for end, one in ends.items()},
-        "lam": {end: one.lam for end, one in ends.items()},
-        "gain": {end: int(one.gains.sum()) for end, one in ends.items()} | {"throughout": advice.throughout},
+        "spread": {end: forecast.silo_spread for end, forecast in ends.items()},
+        "lam": {end: forecast.lam for end, forecast in ends.items()},
+        "gain": {end: int(forecast.gains.sum()) for end, forecast in ends.items()}
+        | {"throughout": advice.throughout},
         "summary": summary(advice)[0],
         "silos": {name: _silo_facts(advice, k) for k, name in enumerate(advice.names)},
     }
 
 
 def _silo_facts(advice: Advice, k: int) -> dict[str, Any]:
-    found = advice.ranges[k]
+    taus = advice.ranges[k]
     facts: dict[str, Any] = {
         "examples": _size(advice, k),
         "epsilon": advice.epsilon[k],
@@ -152,11 +154,11 @@ def _silo_facts(advice: Advice, k: int) -> dict[str, Any]:
         "clip": advice.clip[k],
         "noise": advice.multipliers[k],
         "local": float(advice.low.local[k]),
-        "joining_pays": None if found is None else {"above": found[0], "below": found[1]},
+        "joining_pays": None if taus is None else {"above": taus[0], "below": taus[1]},
         "fedavg_pays_below": float(fedavg_limits(advice.circle)[k]),
     }
-    for end, one in (("low", advice.low), ("high", advice.high)):
-        errors = {"mr-mtl": one.mr_mtl, "fedavg": one.fedavg, "best": one.best}
+    for end, forecast in (("low", advice.low), ("high", advice.high)):
+        errors = {"mr-mtl": forecast.mr_mtl, "fedavg": forecast.fedavg, "best": forecast.best}
         facts[end] = {name: float(value[k]) for name, value in errors.items()}
-        facts[end]["gains"] = bool(one.gains[k])
+        facts[end]["gains"] = bool(forecast.gains[k])
     return facts

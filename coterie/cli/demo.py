@@ -1,4 +1,4 @@
-"""The demonstration: nothing to download, under a minute."""
+"""The configuration of `coterie demo`, which needs no download and takes under a minute."""
 
 from __future__ import annotations
 

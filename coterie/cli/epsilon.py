@@ -14,7 +14,7 @@ from .output import say
 
 
 def show_epsilon(event: Event, delta: float, adjacency: str, tight: bool, as_json: bool) -> None:
-    """Print the certified epsilon of an event; if `tight`, with a lower bound and what papers report."""
+    """Print the certified epsilon of an event; if `tight`, also a lower bound and what papers report."""
     facts = {
         "noise": event.noise, "rate": event.rate, "steps": event.count, "sampler": event.sampler,
         "delta": delta, "adjacency": adjacency,
@@ -25,15 +25,15 @@ def show_epsilon(event: Event, delta: float, adjacency: str, tight: bool, as_jso
         return
     both = bounds((event,), delta, adjacency, tight=True)
     beside = published_for(event.noise, event.rate, event.count, delta)
-    warnings = [line for line in (warning(one, both.lower) for one in beside) if line]
+    warnings = [line for line in (warning(published, both.lower) for published in beside) if line]
     if as_json:
         published = [{"paper": p.paper, "formula": p.formula, "epsilon": p.epsilon} for p in beside]
         known = {"epsilon": both.upper, "lower": both.lower, "rdp": both.rdp, "by": both.by}
         print(json.dumps(finite({**known, **facts, "published": published, "warnings": warnings})))
         return
     say(_sentence(both))
-    for one in beside:
-        say(f"  published: {_words(one.epsilon)}  {one.formula} ({one.paper})")
+    for each in beside:
+        say(f"  published: {_words(each.epsilon)}  {each.formula} ({each.paper})")
     for line in warnings:
         say(f"warning: {line}", sys.stderr)
 

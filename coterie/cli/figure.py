@@ -2,36 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ..errors import Problem
+from ..errors import Problem, reason
 from .output import say
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def draw_tradeoff_figure(noises: list[float], rate: float, steps: int, out: Path, unit: str) -> None:
     """Draw the trade-off curves of sampled Gaussian steps: no attacker does better."""
-    from ..report.tradeoff_plot import draw_tradeoff, noise_panel
+    from ..report.tradeoff_plot import draw_tradeoff
 
-    title = f"{steps:,} steps, each with a chance of {rate:.3g}"
-    _drawn(out, lambda: draw_tradeoff({title: noise_panel(noises, rate, steps)}, out, unit))
+    _save(draw_tradeoff(noises, rate, steps, unit=unit), out)
 
 
 def draw_tuning_figure(epsilon: float, mean: float, out: Path) -> None:
     """Draw what tuning brings and costs in the model of mean estimation; print whether it pays off."""
-    from ..report.tuning_plot import draw_tuning, tuning_figures
+    from ..report.tuning_plot import tuning_figures, tuning_panels
 
     figures = tuning_figures(epsilon, mean)
-    _drawn(out, lambda: draw_tuning(figures, epsilon, mean, out))
+    _save(tuning_panels(figures, epsilon, mean), out)
     say("Gain of tuning over the better of Local and FedAvg, by the distribution of the number of trials:")
     for name, figure in figures.items():
         words = ", ".join(f"{label} {gain:+.3g}" for label, gain in figure.gains.items())
         say(f"  {name} heterogeneity: {words}")
 
 
-def _drawn(out: Path, draw: Callable[[], None]) -> None:
+def _save(figure: Figure, out: Path) -> None:
     try:
-        draw()
+        figure.savefig(out, dpi=130, format="png")
     except OSError as error:
-        raise Problem(f"--out: cannot write '{out}': {error.strerror or error}") from error
+        raise Problem(f"out: cannot write '{out}': {reason(error)}") from error
     say(f"Saved the picture as {out}.")

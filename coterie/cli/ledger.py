@@ -22,6 +22,7 @@ from ..privacy.ledger.place import (
 )
 from ..privacy.ledger.verify import Report, check_ledger
 from ..privacy.ledger.witness import find_witness
+from .output import say
 
 if TYPE_CHECKING:
     from ..experiment.config.schema import Config
@@ -43,49 +44,54 @@ def report_facts(report: Report) -> dict[str, Any]:
 
 
 def show_ledgers(place: Path, witness: str | None, as_json: bool) -> None:
-    """Print budgets and totals of ledgers, each checked first."""
+    """Print the budgets and totals of ledgers, after checking each of them."""
     reports = read_ledgers(place, witness=witness)
     if as_json:
         print(json.dumps(finite({"ledgers": [report_facts(report) for report in reports]}), indent=2))
         return
     from rich.console import Console
-    from rich.table import Table
+    from rich.markup import escape
 
-    title = "Spent of each data set (size: all examples, for tests too): epsilon at most, against"
-    table = Table(title=title, box=None, title_justify="left", padding=(0, 1, 0, 0), pad_edge=False)
-    for name in ("silo", "size", "budget", "delta", *ADVERSARIES, "spent delta", "runs"):
-        table.add_column(name, justify="left" if name == "silo" else "right", no_wrap=True)
+    from ..report.terminal import compact
+
+    table = compact("Upper bound on the epsilon each data set has spent, per adversary")
+    longest = max(len(report.identity.silo) for report in reports)
+    table.add_column("silo", overflow="fold", min_width=min(longest, 12))
+    for name in ("size", "budget", "delta", *ADVERSARIES, "spent\ndelta", "runs"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.caption, table.caption_justify = "size: all examples of a silo, including test examples", "left"
     for report in reports:
-        who = report.identity
+        owner = report.identity
         for unit, totals in report.totals.items():
             epsilon, delta = report.budgets.get(unit, (math.inf, math.inf))
             spent = [shown(e) + ("!" if _above(e, epsilon) else "") for e, _ in totals.values()]
             lost = max((d for _, d in totals.values() if math.isfinite(d)), default=0.0)
-            name = who.silo if unit == "example" else f"{who.silo} ({unit})"
+            name = escape(owner.silo if unit == "example" else f"{owner.silo} ({unit})")
             limits = [f"{limit:g}" if math.isfinite(limit) else "-" for limit in (epsilon, delta)]
-            table.add_row(name, str(who.size), *limits, *spent, f"{lost:g}", str(report.runs))
+            table.add_row(name, str(owner.size), *limits, *spent, f"{lost:g}", str(report.runs))
     Console().print(table)
     if any(_above(e, epsilon) for r in reports for u, (epsilon, _) in r.budgets.items()
            for e, _ in r.totals[u].values()):  # fmt: skip
-        print("! more than the budget: it was lowered after it was spent; no run is charged to it any more")
+        say("!: more than the budget, which was lowered after it was spent; no further run is allowed")
     everything = [e for r in reports for totals in r.totals.values() for e, _ in totals.values()]
     if math.inf in everything:
-        print("none: nothing is left to protect against who saw the silo as it is, or no bound is known")
+        say("none: there is no guarantee against this adversary, who saw raw uploads, or no bound is known")
     if any("silo" in report.budgets for report in reports):
-        print(
-            "runs under the unit 'silo' count for examples too; those under 'example' protect no whole silo"
+        say(
+            "Runs under the unit 'silo' also count toward the unit 'example'. Runs under 'example' do not"
+            " protect whole silos."
         )
-    for line in dict.fromkeys(f"{r.identity.silo}: {note}" for r in reports for note in r.notes):
-        print(line)
+    for line in (f"{report.identity.silo}: {note}" for report in reports for note in report.notes):
+        say(line)
 
 
 def _above(spent: float, budget: float) -> bool:
-    """Whether more was spent than a budget; what nothing protects is not spent."""
+    """Return whether more than the budget was spent; an infinite epsilon (no guarantee) does not count."""
     return budget * (1 + 1e-6) < spent < math.inf
 
 
 def verify_ledgers(place: Path, witness: str | None, as_json: bool) -> None:
-    """Check ledgers and say so, or refuse the first that does not fit."""
+    """Check ledgers and print what was checked; raise a Problem for the first that fails."""
     reports = read_ledgers(place, witness=witness)
     if as_json:
         print(json.dumps(finite({"ledgers": [report_facts(report) for report in reports]}), indent=2))
@@ -96,13 +102,13 @@ def verify_ledgers(place: Path, witness: str | None, as_json: bool) -> None:
             "no witness knows it" if report.witnessed is None else f"its witness has seen {report.witnessed}"
         )
         signed = f"{report.sequence} changes signed with key {report.key}, {seen}"
-        print(f"{who}: {report.rows} rows, every epsilon recomputed, head {report.head}; {signed}")
+        say(f"{who}: {report.rows} rows, every epsilon recomputed, head {report.head}; {signed}")
         for note in report.notes:
-            print(f"  {note}")
+            say(f"  {note}")
 
 
 def export_ledgers(place: Path) -> None:
-    """Print every row of ledgers, a line each."""
+    """Print every row of the ledgers as one line of JSON."""
     for row in ledger_rows(place):
         print(json.dumps(row, sort_keys=True))
 
@@ -119,13 +125,13 @@ def set_budgets(
     """Set the budget of ledgers, and print whose they are."""
     how = {"unit": unit, "reason": reason, "keys": keys, "witness": witness}
     for path, who in set_budget(place, *budget, higher=higher, **how):  # type: ignore[arg-type]
-        print(f"{who.silo} ({path}): budget ({budget[0]:g}, {budget[1]:g}) in the unit '{unit}'")
+        say(f"{who.silo} ({path}): budget ({budget[0]:g}, {budget[1]:g}) in the unit '{unit}'")
 
 
 def adopt(place: Path, reason: str, keys: str | None, witness: str | None) -> None:
     """Sign ledgers of an older version, and print whose they are."""
     for path, who in adopt_ledgers(place, reason, keys=keys, witness=witness):
-        print(f"{who.silo} ({path}): signed from now on; the rows before never were")
+        say(f"{who.silo} ({path}): signed from now on; the rows before never were")
 
 
 def recover(place: Path, reason: str, keys: str | None, witness: str | None) -> None:
@@ -133,7 +139,7 @@ def recover(place: Path, reason: str, keys: str | None, witness: str | None) -> 
     for path, who in recover_ledgers(place, reason, keys=keys, witness=witness):
         report = check_ledger(path, find_witness(witness))
         most = max(e for totals in report.totals.values() for e, _ in totals.values())
-        print(f"{who.silo} ({path}): recovered; at most epsilon {shown(most)} is spent now")
+        say(f"{who.silo} ({path}): recovered; at most epsilon {shown(most)} is spent now")
 
 
 def rekey(place: Path, reason: str, keys: str, old: str | None, witness: str | None) -> None:
@@ -141,25 +147,29 @@ def rekey(place: Path, reason: str, keys: str, old: str | None, witness: str | N
     for path, who in rekey_ledgers(place, reason, keys, old=old, witness=witness):
         report = check_ledger(path, find_witness(witness))
         vouched = "" if not report.notes else f" ({report.notes[-1]})"
-        print(f"{who.silo} ({path}): signed with key {report.key} from now on{vouched}")
+        say(f"{who.silo} ({path}): signed with key {report.key} from now on{vouched}")
 
 
 def open_config(
-    config: Config, budget: tuple[float, float], filter: str, data_dir: str | None, unit: str | None = None
+    config: Config,
+    budget: tuple[float, float],
+    filter: str,
+    data_dir: str | None,
+    unit: str | None = None,
+    another: bool = False,
 ) -> None:
-    """Make the ledgers of all silos of a configuration, with one budget for each, in the unit it protects."""
+    """Create ledgers for all silos of a configuration, each with the same budget, in the unit it protects."""
     from .. import api
     from ..experiment.from_config import study_of
 
     if config.privacy.ledger is None:
-        raise Problem("privacy.ledger: name a folder for the ledgers, there or with --ledger")
+        raise Problem("privacy.ledger: no folder for the ledgers; set this key or give --ledger")
     unit = unit or config.privacy.unit
     federation = study_of(config, data_dir).experiments[0].federation
     folder = config.privacy.ledger
     keys, witness = config.privacy.keys, config.privacy.witness
-    reports = api.open_ledgers(
-        folder, federation, *budget, unit=unit, filter=filter, keys=keys, witness=witness
-    )
+    how = {"unit": unit, "filter": filter, "another": another, "keys": keys, "witness": witness}
+    reports = api.open_ledgers(folder, federation, *budget, **how)  # type: ignore[arg-type]
     where = "" if unit == "example" else f" in the unit '{unit}'"
     each = f"each may spend epsilon {budget[0]:g} at delta {budget[1]:g}{where}"
-    print(f"{len(reports)} ledgers in {folder}: {each}")
+    say(f"{len(reports)} ledgers in {folder}: {each}")

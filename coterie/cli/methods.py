@@ -1,4 +1,4 @@
-"""What the command `methods` does: a table of all methods, or all about one, from dry runs."""
+"""What `coterie methods` prints: a table of all methods, or everything about one, from dry runs."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from .progress import tell
 
 LEGEND = (
     "passes: noisy passes over a silo's examples per round",
-    "sends:  what a silo uploads per round, in sizes of the model",
+    "sends:  what a silo uploads per round, in multiples of the model's size",
     "silo:   whether the unit 'silo' can be protected; the unit 'example' always can",
     "`coterie methods NAME` shows a method's paper, settings and refusals.",
 )
 
 
 def show_methods(as_json: bool, name: str = "") -> None:
-    """Print all methods, or one."""
+    """Print a table of all methods, or everything about one."""
     facts = list_methods(name)
     if as_json:
         print(json.dumps(finite({"methods": facts, "budgets": BUDGETS, "how": HOW}), indent=2))
@@ -63,7 +63,7 @@ def sends(facts: dict[str, Any]) -> float:
 
 
 def show_method(out: Console, facts: dict[str, Any]) -> None:
-    """Print all that is known of one method."""
+    """Print everything that is known about one method."""
     paper = f" ({facts['paper']})" if facts["paper"] else ""
     tell(out, f"{facts['name']}{paper}", "bold")
     for paragraph in facts["about"].split("\n\n"):
@@ -75,7 +75,7 @@ def show_method(out: Console, facts: dict[str, Any]) -> None:
 
 
 def costs_table(facts: dict[str, Any]) -> Table:
-    """Return a table of what a method protects, costs and sends."""
+    """Return a table that says what a method protects, costs and sends."""
     table = Table.grid(padding=(0, 2, 0, 0))
     refused = [f"not '{unit}': {why}" for unit, why in facts["refused"].items()]
     table.add_row("protects", escape("; ".join([", ".join(facts["units"]), *refused])))

@@ -1,4 +1,4 @@
-"""Print plain lines so that a terminal of any width shows them well; quick to import."""
+"""Print plain lines, wrapped to the width of a terminal; quick to import."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TextIO
 
 
 def say(text: str, file: TextIO | None = None) -> None:
-    """Print lines; a terminal gets them wrapped between words, a file or a pipe each in one piece."""
+    """Print lines, wrapped between words on a terminal and unwrapped to a file or pipe."""
     out = file or sys.stdout
     if out.isatty():
         width = shutil.get_terminal_size().columns
@@ -18,7 +18,7 @@ def say(text: str, file: TextIO | None = None) -> None:
 
 
 def _wrapped(line: str, width: int) -> str:
-    """Wrap a line between words; what follows is indented as the line is, and a little more."""
+    """Wrap a line between words, indenting continuation lines by two more spaces."""
     indent = " " * (len(line) - len(line.lstrip()) + 2)
     return textwrap.fill(
         line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False

@@ -9,7 +9,7 @@ from rich.console import Console
 from .._json import finite
 from ..experiment.config.schema import Config
 from ..experiment.from_config import study_of
-from ..experiment.run import plan_study
+from ..experiment.study import plan_study
 from ..report.plan_facts import plan_facts
 from ..report.privacy_lines import against_whom, reported, too_little
 from ..report.tables import plan_tables
@@ -21,7 +21,7 @@ def plan_config(config: Config, *, data_dir: str | None, as_json: bool, publishe
     study = study_of(config, data_dir)
     with progress_bar(Console(stderr=True)) as progress:
         planned = plan_study(study, Bars(progress).listener())
-        bar = progress.add_task("time of a step (compiled when first used)", total=None, score="")
+        bar = progress.add_task("timing a step (compiles on first use)", total=None, score="")
         seconds = sum(planned.seconds)
         progress.remove_task(bar)
     if as_json:
@@ -39,5 +39,5 @@ def plan_config(config: Config, *, data_dir: str | None, as_json: bool, publishe
             tell(out, line, "yellow")
     for note in planned.notes:
         tell(out, f"note: {note}", "yellow")
-    runs, much = sum(len(experiment.keys) for experiment in study.experiments), max(1, round(seconds))
-    tell(out, f"{runs} run(s), about {much} s of training on this machine. Nothing was trained.")
+    runs, whole = sum(len(experiment.keys) for experiment in study.experiments), max(1, round(seconds))
+    tell(out, f"{runs} run(s), about {whole} s of training on this machine. Nothing was trained.")

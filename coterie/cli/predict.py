@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
+
+from torch import nn
 
 from ..errors import Problem, reason
 from ..experiment.saved_models import load_model
+from ..tasks.code import Allowed
+from ..tasks.models import find_factory
 
 
 def predict_file(model: Path, rows: Path, module: str | None, out: Path | None, as_json: bool) -> None:
     """Print or write what a saved model predicts for the rows of a file."""
-    if module is not None and "" not in sys.path:
-        sys.path.insert(0, "")  # a user's module is looked for in the current folder too
-    saved = load_model(model, module)
+    named: str | Callable[..., nn.Module] | None = module
+    if module is not None and ":" in module:  # it may lie in the current folder
+        named = find_factory(module, Allowed(modules=(module.partition(":")[0],)))
+    saved = load_model(model, named)
     predictions = saved.predict(rows)
     if out is not None:
         try:
             predictions.to_csv(out, index=False)
         except OSError as error:
-            raise Problem(f"--out: cannot write '{out}': {reason(error)}") from error
-        print(f"{len(predictions)} prediction(s) written to {out}", file=sys.stderr)
+            raise Problem(f"out: cannot write '{out}': {reason(error)}") from error
+        print(f"Wrote {len(predictions)} prediction(s) to {out}.", file=sys.stderr)
     if as_json:
         facts = {"silo": saved.silo, "method": saved.method}
         print(json.dumps({**facts, "predictions": predictions.to_dict("records")}, indent=2))

@@ -16,17 +16,29 @@ from rich.progress import (
 )
 
 from ..experiment.experiment import Experiment
-from ..experiment.run import Listener
+from ..experiment.listener import Listener
 
 
 def tell(console: Console, text: str, style: str = "") -> None:
-    """Print a line; a terminal gets it wrapped between words, a file or a pipe in one piece."""
+    """Print a line, wrapped between words on a terminal and unwrapped to a file or pipe."""
     console.print(text, style=style, soft_wrap=not console.is_terminal, highlight=False, markup=False)
 
 
+class TidyProgress(Progress):
+    """Bars that leave no empty line in a file or a pipe when there is none to show."""
+
+    def stop(self) -> None:
+        """End the bars."""
+        if self.tasks or self.console.is_interactive:
+            super().stop()
+        else:
+            self.live.transient = True
+            self.live.stop()
+
+
 def progress_bar(console: Console) -> Progress:
-    """Make a bar with rounds, time left and the current score."""
-    return Progress(
+    """Return a progress bar with rounds, time left and the current score; a file or a pipe gets none."""
+    return TidyProgress(
         SpinnerColumn(),
         TextColumn("{task.description}"),
         BarColumn(),
@@ -39,14 +51,14 @@ def progress_bar(console: Console) -> Progress:
 
 @dataclass
 class Bars:
-    """A listener that prints notes and shows a bar for each method; `told` are the notes so far."""
+    """Prints notes and shows a progress bar per method; `told` holds the notes printed so far."""
 
     progress: Progress
     told: list[str] = field(default_factory=list)
     _tasks: dict[str, TaskID] = field(default_factory=dict)
 
     def listener(self) -> Listener:
-        """Return what a training tells these bars."""
+        """Return the listener through which a training updates these bars."""
         return Listener(self._note, self._planning, self._planned, self._round, self._stopping)
 
     def _note(self, note: str) -> None:
@@ -77,4 +89,4 @@ class Bars:
             self.progress.update(self._tasks[key], score=f"{experiment.task.metric} {score:.4f}")
 
     def _stopping(self) -> None:
-        tell(self.progress.console, "Stopping when this round has ended (Ctrl-C again: at once)")
+        tell(self.progress.console, "Stopping after this round (press Ctrl-C again to stop now)")

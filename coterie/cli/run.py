@@ -28,7 +28,7 @@ def run_config(
     as_json: bool = False,
     introduction: str = "",
 ) -> None:
-    """Train what a configuration describes, and show what came out."""
+    """Train what a configuration describes, and show the results."""
     errors = Console(stderr=True)
     shown = errors if as_json else Console()
     study = study_of(config, data_dir)
@@ -55,15 +55,15 @@ def run_config(
 
 
 def say_stopped(errors: Console, stopped: Stopped) -> Any:
-    """Print what is finished and how to resume, and exit with the code of an interrupted command."""
+    """Print what has finished and how to resume, and exit with the code of an interrupted command."""
     done = ", ".join(stopped.finished) or "nothing yet"
     tell(errors, f"\nStopped. Finished and saved in {stopped.folder}: {done}.")
-    tell(errors, f"To resume, give the same command with --out {stopped.folder}")
+    tell(errors, f"To resume, run the same command with --out {stopped.folder}")
     sys.exit(130)
 
 
 def _show(console: Console, result: Result) -> None:
-    """Print the tables of a result, and against whom its epsilons hold."""
+    """Print the tables of a result, and the adversaries its epsilons hold against."""
     experiments = [trained.experiment for trained in result.trained.values()]
     plans = [trained.plan for trained in result.trained.values()]
     console.print(summary_table(result))

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from ..privacy.accountant import shown
 from ..privacy.statement.file import verify
+from .output import say
 
 
 def verify_statement(file: Path, folder: Path | None, as_json: bool) -> None:
-    """Recompute a statement; with a folder of ledgers also find its run there."""
+    """Recompute a statement; given a folder of ledgers, also find its run there."""
     checked = verify(file, folder)
     if as_json:
         facts = {"file": str(file), "silo": checked.silo, "epsilon": checked.epsilon, "verified": True,
@@ -22,4 +23,4 @@ def verify_statement(file: Path, folder: Path | None, as_json: bool) -> None:
         words = f"epsilon {shown(checked.epsilon)} at delta {checked.delta:g}"
     words += ", found in its ledger" if checked.in_ledger else ""
     words += f"; not checked: {checked.not_checked}" if checked.not_checked else ""
-    print(f"{file}: recomputed from its events: {words}")
+    say(f"{file}: recomputed from its events: {words}")

@@ -21,7 +21,7 @@ from .run import run_config, say_stopped
 def sweep_config(
     config: Config, out: Path | None, name: str, data_dir: str | None = None, as_json: bool = False
 ) -> None:
-    """Try settings, choose the best, bill the choice, and show what came out."""
+    """Try settings, choose the best, charge for the choice, and show the results."""
     errors = Console(stderr=True)
     if (config.tuning or Tuning()).trials == "all":
         run_config(config, out, name, data_dir=data_dir, as_json=as_json)
@@ -54,21 +54,22 @@ def _show(result: Result, out: Path) -> None:
     best, all_trials = ("none" if e is None else shown(e) for e in (epsilon["chosen"], epsilon["server"]))
     tell(
         console,
-        f"Chosen of {tuning['ran']} trials by a score of {tuning['scores'][tuning['chosen']]:.4f}:"
+        f"Chosen from {tuning['ran']} trials, with a score of {tuning['scores'][tuning['chosen']]:.4f}:"
         f" {label_of(run.method, run.settings)}",
         "bold",
     )
     tell(
         console,
         f"epsilon is at most {best} against anyone who sees only the chosen models, and {all_trials} against"
-        " the server and the other silos, who saw all trials. (The first holds for any number of trials that"
-        " might have been drawn, the second for those that were.)",
+        " the server and the other silos, which saw all trials. (The first bound covers every number of"
+        " trials that could have been drawn, the second only the trials that were.)",
     )
     for silo, why in tuning["left"].items():
         tell(console, f"'{silo}' left early: {why}", "yellow")
     tell(
         console,
-        "The means above are those of a simulation: scores on test examples without noise, not to be shared.",
+        "The means above come from a simulation: they are scores on test examples without noise, so do not"
+        " share them.",
         "dim",
     )
     tell(console, f"Saved in {out}: result.json, plot.png, statements/, models/, config.toml")

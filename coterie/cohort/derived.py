@@ -1,7 +1,7 @@
 """Values that are computed once per object and live as long as it does.
 
-A cache at the level of a module would outlive a training, and keep a silo's examples alive with it, or a
-network that remembers its last batch. Here the object itself holds what was derived from it.
+A module-level cache would outlive a training, and with it keep alive a silo's examples or a network that
+remembers its last batch. Here the object itself holds what was derived from it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Derived(dict[Any, Any]):
 def derived(
     function: Callable[Concatenate[Owner, Others], Value],
 ) -> Callable[Concatenate[Owner, Others], Value]:
-    """Compute a function once for its first argument (and each set of others), and keep the value in it."""
+    """Compute a function once per first argument and set of other arguments; the first keeps the value."""
 
     @functools.wraps(function)
     def once(owner: Owner, /, *others: Others.args, **named: Others.kwargs) -> Value:
@@ -41,5 +41,5 @@ def derived(
 
 
 def forget(owner: object) -> None:
-    """Drop all that was derived from an object."""
+    """Drop everything that was derived from an object."""
     vars(owner).pop(NAME, None)

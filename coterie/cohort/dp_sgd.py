@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from ..protocol.doors import Work
-from ..protocol.streams import Pair, Streams
+from ..protocol.streams import Dice, Streams
 from ..tasks.task import Task
 from .examples import Examples
 from .gradients.clipping import clipped_sums, rows_within
 from .imitation import Teacher, imitating
+from .noise import add_noise, drawn_for, material_bytes
 from .sampling import (
     Batches,
     CoinSegment,
@@ -124,7 +125,7 @@ def descend(
             teacher = Teacher(imitating(cohort.task), target, force)
     rule = StepRule(cohort.settings.lr.reshape(-1, 1)[pairs], expected[pairs], pull)
     names = cohort.examples.names
-    dice = [streams.generators(pair // silos, names[pair % silos], round_, call) for pair in pairs.tolist()]
+    dice = [streams.dice(pair // silos, names[pair % silos], round_, call) for pair in pairs.tolist()]
     if teacher is None and bool(torch.isinf(cohort.settings.clip.reshape(-1)[pairs]).all()):
         vectors = _without_clips(cohort, all_vectors[pairs], active, counts, rule, dice)
     else:
@@ -135,13 +136,13 @@ def descend(
 
 
 def _without_clips(
-    cohort: Cohort, vectors: Tensor, active: np.ndarray, counts: np.ndarray, rule: StepRule, dice: list[Pair]
+    cohort: Cohort, vectors: Tensor, active: np.ndarray, counts: np.ndarray, rule: StepRule, dice: list[Dice]
 ) -> Tensor:
     """Take steps without privacy for examples, from the summed gradients of whole batches."""
     silo, who = np.flatnonzero(active) % len(cohort.work), active.tobytes()
     expected = np.array([w.expected for w in cohort.work])
     chunking = chunking_for(cohort.task, cohort.memory, expected[silo])
-    batches = (_draw_batches(cohort, dice, who, *block) for block in _blocks(cohort, len(dice), 0))
+    batches = (_draw_batches(cohort, dice, who, *block) for block in _blocks(cohort, dice, 0))
     drawn = itertools.chain.from_iterable(batches)
     return walk(cohort.task, cohort.examples, vectors, silo, counts, rule, drawn, chunking)
 
@@ -152,7 +153,7 @@ def _with_clips(
     active: np.ndarray,
     counts: np.ndarray,
     rule: StepRule,
-    dice: list[Pair],
+    dice: list[Dice],
     teacher: Teacher | None,
 ) -> Tensor:
     """Take steps from noisy sums of clipped gradients."""
@@ -163,47 +164,47 @@ def _with_clips(
     noisy = [bool(flag) for flag in (noise > 0).tolist()]
     chunk = rows_within(cohort.task if teacher is None else teacher.task, cohort.memory)
     size, who = vectors.shape[1], active.tobytes()
-    blocks = (_draw(cohort, dice, noisy, size, who, *block) for block in _blocks(cohort, len(dice), size))
+    blocks = (_draw(cohort, dice, noisy, size, who, *block) for block in _blocks(cohort, dice, size))
     for step, (rows, drawn) in enumerate(itertools.chain.from_iterable(blocks)):
         if step >= max(counts, default=0):
             break
         rows = rows.to(cohort.device)
         gradient = clipped_sums(cohort.task, cohort.examples, vectors, rows, clip, chunk, teacher)
-        gradient += deviation * drawn.to(vectors.device)
-        moved = rule.moved(vectors, gradient)
-        vectors = moved if step < fewest else torch.where((steps_left > step).unsqueeze(1), moved, vectors)
+        stepping = (steps_left > step).unsqueeze(1)
+        noise_now = deviation if step < fewest else torch.where(stepping, deviation, 0.0)
+        moved = rule.moved(vectors, add_noise(gradient, noise_now, drawn, dice))
+        vectors = moved if step < fewest else torch.where(stepping, moved, vectors)
     return vectors
 
 
-def _draw_batches(cohort: Cohort, dice: list[Pair], who: bytes, first: int, last: int) -> list[Batches]:
+def _draw_batches(cohort: Cohort, dice: list[Dice], who: bytes, first: int, last: int) -> list[Batches]:
     """Draw the batches of the steps from `first` up to `last`."""
     segments, columns = coin_segments(cohort.work, cohort.runs, first, last, who)
     hits = np.empty(segments[-1].end if segments else 0, dtype=bool)
     counts = np.array(
-        [toss_segment(segment, dice[segment.pair][0], hits) for segment in segments], dtype=np.int64
+        [toss_segment(segment, dice[segment.pair], hits) for segment in segments], dtype=np.int64
     )
     return end_to_end(hits, counts, columns, last - first, len(dice))
 
 
 def _draw(
     cohort: Cohort,
-    dice: list[Pair],
+    dice: list[Dice],
     noisy: list[bool],
     size: int,
     who: bytes,
     first: int,
     last: int,
-) -> list[tuple[Rows, Tensor]]:
-    """Draw batches and noise of the steps from `first` up to `last`; return one tuple per step."""
+) -> list[tuple[Rows, np.ndarray]]:
+    """Draw batches and the material of noise, from step `first` up to `last`; return one tuple per step."""
     segments, columns = coin_segments(cohort.work, cohort.runs, first, last, who)
     hits = np.empty(segments[-1].end if segments else 0, dtype=bool)
-    noises = np.zeros((len(noisy), last - first, size), dtype=np.float32)
+    noises = drawn_for(dice, last - first, size)
 
     def fill(segment: CoinSegment) -> int:
-        sampler, noise = dice[segment.pair]
         if noisy[segment.pair]:
-            noise.standard_normal(dtype=np.float32, out=noises[segment.pair, : segment.steps])
-        return toss_segment(segment, sampler, hits)
+            dice[segment.pair].fill(noises[segment.pair, : segment.steps])
+        return toss_segment(segment, dice[segment.pair], hits)
 
     if size * (last - first) < WORTH_A_THREAD:
         counts = [fill(segment) for segment in segments]
@@ -211,13 +212,13 @@ def _draw(
         with ThreadPoolExecutor(torch.get_num_threads()) as pool:
             counts = list(pool.map(fill, segments))
     rows = lay_out(hits, np.array(counts, dtype=np.int64), columns, last - first, width_for(cohort.work))
-    return [(rows[step], torch.from_numpy(noises[:, step])) for step in range(last - first)]
+    return [(rows[step], noises[:, step]) for step in range(last - first)]
 
 
-def _blocks(cohort: Cohort, pairs: int, size: int) -> list[tuple[int, int]]:
+def _blocks(cohort: Cohort, dice: list[Dice], size: int) -> list[tuple[int, int]]:
     """Cut the steps into blocks whose draws fit into a quarter of the memory."""
     longest = max(work.steps for work in cohort.work)
     largest = max(work.size for work in cohort.work)
     coin_bytes = 16 * largest + 24 * sum(w.expected for w in cohort.work) * cohort.runs
-    length = max(1, int(cohort.memory / 4 / (4 * pairs * size + coin_bytes)))
+    length = max(1, int(cohort.memory / 4 / (material_bytes(dice) * len(dice) * size + coin_bytes)))
     return [(first, min(first + length, longest)) for first in range(0, longest, length)]

@@ -1,9 +1,10 @@
-"""The merge of the unit 'silo': uploads are clipped, averaged uniformly and noised, and only then seen.
+"""Merging under the unit 'silo': uploads are clipped, averaged uniformly and noised before anyone sees them.
 
-Formal guarantee: a silo whose upload is replaced by nothing moves the sum of a round by at most `clip` in
-Euclidean norm, whatever it holds; noise of deviation `noise * clip` is on the sum. The denominator is the
-planned size of a cohort, never the number of silos that came. Silos with smaller budgets may have a `share`
-of the clip: the noise is the same, and more for them.
+Formal guarantee: replacing a silo's upload by nothing moves the sum of a round by at most `clip` in Euclidean
+norm, whatever the silo holds. Noise of standard deviation `noise * clip` is added to the sum. The
+denominator is the planned size of a cohort, never the number of silos that took part. Silos with smaller
+budgets may be clipped to a `share` of the clip; the noise is the same, so relative to their clip it is
+larger.
 """
 
 from __future__ import annotations
@@ -13,39 +14,39 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ..errors import Refused
 from ..protocol.merging import AS_SENT, BITS, SUMS_AT_HOME, UNIFORM, Merger, MergeRule
 from ..protocol.roster import Roster
+from ..protocol.streams import Dice
 from ..protocol.tree import Tree, leaves
 
 # Uploads are float32; this share of the clip pays for the rounding of their norms.
 UPLOAD_ROUNDING = 1e-5
 COUNT = "\0count"
-# How fast an adaptive clip follows the uploads' lengths, and where it ends.
+# How fast an adaptive clip follows the uploads' lengths, and its smallest and largest value.
 PACE, SHORTEST, LONGEST = 0.2, 1e-6, 1e6
-AT_ONCE = 2**20  # numbers: what is clipped at a time stays near the processor
+AT_ONCE = 2**20  # how many numbers are clipped at a time, so that they stay in the cache
 SERVER = "\0server"  # no silo has this name
 
 
 class MergeStreams(Protocol):
     """Where a merge gets its noise."""
 
-    def merging(self, run: int, silo: str, round_: int) -> np.random.Generator:
-        """Return the generator of the noise of one merge, or of one silo's upload to it, at its beginning."""
+    def merging(self, run: int, silo: str, round_: int) -> Dice:
+        """Return the dice for the noise of one merge, or of one silo's upload to it."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class PrivateMerger(Merger):
-    """Clips, adds up and noises the uploads of one round; it can be asked once.
+    """Clips, sums and noises the uploads of one round; it merges only once.
 
-    The engine makes it (see `of`). `uploads` are the tensors that silos sent: no others are merged. `number`
-    is the round whose noise is drawn, whatever the roster says. In a round in which no merge was `planned`
-    none is made. `asked` and `counted` are lists that all copies of a merger share.
+    The engine creates it (see `of`). `uploads` are the tensors that silos sent; nothing else is merged.
+    `number` is the round whose noise is drawn, whatever the roster says. If no merge was `planned` for the
+    round, merging is refused. `asked` and `counted` are lists that all copies of a merger share.
     """
 
     rule: MergeRule
@@ -64,11 +65,11 @@ class PrivateMerger(Merger):
         return cls(roster, rule, streams, tuple(leaves(uploads)), roster.round, planned)
 
     def clipping(self, clip: Tensor) -> PrivateMerger:
-        """Return the merger that clips uploads at `[runs, 1, 1]`."""
+        """Return a merger that clips uploads at `clip`, `[runs, 1, 1]`."""
         return replace(self, rule=replace(self.rule, clip=clip.detach().reshape(-1).double().cpu()))
 
     def next_clip(self, clip: Tensor) -> Tensor:
-        """Move the clip toward the quantile of the uploads' lengths; where nothing was merged it stays."""
+        """Return the clip, moved toward the quantile of upload lengths unless nothing was merged."""
         if self.rule.quantile is None or not self.counted:
             return clip
         within = (self.counted[0].to(clip) / self.rule.cohort + 0.5).clamp(0, 1).reshape(-1, 1, 1)
@@ -76,23 +77,28 @@ class PrivateMerger(Merger):
         return torch.where(torch.isinf(clip), clip, moved.clamp(SHORTEST, LONGEST))
 
     def mean(self, uploads: Tensor, weights: Tensor | None = None, everybody: bool = False) -> Tensor:
-        """Clip, add up, add noise and divide by the planned size of a cohort, or by all: `[runs, 1, ...]`."""
+        """Return the noisy mean of clipped uploads, `[runs, 1, ...]`.
+
+        The sum is divided by the planned size of a cohort or, if `everybody`, by the number of silos.
+        """
         if weights is not None or self.roster.groups is not None:
             raise Refused(UNIFORM)
         self._ask(uploads)
         self._count(uploads)
         rule = self.rule
-        total = clipped_sum(uploads, rule.limits(uploads), self.roster.present)
-        for run, (noise, clip) in enumerate(zip(rule.noise, rule.clip, strict=True)):
-            if float(noise) > 0:
-                total[run] += rule.scale * float(noise) * float(clip) * self._draw(run, total[run])
+        if rule.where == "silos":
+            total = self._noised_at_home(uploads)
+        else:
+            total = clipped_sum(uploads, rule.limits(uploads), self.roster.present)
+            for run, (noise, clip) in enumerate(zip(rule.noise, rule.clip, strict=True)):
+                self._noise(total[run], rule.scale * float(noise) * float(clip), run, SERVER)
         return (total / (len(self.roster) if everybody else rule.cohort)).to(uploads.dtype)
 
     def mix(self, uploads: Tensor, matrix: Tensor) -> Tensor:
-        """Clip, add up by a public matrix `[rows, silos]`, add noise to every row: `[runs, rows, ...]`.
+        """Return noisy sums of clipped uploads by a public matrix `[rows, silos]`: `[runs, rows, ...]`.
 
-        Formal guarantee: a silo whose upload is replaced by nothing moves all rows together by at most
-        `clip` times the norm of its column; the noise is `noise * clip` times the largest such norm.
+        Formal guarantee: replacing a silo's upload by nothing moves all rows together by at most `clip` times
+        the norm of its column. The noise is `noise * clip` times the largest such norm.
         """
         self._ask(uploads)
         rule = self.rule
@@ -103,27 +109,29 @@ class PrivateMerger(Merger):
         reach, keys = float(exact.norm(dim=0).max()), row_keys(self.roster.names, exact)
         total = clipped_sum(uploads, rule.limits(uploads), self.roster.present, exact)
         for run, (noise, clip) in enumerate(zip(rule.noise, rule.clip, strict=True)):
-            if float(noise) > 0:
-                drawn = {key: self._draw(run, total[run, 0], [key]) for key in dict.fromkeys(keys)}
-                rows = torch.stack([drawn[key] for key in keys])
-                total[run] += rule.scale * float(noise) * float(clip) * reach * rows
+            for key in dict.fromkeys(keys):  # equal rows are one release
+                rows = [row for row, other in enumerate(keys) if other == key]
+                self._noise(total[run, rows[0]], rule.scale * float(noise) * float(clip) * reach, run, key)
+                total[run, rows] = total[run, rows[0]].clone()
         return total.to(uploads.dtype)
 
     def _ask(self, uploads: Tensor) -> None:
         """Raise Refused unless this is the first, planned merge of uploads as they were sent."""
         if not self.planned:
             raise Refused(
-                f"round {self.number}: the method asks for a merge that the plan does not have, so"
-                " nothing pays for it: when it merges may depend on the round only"
+                f"round {self.number}: the method asks for a merge that is not in the plan, so no budget pays"
+                " for it; when a method merges may depend only on the round"
             )
         if not any(uploads is sent for sent in self.uploads):
             raise Refused(AS_SENT)
         if self.asked:
-            raise Refused("under the unit 'silo' the mean of a round is asked for once: it costs each time")
+            raise Refused(
+                "under the unit 'silo' a method may merge only once per round, because each merge costs"
+            )
         self.asked.append(None)
 
     def _count(self, uploads: Tensor) -> None:
-        """Count, with noise, how many uploads are within the clip: a half for or against each."""
+        """Record a noisy count of uploads within the clip; each counts as plus or minus one half."""
         rule, present = self.rule, self.roster.present
         if rule.quantile is None:
             return
@@ -133,45 +141,56 @@ class PrivateMerger(Merger):
             votes = torch.where(present, votes, torch.zeros_like(votes))
         total = votes.sum(1)
         for run, noise in enumerate(rule.noise):
-            if float(noise) > 0:
-                deviation = float(noise) / BITS**0.5 / 2
-                total[run] += deviation * self._draw(run, total[run], [COUNT])
+            self._noise(total[run], float(noise) / BITS**0.5 / 2, run, COUNT)
         self.counted.append(total)
 
-    def _draw(self, run: int, like: Tensor, keys: Sequence[str] = ()) -> Tensor:
-        """Draw the standard noise of one run's sum: one draw, or one for each silo that takes part."""
-        names, present = list(keys) or [SERVER], self.roster.present
-        if self.rule.where == "silos":
-            flags = [True] * len(self.roster) if present is None else present[run].tolist()
-            names = [name for name, flag in zip(self.roster.names, flags, strict=True) if flag]
-        draws = (self.streams.merging(run, name, self.number).standard_normal(like.shape) for name in names)
-        return torch.as_tensor(sum(draws), dtype=like.dtype).to(like.device)
+    def _noise(self, total: Tensor, deviation: float, run: int, key: str) -> None:
+        """Add the noise that a key names to one run's sum, in place."""
+        if deviation > 0:
+            dice = self.streams.merging(run, key, self.number)
+            total.copy_(torch.as_tensor(dice.noisy(total.cpu().numpy(), deviation)))
+
+    def _noised_at_home(self, uploads: Tensor) -> Tensor:
+        """Return the sum of clipped uploads, each noised by its own silo: `[runs, 1, ...]`."""
+        rule, roster = self.rule, self.roster
+        limits = rule.limits(uploads)
+        whole = torch.ones(uploads.shape[:2], dtype=torch.bool) if roster.present is None else roster.present
+        total = uploads.new_zeros(uploads.shape[0], 1, *uploads.shape[2:], dtype=torch.float64)
+        for run, (noise, clip) in enumerate(zip(rule.noise, rule.clip, strict=True)):
+            deviation = rule.scale * float(noise) * float(clip)
+            for k, name in enumerate(roster.names):
+                if not whole[run, k]:
+                    continue
+                limit = limits[run : run + 1, k : k + 1] if limits.dim() == 2 else limits[run : run + 1]
+                upload = clipped_sum(uploads[run : run + 1, k : k + 1], limit, None)[0]
+                self._noise(upload, deviation, run, name)
+                total[run] += upload
+        return total
 
 
 def row_keys(names: Sequence[str], matrix: Tensor) -> list[str]:
-    """Name the noise of each row by whose uploads it adds up and how, whatever the order of the silos.
+    """Return a name for each row's noise, made from the silos it sums and their weights, in any order.
 
-    Equal rows get equal noise: they are one release.
+    Equal rows get equal noise, because they are one release.
     """
-    found = []
+    keys = []
     for row in matrix.tolist():
         parts = sorted((name, value) for name, value in zip(names, row, strict=True) if value)
-        found.append(f"{SERVER}/{hashlib.sha256(repr(parts).encode()).hexdigest()}")
-    return found
+        keys.append(f"{SERVER}/{hashlib.sha256(repr(parts).encode()).hexdigest()}")
+    return keys
 
 
 def clipped_sum(
     uploads: Tensor, clip: Tensor, present: Tensor | None, matrix: Tensor | None = None
 ) -> Tensor:
-    """Sum the uploads `[runs, silos, ...]` of those present, each within its clip: `[runs, 1, ...]`.
+    """Return the sum of clipped uploads `[runs, silos, ...]` of silos that are present: `[runs, 1, ...]`.
 
-    The `clip` is `[runs]` or `[runs, silos]`.
-
-    With a `matrix` `[rows, silos]` by its numbers: `[runs, rows, ...]`. In float64: in float32 one upload
-    could move the rounding of all the others' sum. An upload that is not finite counts as nothing.
+    The `clip` is `[runs]` or `[runs, silos]`. With a `matrix` `[rows, silos]`, return the sums weighted by
+    its rows: `[runs, rows, ...]`. Sums are float64, because in float32 one upload could change how the sum
+    of all the others is rounded. An upload that is not finite counts as zero.
     """
     if not uploads.is_floating_point():
-        raise Refused(f"an upload is {uploads.dtype}: under the unit 'silo' uploads are real vectors")
+        raise Refused(f"under the unit 'silo' uploads must be real vectors, but one is {uploads.dtype}")
     runs, silos = uploads.shape[:2]
     flat = uploads.reshape(runs, silos, -1)
     shares = torch.ones(1, silos) if matrix is None else matrix
@@ -179,10 +198,10 @@ def clipped_sum(
     total = flat.new_zeros(runs, len(shares), flat.shape[2], dtype=torch.float64)
     limits = (clip if clip.dim() == 2 else clip.unsqueeze(1)).double().expand(runs, silos)
     for run in range(runs):
-        here = torch.arange(silos, device=flat.device)
+        taking_part = torch.arange(silos, device=flat.device)
         if present is not None:
-            here = here[present[run]]
-        for some in here.split(max(1, AT_ONCE // flat.shape[2])):
+            taking_part = taking_part[present[run]]
+        for some in taking_part.split(max(1, AT_ONCE // flat.shape[2])):
             part, limit = flat[run, some].double(), limits[run, some]
             norm = part.norm(dim=-1)
             factor = torch.where(

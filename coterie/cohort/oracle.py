@@ -22,10 +22,10 @@ from .select import select as cohort_select
 
 @dataclass
 class CohortOracle(Oracle):
-    """The doors of a cohort in training; a call that the plan does not have is refused.
+    """The doors of a cohort in training; a call that is not in the plan is refused.
 
-    Which doors are sound follows from the `unit`. `steps` says how many steps each silo takes in the round,
-    `[runs, silos]`; None: those of its work.
+    The `unit` determines which doors are sound. `steps`, `[runs, silos]`, is how many steps each silo takes
+    in the round; None means the steps of its work.
     """
 
     cohort: Cohort
@@ -47,11 +47,11 @@ class CohortOracle(Oracle):
         home: bool = False,
         imitate: Tensor | None = None,
     ) -> Tensor:
-        """Train by (DP-)SGD."""
+        """Return the vectors after training by (DP-)SGD."""
         self._open(DESCEND_AT_HOME if home else DESCEND)
         shape = (self.cohort.runs, len(self.cohort.work), start.shape[-1])
         if toward is not None and imitate is not None:
-            raise Refused("'descend' takes a target to be pulled toward or one to imitate, not both")
+            raise Refused("'descend' takes either a target to be pulled toward or one to imitate, not both")
         pull = None if toward is None and imitate is None else per_run(strength).to(start.device)
         return cohort_descend(
             self.cohort,
@@ -67,13 +67,13 @@ class CohortOracle(Oracle):
         )
 
     def fisher(self, vectors: Tensor) -> Tensor:
-        """Add up squared gradients."""
+        """Return sums of squared gradients."""
         self._open(FISHER)
         shape = (self.cohort.runs, len(self.cohort.work), vectors.shape[-1])
         return cohort_fisher(self.cohort, vectors.expand(shape), self.present)
 
     def select(self, candidates: Tensor, share: float) -> Tensor:
-        """Choose by noisy numbers of errors."""
+        """Return each silo's choice, made by noisy error counts."""
         self._open(select_door(share))
         return cohort_select(
             self.cohort, candidates, self.streams, self.round, len(self.made) - 1, self.present
@@ -89,7 +89,7 @@ class CohortOracle(Oracle):
         whole: bool = False,
         unproven: tuple[Tensor, Tensor] | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Move duals."""
+        """Move duals; return what the moves add up to, and the new duals."""
         door = solve_dual_door(whole, unproven is not None)
         self.unit.check(door)
         if unproven is not None and not bool(self.cohort.settings.clip.isinf().all()):
@@ -115,7 +115,6 @@ class CohortOracle(Oracle):
         if tuple(self.made) != self.planned[: len(self.made)]:
             planned = ", ".join(map(str, self.planned)) or "no call"
             raise Refused(
-                f"round {self.round}: the method asked for '{door}' as call {len(self.made)}, which the plan"
-                f" does not have ({planned}): which doors are called may depend on public facts and the round"
-                " only"
+                f"round {self.round}: the method called '{door}' as call {len(self.made)}, which is not in"
+                f" the plan ({planned}); which doors are called may depend only on public facts and the round"
             )

@@ -8,26 +8,30 @@ from __future__ import annotations
 import ctypes
 import sys
 
+from ..errors import plainly
+
 TRIM_THRESHOLD, MMAP_MAX = -1, -4  # the names of the settings in glibc's malloc.h
 KEPT = 2**30
 
 
+@plainly
 def tune_process() -> None:
     """Tune this process for training; call it once, before the first training.
 
     The C library then keeps up to a gigabyte of freed memory for the next step. A step frees large tensors
-    and takes them again; by default they go back to the system in between, and every page must be mapped and
-    zeroed anew: training with clips took up to a fifth longer on two cores. Without glibc nothing changes.
+    and allocates them again. By default they go back to the system in between, and every page must be mapped
+    and zeroed again: training with clips took up to a fifth longer on two cores. Without glibc nothing
+    changes.
 
-    Where torch does not offer its products of matrices to compiled code, the BLAS libraries of numpy and
-    scipy are also limited to one thread; the compiled kernels cannot use them otherwise.
+    If torch does not export its matrix products to compiled code, the BLAS libraries of numpy and scipy are
+    also limited to one thread; otherwise the compiled kernels could not use them.
     """
     _keep_freed_memory()
     _limit_blas()
 
 
 def _keep_freed_memory() -> None:
-    """Take tensors of any size from the heap, and keep it: what is mapped by itself goes back when freed."""
+    """Allocate tensors of any size on the heap and keep it; mapped memory would be returned when freed."""
     if sys.platform != "linux":
         return
     library = ctypes.CDLL(None)

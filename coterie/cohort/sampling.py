@@ -8,7 +8,6 @@ and only the last row of a batch is padded.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ..protocol.doors import Work
+from ..protocol.streams import Dice
 
 WIDTH = 4
 WIDE = 8
@@ -89,18 +89,11 @@ def end_to_end(
     return per_step
 
 
-def threshold(rate: float) -> float:
-    """Return the number that a draw from [0, 1) must be below to count as a hit.
-
-    The sampling rate that runs is never above the one that is charged: draws are multiples of 2^-53,
-    and the threshold is just below the rate.
-    """
-    return 1.0 if rate >= 1 else math.nextafter(rate, 0)
-
-
-def coins(generator: np.random.Generator, work: Work, steps: int) -> np.ndarray:
+def coins(dice: Dice, work: Work, steps: int) -> np.ndarray:
     """Toss a coin for every step and example; return booleans `[steps, size]`."""
-    return generator.random((steps, work.size)) < threshold(work.rate)
+    hits = np.empty((steps, work.size), dtype=bool)
+    dice.toss(work.rate, hits)
+    return hits
 
 
 class CoinSegment(NamedTuple):
@@ -115,13 +108,13 @@ class CoinSegment(NamedTuple):
     steps: int
     start: int
     end: int
-    threshold: float
+    rate: float
 
 
-def toss_segment(segment: CoinSegment, sampler: np.random.Generator, hits: np.ndarray) -> int:
+def toss_segment(segment: CoinSegment, dice: Dice, hits: np.ndarray) -> int:
     """Toss the coins of one segment into their place in `hits`; return the number of hits."""
     coins_of_pair = hits[segment.start : segment.end]
-    np.less(sampler.random(segment.end - segment.start), segment.threshold, out=coins_of_pair)
+    dice.toss(segment.rate, coins_of_pair)
     return int(np.count_nonzero(coins_of_pair))
 
 
@@ -141,9 +134,7 @@ def coin_segments(
         steps = min(silo_work.steps, last) - first
         if steps > 0:
             start, end = end, end + steps * silo_work.size
-            segments.append(
-                CoinSegment(pair, silo, silo_work.size, steps, start, end, threshold(silo_work.rate))
-            )
+            segments.append(CoinSegment(pair, silo, silo_work.size, steps, start, end, silo_work.rate))
     return segments, np.array([segment[:5] for segment in segments], dtype=np.int64).reshape(-1, 5).T
 
 

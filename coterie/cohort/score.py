@@ -14,6 +14,7 @@ from .gradients.clipping import rows_within
 from .sampling import WIDE, rows_of
 
 WIDEST = 4 * WIDE
+FINENESS = 2.0**20  # bounded scores are multiples of one over it
 
 
 @derived
@@ -26,14 +27,34 @@ def score(
     examples: Examples,
     vectors: Tensor,
     memory: int = 2**30,
-    bounded: bool = False,
     losses: bool = False,
 ) -> Tensor:
     """Return the mean score of `vectors` `[runs, silos, P]` on each silo's examples: `[runs, silos]`.
 
-    A model with a value that is not finite scores NaN. If `bounded`, the score of every example is forced
-    into [0, 1], and NaN becomes 1. With `losses`, return the mean loss instead of the score.
+    A model with a value that is not finite scores NaN. With `losses`, return the mean loss instead.
     """
+    total = _totals(task, examples, vectors, memory, losses=losses)
+    means = total / torch.tensor(examples.sizes, device=vectors.device)
+    return torch.where(torch.isfinite(vectors).all(-1), means, torch.nan)
+
+
+def bounded_total(task: Task, examples: Examples, vectors: Tensor, memory: int = 2**30) -> Tensor:
+    """Return the sum of scores of `vectors` `[runs, silos, P]` on each silo's examples: `[runs, silos]`.
+
+    Formal guarantee: one example moves a sum by at most 1. The score of an example is forced into [0, 1] (NaN
+    becomes 1) and rounded to a multiple of 2^-20, so sums are exact in float64 and in any order.
+    """
+    return _totals(task, examples, vectors, memory, bounded=True)
+
+
+def _totals(
+    task: Task,
+    examples: Examples,
+    vectors: Tensor,
+    memory: int,
+    bounded: bool = False,
+    losses: bool = False,
+) -> Tensor:
     measure = vmap(task.losses) if losses else _score_function(task)
     runs, silos, size = vectors.shape
     sizes = np.array(examples.sizes)
@@ -49,7 +70,6 @@ def score(
             x, y = examples.gather(part.silo[:, None], part.example)
             points = measure(task.layout.unflatten(flat[part.pair]), x, y)
             if bounded:
-                points = points.nan_to_num(nan=1.0).clamp(0, 1)
+                points = (points.nan_to_num(nan=1.0).clamp(0, 1).double() * FINENESS).round() / FINENESS
             total.index_add_(0, part.pair, (points * part.real).double().sum(1))
-    means = total.reshape(runs, silos) / torch.tensor(sizes, device=vectors.device)
-    return means if bounded else torch.where(torch.isfinite(vectors).all(-1), means, torch.nan)
+    return total.reshape(runs, silos)

@@ -1,4 +1,4 @@
-"""Private selection for a whole cohort: which candidate fits a silo's examples best."""
+"""Private selection for a whole cohort: choose the candidate that fits a silo's examples best."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..protocol.streams import Streams
 from .dp_sgd import Cohort
-from .score import score
+from .score import bounded_total
 
 
 def select(
@@ -18,11 +18,10 @@ def select(
     call: int,
     present: Tensor | None = None,
 ) -> Tensor:
-    """Choose one of the candidates `[runs, candidates, P]` for each run and silo: `[runs, silos]`.
+    """Return one of the candidates `[runs, candidates, P]` for each run and silo, as `[runs, silos]` indices.
 
-    This is the exponential mechanism, done by adding Gumbel noise of scale `cohort.settings.choice` to the
-    number of errors of each candidate. The error of an example is in [0, 1], so one example changes a
-    number by at most 1. Silos that are not present choose the first candidate.
+    This is the exponential mechanism: the chance of a candidate is proportional to exp(-errors / scale), with
+    the scale `cohort.settings.choice`. Absent silos get the first candidate.
     """
     runs, count, size = candidates.shape
     silos = len(cohort.work)
@@ -37,17 +36,21 @@ def select(
         for k, name in enumerate(cohort.examples.names):
             if present is not None and not present[run, k]:
                 continue
-            noise = torch.zeros(count, dtype=torch.float64)
+            penalties = errors[run, k].cpu()
             if scale[run, k] > 0:
-                drawn = streams.generators(run, name, round_, call)[1].gumbel(size=count)
-                noise = scale[run, k] * torch.from_numpy(drawn)
-            chosen[run, k] = torch.argmax(noise - errors[run, k].cpu())
+                dice = streams.dice(run, name, round_, call)
+                chosen[run, k] = dice.choose(penalties.numpy(), float(scale[run, k]))
+            else:
+                chosen[run, k] = torch.argmin(penalties)
     return chosen.to(candidates.device)
 
 
 def mistakes(cohort: Cohort, vectors: Tensor) -> Tensor:
-    """Return the number of errors of vectors `[runs, silos, P]` on each silo's training examples."""
+    """Return the number of errors of vectors `[runs, silos, P]` on each silo's training examples.
+
+    One example changes a number by at most 1.
+    """
     task = cohort.task
     sizes = torch.tensor(cohort.examples.sizes, dtype=torch.float64, device=vectors.device)
-    means = score(task, cohort.examples, vectors, cohort.memory, bounded=True)
-    return sizes * (1 - means if task.higher_is_better else means)
+    total = bounded_total(task, cohort.examples, vectors, cohort.memory)
+    return sizes - total if task.higher_is_better else total

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,9 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import Problem, nearest
+from ..errors import Problem, nearest, plain_methods
+from ..privacy.ledger.data_sets import silo_key, tidy, tidy_silo
 from ..privacy.ledger.ledger import Identity
 from . import preprocess
+from .cut import DEFAULT_SILOS, Cut
 from .partition import Part, Partition, View, split_into_silos
 from .preparation import Preparation, SiloSteps, plan_preparation
 from .sources.catalogue import find_table
@@ -46,17 +48,20 @@ class Silo:
         return f"Silo('{self.name}': {len(self.y)} training and {len(self.test_y)} test examples)"
 
 
+@plain_methods
 @dataclass(frozen=True, eq=False)
 class Federation:
     """Silos that share a task.
 
-    `classes` are the labels in order of their numbers (none: the target is a number).
-    uint8 features stay so until they are used, and are then multiplied by `scale`.
+    `classes` are the labels in order of their numbers (empty if the target is a number).
+    uint8 features stay uint8 until they are used, and are then multiplied by `scale`.
     `not_covered` names what was done to the data outside the privacy accounting.
     `preparation` is how raw rows became these examples (none for a federation made of tensors).
     `source` names the data in ledgers, together with how silos were cut from it: a silo that was cut in
-    another way is another data set. It is the `name` unless given; data without a name has no ledgers.
-    `recipe` is the [data] table of a configuration that loads the same, where there is one.
+    another way is another data set. It defaults to the `name`; data without a name has no ledgers.
+    `cut` knows what older ledgers call the same data (none for a federation made by hand).
+    `recipe` is the [data] table of a configuration that loads the same federation, if there is one.
+    `notes` say what a user should know about the data; plans and results repeat them.
     """
 
     name: str
@@ -67,10 +72,11 @@ class Federation:
     preparation: Preparation | None = None
     source: str | None = None
     recipe: Mapping[str, Any] | None = None
+    notes: tuple[str, ...] = ()
+    cut: Cut | None = None
 
     def __post_init__(self) -> None:
-        if self.source is None:
-            object.__setattr__(self, "source", self.name)
+        object.__setattr__(self, "source", tidy(self.name if self.source is None else self.source))
         if not self.silos:
             raise Problem(f"data: '{self.name}' has no silo")
         if len(set(self.names)) != len(self.names):
@@ -99,13 +105,31 @@ class Federation:
 
     @cached_property
     def identities(self) -> tuple[Identity, ...]:
-        """Who each silo is in its ledger: the source, its name, and all its examples, tests included."""
+        """Each silo's identity in its ledger: the source, its name and its size, including test examples."""
         if not self.source:
             raise Problem(
                 "data: a ledger must find the same data set again, and this one has no name: give it one,"
                 " as in load(frame, name='clinics', ...)"
             )
-        return tuple(Identity(self.source, s.name, len(s.y) + len(s.test_y)) for s in self.silos)
+        keys = Counter(map(silo_key, self.names))
+        if twice := next((name for name in self.names if keys[silo_key(name)] > 1), None):
+            raise Problem(f"data: ledgers cannot tell silo '{twice}' from another one: rename one of the two")
+        return tuple(self._identity(self.source, silo, tidy_silo(silo.name)) for silo in self.silos)
+
+    @cached_property
+    def former_identities(self) -> tuple[tuple[Identity, ...], ...]:
+        """Who each silo was in the ledgers of older versions."""
+        sources = () if self.cut is None else self.cut.former_sources
+        return tuple(tuple(self._identity(text, silo, silo.name) for text in sources) for silo in self.silos)
+
+    def _identity(self, source: str, silo: Silo, name: str) -> Identity:
+        return Identity(source, name, len(silo.y) + len(silo.test_y))
+
+    def is_ledger_of(self, identity: Identity, k: int) -> bool:
+        """Return whether a ledger is that of silo k, although its identity is written in another way."""
+        own = self.identities[k]
+        source = identity.source if self.cut is None else self.cut.today(identity.source)
+        return (source, silo_key(identity.silo), identity.size) == (own.source, silo_key(own.silo), own.size)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -118,6 +142,7 @@ class Federation:
     def pick(self, names: Sequence[str]) -> Federation:
         """Return the federation of some of the silos, in the order named; their ledgers stay the same."""
         by_name = dict(zip(self.names, self.silos, strict=True))
+        names = [str(name) for name in names]
         for name in names:
             if name not in by_name:
                 raise Problem(f"data: '{self.name}' has no silo '{name}'; {nearest(name, self.names)}")
@@ -135,7 +160,11 @@ class Federation:
         }
 
     def without_examples(self) -> Federation:
-        """Return the public facts alone: the same silos and sizes, every example replaced by zeros."""
+        """Return the public facts: the same silos and sizes, every example replaced by zeros.
+
+        The preparation stays, with the mean and deviation of each silo's examples where features were
+        standardized: saved models need them.
+        """
 
         def blank(values: Tensor) -> Tensor:
             return values.new_zeros(()).expand(values.shape)  # one number, however large the shape
@@ -164,10 +193,16 @@ def load(
     5
     """
     chosen: dict[str, Any] = {"silo_column": silo_column, "target_column": target_column, "drop": drop}
+    if silo_column is not None and options.get("partition") is not None:
+        raise Problem(
+            f"data.partition: the silos are those of the column '{silo_column}'; leave out one of the two"
+        )
     if not isinstance(source, str | Path):
+        if data_dir is not None:
+            raise Problem("data_dir: data in memory needs no folder; leave it out")
         return from_table(read_memory(source, name or "", **chosen), **options)
     if name is not None:
-        raise Problem(f"name: '{source}' has a name of its own; give one to data in memory only")
+        raise Problem(f"name: '{source}' already has a name; pass a name only with data in memory")
     return from_table(find_table(str(source), data_dir, **chosen), **options)
 
 
@@ -191,19 +226,20 @@ def from_table(
     min_examples: int = 2,
     rows: int | None = None,
 ) -> Federation:
-    """Make a federation from rows.
+    """Return a federation made from rows.
 
-    Data with silos of its own keeps them, and `silos` keeps only the largest ones; other data is split by
+    Data that already has silos keeps them, and `silos` keeps only the largest ones; other data is split by
     `partition` (with its settings `shards`, `alpha`, `rotations` and `mask`). `test` is the share of each
     silo held out, or "official". `feature_range` (one pair, or one per column) and `target_range` are public
-    bounds, scaled to [0, 1]. `rows` takes that many rows at random, and no others.
+    bounds, scaled to [0, 1]. `rows` keeps only that many rows, drawn at random.
 
-    `features` is how numbers are made fit for a model: "auto" divides bytes by 255 and leaves other
-    numbers alone; "invert" does so after taking them from 255, which makes dark writing on white large
-    numbers on zero; "log" is log(1 + x); "unit" divides each example by its own norm. "standardize" uses
-    the mean and deviation of each silo's own training examples. That is an access to examples that no
-    budget pays for, and the statement says so.
+    `features` says how numbers are prepared for a model. "auto" divides bytes by 255 and leaves other numbers
+    alone. "invert" first subtracts bytes from 255, which turns dark writing on white into large numbers on
+    zero. "log" is log(1 + x). "unit" divides each example by its own norm. "standardize" uses the mean and
+    deviation of each silo's own training examples. No budget pays for that access to examples, and the
+    statement says so.
     """
+    total = len(table.y)
     if rows is not None:
         table = some_rows(table, rows, seed)
     preprocess.check_rows(table)
@@ -214,17 +250,30 @@ def from_table(
         y, classes = preprocess.against_rest(y, classes, positive)
     if silos is not None and silos < 1:
         raise Problem(f"data.silos: expected a whole number >= 1, got {silos}")
-    asked = partition
+    asked = partition is not None
     if not isinstance(partition, Partition):
         partition = Partition(partition or "iid", shards, alpha, rotations, mask)
-    source = table.name
-    if asked is not None or rows is not None or table.always_cut:
-        source = _cut_source(
-            table.name, partition, None if asked is None else partition.name, rows, silos, seed
-        )
-    if table.silo is None or asked is not None:
+    labels = {
+        "target": table.target,
+        "positive": positive,
+        "target_range": target_range,
+        "number": not classes,
+    }
+    cut = Cut(
+        names=tuple(dict.fromkeys((table.source or table.name, table.name))),
+        own_silos=table.silo is not None,
+        total=total,
+        partition=partition,
+        asked=asked,
+        rows=rows,
+        silos=silos,
+        seed=seed,
+        labels={key: value for key, value in labels.items() if value},
+        named=table.always_cut,
+    )
+    if table.silo is None or asked:
         hint = "use fewer silos"
-        parts = split_into_silos(x, y, bool(classes), partition, silos or 10, seed)
+        parts = split_into_silos(x, y, bool(classes), partition, silos or DEFAULT_SILOS, seed)
     else:
         parts = _natural(table.silo, silos, min_examples)
         hint = "leave small silos out with data.min_examples (3 or more) or data.silos"
@@ -258,25 +307,32 @@ def from_table(
     preparation = replace(preparation, classes=classes, target_range=limits, silos=steps)
     scale, not_covered = preparation.scale, preparation.not_covered
     name = table.name or "unnamed data"
-    return Federation(name, tuple(made), classes, scale, not_covered, preparation, source)
+    notes, source = _notes(table, preparation, made), cut.source
+    return Federation(
+        name, tuple(made), classes, scale, not_covered, preparation, source, notes=notes, cut=cut
+    )
 
 
-def _cut_source(
-    name: str, how: Partition, asked: str | None, rows: int | None, silos: int | None, seed: int
-) -> str:
-    """Name data and the cut of its silos, which are other data sets with another cut.
-
-    Ledgers are found by these words: they must never change.
-    """
-    if not name:
-        return ""
-    whole = [None if number is None else int(number) for number in (rows, silos)]
-    settings = [int(how.shards), float(how.alpha), int(how.rotations), float(how.mask), int(seed)]
-    return f"{name} cut by {json.dumps([asked, *whole, *settings])}"
+def _notes(table: Table, preparation: Preparation, silos: Sequence[Silo]) -> tuple[str, ...]:
+    """Return what looks like a mistake in the options, but may be meant."""
+    notes = []
+    if preparation.feature_range is not None:
+        facts = (preparation.feature_range, table.columns, table.indicators)
+        lost = preprocess.out_of_range(table.x, *facts)
+        if lost:
+            notes.append(
+                f"feature_range: no value of {len(lost)} column(s), such as '{lost[0]}', lies within its"
+                " bounds, so the column says nothing: the bounds are those of the raw numbers"
+            )
+    if few := [silo.name for silo in silos if len(silo.y) < 2]:
+        notes.append(
+            f"{len(few)} silo(s), such as '{few[0]}', have a single training example: hold out fewer (test)"
+        )
+    return tuple(notes)
 
 
 def _natural(silo: np.ndarray, limit: int | None, min_examples: int) -> list[Part]:
-    """Take the silos of the data: those with enough examples, the largest `limit` of them."""
+    """Return the data's own silos: those with enough examples, and at most the `limit` largest."""
     names, owner, counts = np.unique(silo, return_inverse=True, return_counts=True)
     first = np.full(len(names), len(silo))
     np.minimum.at(first, owner, np.arange(len(silo)))
@@ -299,7 +355,7 @@ def _natural(silo: np.ndarray, limit: int | None, min_examples: int) -> list[Par
 def _held_out(
     name: str, rows: np.ndarray, split: np.ndarray | None, test: float | str, seed: int
 ) -> np.ndarray:
-    """Mark the test rows of one silo."""
+    """Return which rows of one silo are test rows."""
     if test == "official":
         if split is None:
             raise Problem("data.test: the data has no official split: give a share, as 0.2")
@@ -318,7 +374,7 @@ def _check_labels(
     members: Sequence[tuple[str, np.ndarray, np.ndarray, np.ndarray, np.ndarray]],
     classes: tuple[str, ...],
 ) -> None:
-    """Refuse a test label that no silo has in training."""
+    """Raise a Problem for a test label that no silo has in training."""
     if not classes:
         return
     seen = set(np.concatenate([np.unique(m[2]) for m in members]).tolist())

@@ -1,12 +1,12 @@
-"""New raw rows, checked: from a file, a DataFrame or an array to what the source would have held.
+"""Read and check new raw rows, from a file, a DataFrame or an array, in the form the source has.
 
-All that is wrong with the rows is said at once.
+Everything that is wrong with the rows is reported at once.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,9 @@ from .sources.table import Column, numbers
 if TYPE_CHECKING:
     import pandas as pd
 
-Rows = Any  # a pandas DataFrame, the path of a CSV or Parquet file, or an array [rows, ...]
+Rows = (
+    Any  # a pandas DataFrame, a dict of columns, the path of a CSV or Parquet file, or an array [rows, ...]
+)
 SHOWN = 5  # names or values in one message
 
 
@@ -36,6 +38,11 @@ def read_rows(
     if isinstance(rows, str | Path):
         text = [column.name for column in columns if column.values is not None]
         rows = read_frame(Path(rows), text=text)
+    if isinstance(rows, Mapping):
+        try:
+            rows = pd.DataFrame(dict(rows))
+        except ValueError as error:
+            raise Problem(f"rows: these columns do not make a table: {error}") from error
     if isinstance(rows, pd.DataFrame):
         if columns:
             return _from_columns(rows, columns, other_columns)
@@ -60,7 +67,7 @@ def _reshaped(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
         flat = "" if len(shape) == 1 else f" or (rows, {math.prod(shape)})"
         raise Problem(f"rows: expected an array of shape ({expected}){flat}, got {x.shape}")
     if len(x) == 0:
-        raise Problem("rows: there are none")
+        raise Problem("rows: expected at least one row, got none")
     return x.reshape(len(x), *shape)
 
 
@@ -106,7 +113,7 @@ def _from_columns(frame: pd.DataFrame, columns: Sequence[Column], other: Sequenc
         hint = nearest(strange[0], missing or names) if missing else "remove what is no feature"
         problems.append(f"unknown column(s): {_listed(strange)}; {hint}")
     if len(frame) == 0:
-        problems.append("there are none")
+        problems.append("expected at least one row, got none")
     taken: dict[str, Any] = {}
     for column in columns:
         if column.name in missing or column.name in repeated:

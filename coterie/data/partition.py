@@ -6,13 +6,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import Problem, nearest
+from ..errors import PlainlyMade, Problem, nearest
 
 PARTITIONS = ("iid", "shards", "dirichlet", "rotated", "rotated-masked")
+# Those that distribute rows by their labels, each with its setting; the others distribute them at random.
+BY_LABEL = {"shards": "shards", "dirichlet": "alpha"}
 
 
 @dataclass(frozen=True)
-class Partition:
+class Partition(metaclass=PlainlyMade):
     """How rows are distributed among silos.
 
     `shards` is the number of label-sorted pieces per silo. A small `alpha` means few labels per silo.
@@ -43,7 +45,7 @@ class Partition:
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """How one silo sees images: after quarter turns, and white where `mask` `[height, width]` is set."""
+    """How one silo sees images: turned by quarter turns, and white where `mask` `[height, width]` is set."""
 
     turns: int = 0
     mask: np.ndarray | None = None

@@ -85,9 +85,9 @@ class Preparation:
 
     def steps_of(self, silo: str) -> SiloSteps:
         """Return the steps of one silo."""
-        if silo not in self.silos:
+        if str(silo) not in self.silos:
             raise Problem(f"there is no silo '{silo}'; {nearest(silo, self.silos)}")
-        return self.silos[silo]
+        return self.silos[str(silo)]
 
     def prepare(self, rows: Rows, silo: str) -> Tensor:
         """Return raw rows as the federation holds a silo's examples (bytes stay bytes).
@@ -173,7 +173,8 @@ def plan_preparation(
     if features not in preprocess.FEATURES:
         raise Problem(f"data.features: unknown choice '{features}'; {nearest(features, preprocess.FEATURES)}")
     if feature_range is not None:
-        preprocess.check_ranges(feature_range, table.columns, table.name)
+        text = [column.name for column in table.raw_columns if column.values is not None]
+        preprocess.check_ranges(feature_range, table.columns, table.called, text)
     if norm is not None:
         preprocess.check_norm(norm)
         if features not in ("auto", "none"):

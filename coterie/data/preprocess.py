@@ -31,7 +31,7 @@ def targets(
         if y.dtype.kind == "f" and table.float_target_is_number:
             kind = "regression"
     if kind == "regression":
-        y = numbers(y, f"the targets of '{table.name}', which are not classes for this loss,")
+        y = numbers(y, f"the targets of '{table.called}', which are not classes for this loss,")
         _check_target(y, table)
         return y if target_range is None else rescale(y, target_range, "target_range"), ()
     if target_range is not None:
@@ -41,7 +41,7 @@ def targets(
         y = y.astype(np.int64) if _whole(y, table) else y
     labels, codes = np.unique(y, return_inverse=True)
     if len(labels) < 2:
-        raise Problem(f"data: the target of '{table.name}' has only one value, '{labels[0]}'")
+        raise Problem(f"data: the target of '{table.called}' has only one value, '{labels[0]}'")
     return codes.astype(np.int64), tuple(str(label) for label in labels)
 
 
@@ -54,24 +54,28 @@ def check_rows(table: Table) -> None:
     """Raise `Problem` unless features are rows of finite numbers, with one target per row."""
     x, y = table.x, table.y
     if len(x) == 0:
-        raise Problem(f"data: '{table.name}' has no rows")
+        raise Problem(f"data: '{table.called}' has no rows")
     if x.ndim < 2 or x.size == 0:
         raise Problem(
-            f"data: '{table.name}' has no features: x needs one row per example, but its shape is {x.shape}"
+            f"data: '{table.called}' has no features: x needs one row per example, but its shape is {x.shape}"
         )
     if y.shape != (len(x),):
+        hint = ": use y.ravel()" if y.shape == (len(x), 1) else ""
         raise Problem(
-            f"data: '{table.name}' needs one target for each of {len(x)} rows, but y has shape {y.shape}"
+            f"data: '{table.called}' needs one target for each of {len(x)} rows, but y has shape"
+            f" {y.shape}{hint}"
         )
+    if y.dtype.kind == "c":
+        raise Problem(f"data: the target of '{table.called}' is a complex number: give a real one")
     if x.dtype != np.uint8:
-        _check_finite(numbers(x, f"the features of '{table.name}'"), table)
+        _check_finite(numbers(x, f"the features of '{table.called}'"), table)
 
 
 def _check_target(y: np.ndarray, table: Table) -> None:
     if not np.isfinite(y).all():
         row = int(np.flatnonzero(~np.isfinite(y))[0])
         raise Problem(
-            f"data: '{table.name}' has a missing or infinite target value in row {row + 1}: drop the row"
+            f"data: '{table.called}' has a missing or infinite target value in row {row + 1}: drop the row"
         )
 
 
@@ -89,12 +93,20 @@ def _check_finite(x: np.ndarray, table: Table) -> None:
     )
 
 
-def check_ranges(ranges: Ranges, columns: Sequence[str], name: str) -> None:
-    """Raise `Problem` for impossible bounds, and for bounds of columns that a table does not have."""
+def check_ranges(ranges: Ranges, columns: Sequence[str], name: str, text: Sequence[str] = ()) -> None:
+    """Raise `Problem` for impossible bounds, and for bounds of columns that a table does not have.
+
+    `text` are columns of text, which need no bounds.
+    """
     if not isinstance(ranges, Mapping):
         check_range(ranges, "feature_range")
         return
     for column, limits in ranges.items():
+        if column in text:
+            raise Problem(
+                f"data.feature_range: '{column}' is a column of text, which becomes columns of 0 and 1: it"
+                " needs no range"
+            )
         if column not in columns:
             raise Problem(
                 f"data.feature_range: '{name}' has no column '{column}'; {nearest(column, columns)}"
@@ -123,6 +135,24 @@ def rescale_features(
         column = columns.index(name)
         scaled[:, column] = rescale(x[:, column], limits, f"feature_range.{name}")
     return scaled
+
+
+def out_of_range(
+    x: np.ndarray, ranges: Ranges, columns: Sequence[str], indicators: Sequence[int]
+) -> list[str]:
+    """Return the names of the columns of which no value lies within its bounds."""
+    if x.ndim != 2:
+        return []
+    names = list(columns) or [f"column {place + 1}" for place in range(x.shape[1])]
+    each = ranges if isinstance(ranges, Mapping) else dict.fromkeys(names, ranges)
+    lost = []
+    for place, name in enumerate(names):
+        if place in indicators or name not in each:
+            continue
+        low, high = each[name]
+        if ((x[:, place] < low) | (x[:, place] > high)).all():
+            lost.append(name)
+    return lost
 
 
 def rescale(values: np.ndarray, limits: tuple[float, float], key: str) -> np.ndarray:

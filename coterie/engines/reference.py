@@ -16,16 +16,17 @@ from torch import Tensor
 from ..cohort.sampling import coins
 from ..data.federation import Federation, Silo
 from ..planning.plan import Plan
-from ..protocol.merging import Merger, PlainMerger
+from ..protocol.handles import hide_uploads, refuse_handles
+from ..protocol.merging import PlainMerger
 from ..protocol.messages import addressed, pack, unpack
 from ..protocol.method import Method
-from ..protocol.oracle import Oracle
+from ..protocol.oracle import Oracle, doors_of
 from ..protocol.roster import Roster, Steps
 from ..protocol.settings import PerRun, for_run, per_run
 from ..protocol.streams import SeededStreams
 from ..protocol.tree import concatenate, map_leaves
 from ..tasks.task import Task
-from .reference_duals import SlowDuals
+from .reference_duals import SlowDuals, with_noise
 from .reference_duals import Terms as Terms
 from .reference_merging import SlowMerger
 from .start import SeededStart
@@ -62,8 +63,8 @@ class SlowOracle(Oracle):
         work, terms = self.terms.work, self.terms
         name, call = self.silo.name, self.calls
         self.calls += 1
-        sampler, noise = self.streams.generators(0, name, self.round, call)
-        hits = coins(sampler, work, work.steps)
+        dice = self.streams.dice(0, name, self.round, call)
+        hits = coins(dice, work, work.steps)
         vector = start.reshape(-1).clone()
         for step in range(self.steps):
             total = torch.zeros_like(vector)
@@ -72,8 +73,8 @@ class SlowOracle(Oracle):
                 norm = float(gradient.norm())
                 total += gradient if norm <= terms.clip else gradient * (terms.clip / norm)
             if terms.noise:
-                draw = noise.standard_normal(len(vector), dtype=np.float32)
-                total += terms.noise * terms.clip * torch.from_numpy(draw)
+                noisy = with_noise(total.double().numpy(), terms.noise * terms.clip, dice)
+                total = torch.from_numpy(noisy).float()
             direction = total / work.expected
             if toward is not None:
                 direction = direction + per_run(strength).reshape(-1) * (vector - toward.reshape(-1))
@@ -84,14 +85,12 @@ class SlowOracle(Oracle):
         """Count errors one example at a time, and return the candidate with the fewest, after noise."""
         call = self.calls
         self.calls += 1
-        noisy = []
-        drawn = self.streams.generators(0, self.silo.name, self.round, call)[1].gumbel(
-            size=candidates.shape[1]
-        )
-        for vector, noise in zip(candidates[0], drawn, strict=True):
-            errors = sum(self.error(vector, row) for row in range(len(self.silo.y)))
-            noisy.append(errors - self.terms.choice * noise)
-        return torch.tensor([[int(np.argmin(noisy))]])
+        rows = range(len(self.silo.y))
+        errors = np.array([sum(self.error(vector, row) for row in rows) for vector in candidates[0]])
+        if not self.terms.choice:
+            return torch.tensor([[int(np.argmin(errors))]])
+        dice = self.streams.dice(0, self.silo.name, self.round, call)
+        return torch.tensor([[dice.choose(errors, self.terms.choice)]])
 
     def solve_dual(
         self,
@@ -104,7 +103,7 @@ class SlowOracle(Oracle):
         unproven: tuple[Tensor, Tensor] | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Move duals one example at a time; return what they add, and the new duals."""
-        dice = self.streams.generators(0, self.silo.name, self.round, self.calls)
+        dice = self.streams.dice(0, self.silo.name, self.round, self.calls)
         self.calls += 1
         silo = SlowDuals(self.task, self.silo, self.scale, self.terms, float(stiffness))
         share, state = float(per_run(xi)), (start.reshape(-1), duals[0, 0].double().numpy())
@@ -168,7 +167,7 @@ class ReferenceSilo:
         oracle = SlowOracle(
             self.task, self.silo, self.scale, self.terms, self.streams, number, self.rounds, steps
         )
-        upload, own = self.method.local(unpack(message), unpack(self.own), oracle)
+        upload, own = self.method.local(unpack(message), unpack(self.own), doors_of(oracle))
         self.own = pack(own)
         return pack(upload)
 
@@ -239,9 +238,11 @@ def run_reference(
         uploads = concatenate([next(received) if flag else nothing for flag in taking_part], dim=1)
         present = None if all(taking_part) else torch.tensor([taking_part])
         facts = replace(roster, round=number, present=present)
-        merger: Merger = PlainMerger(facts)
-        if plan.merge is not None:
+        if plan.merge is None:
+            shared = single.merge(shared, uploads, PlainMerger(facts))
+        else:
             merger = SlowMerger.of(facts, plan.merge, streams, run)
-        shared = single.merge(shared, uploads, merger)
+            shared = single.merge(shared, *hide_uploads(merger, uploads))
+            refuse_handles(shared)
     sent = single.broadcast(shared)
     return torch.stack([silo.personal(pack(addressed(sent, k, count))) for k, silo in enumerate(silos)])

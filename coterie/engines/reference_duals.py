@@ -11,8 +11,15 @@ from torch import Tensor
 from ..cohort.sampling import coins
 from ..data.federation import Silo
 from ..protocol.doors import Work
-from ..protocol.streams import Pair
+from ..protocol.streams import Dice
 from ..tasks.task import Task
+
+
+def with_noise(sums: np.ndarray, deviation: float, dice: Dice) -> np.ndarray:
+    """Return sums with the noise of a door."""
+    material = np.empty(sums.shape, dtype=dice.material)
+    dice.fill(material)
+    return dice.noisy(sums, deviation, material)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,10 +68,10 @@ class SlowDuals:
             moves.append(slow_move(self.task.loss, score, float(dual[output]), target, curvature))
         return np.array(moves)
 
-    def apart(self, start: Tensor, duals: np.ndarray, steps: int, dice: Pair) -> tuple[Tensor, Tensor]:
+    def apart(self, start: Tensor, duals: np.ndarray, steps: int, dice: Dice) -> tuple[Tensor, Tensor]:
         """Move sampled duals, each independently of the others."""
         work, (clip, noise) = self.terms.work, (self.terms.clip, self.terms.noise)
-        hits = coins(dice[0], work, work.steps)
+        hits = coins(dice, work, work.steps)
         model, reached, total = start.double().numpy(), duals.copy(), np.zeros(len(start))
         for step in range(steps):
             noisy = np.zeros(len(model))
@@ -75,41 +82,40 @@ class SlowDuals:
                 noisy += move @ self.features(int(i))
                 reached[i] += move
             if noise:
-                noisy += noise * clip * dice[1].standard_normal(len(model), dtype=np.float32)
+                noisy = with_noise(noisy, noise * clip, dice)
             model, total = model + self.stiffness * noisy, total + noisy
         return torch.from_numpy(total).float(), torch.from_numpy(reached - duals).float()
 
-    def in_turn(self, start: Tensor, duals: np.ndarray, steps: int, dice: Pair) -> tuple[Tensor, Tensor]:
+    def in_turn(self, start: Tensor, duals: np.ndarray, steps: int, dice: Dice) -> tuple[Tensor, Tensor]:
         """Move duals one after the other; clip and noise their sum as a whole."""
         clip, noise = self.terms.clip, self.terms.noise
-        total, moved = self._turns(start, duals, steps, dice[0])
+        total, moved = self._turns(start, duals, steps, dice)
         length = float(np.linalg.norm(total))
         factor = 1.0 if length <= clip else clip / length
         noisy = factor * total
         if noise:
-            noisy = noisy + 2 * clip * noise * dice[1].standard_normal(len(total), dtype=np.float32)
+            noisy = with_noise(noisy, 2 * clip * noise, dice)
         return torch.from_numpy(noisy).float(), torch.from_numpy(factor * moved).float()
 
     def unproven(
-        self, start: Tensor, duals: np.ndarray, steps: int, dice: Pair, noise: tuple[float, float]
+        self, start: Tensor, duals: np.ndarray, steps: int, dice: Dice, noise: tuple[float, float]
     ) -> tuple[Tensor, Tensor]:
         """Move duals one after the other, with a paper's noise on the duals and on their sum."""
-        total, moved = self._turns(start, duals, steps, dice[0])
+        total, moved = self._turns(start, duals, steps, dice)
         size, outputs = self.terms.work.size, duals.shape[1]
         beside = np.zeros_like(duals)
-        beside[:size] = dice[1].standard_normal((size, outputs), dtype=np.float32) / size
-        drawn = dice[1].standard_normal(len(total), dtype=np.float32)
-        noisy = total + 2 * float(np.linalg.norm(moved)) * noise[1] * drawn
+        beside[:size] = with_noise(np.zeros((size, outputs)), 1.0, dice) / size
+        noisy = with_noise(total, 2 * float(np.linalg.norm(moved)) * noise[1], dice)
         return torch.from_numpy(noisy).float(), torch.from_numpy(moved + noise[0] * beside).float()
 
     def _turns(
-        self, start: Tensor, duals: np.ndarray, steps: int, sampler: np.random.Generator
+        self, start: Tensor, duals: np.ndarray, steps: int, dice: Dice
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the sum of moves made one after the other, and the moves."""
         work, queue = self.terms.work, list[int]()
         model, reached, total = start.double().numpy(), duals.copy(), np.zeros(len(start))
         for _ in range(round(steps * work.expected)):
-            queue = queue or sampler.permutation(work.size).tolist()
+            queue = queue or dice.permutation(work.size).tolist()
             i = queue.pop(0)
             move = self.moves(i, model, reached[i], 1.0)
             change = move @ self.features(i)

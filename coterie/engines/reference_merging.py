@@ -12,28 +12,28 @@ from torch import Tensor
 from ..cohort.merging import COUNT, LONGEST, PACE, SERVER, SHORTEST, row_keys
 from ..protocol.merging import BITS, Merger, MergeRule
 from ..protocol.roster import Roster
-from ..protocol.streams import SeededStreams
+from ..protocol.streams import Dice, Streams
 
 
 @dataclass(frozen=True, eq=False)
 class SlowMerger(Merger):
     """The merges of the unit 'silo' in one run, silo by silo.
 
-    `rows(key)` returns the generator for the noise of a row, and `draws` holds one for each silo's noise.
+    `rows(key)` returns the dice for the noise of a row, and `draws` holds one for each silo's noise.
     """
 
     rule: MergeRule
-    rows: Callable[[str], np.random.Generator]
-    draws: tuple[np.random.Generator, ...]
+    rows: Callable[[str], Dice]
+    draws: tuple[Dice, ...]
     counted: list[Tensor] = field(default_factory=list)
 
     @classmethod
-    def of(cls, roster: Roster, rule: MergeRule, streams: SeededStreams, run: int) -> SlowMerger:
-        """Return the merger of the roster's round, with the generators of the server's and silos' noise."""
+    def of(cls, roster: Roster, rule: MergeRule, streams: Streams, run: int) -> SlowMerger:
+        """Return the merger of the roster's round, with the dice of the server's and silos' noise."""
         number, single = roster.round, slice(run, run + 1)
         share = None if rule.share is None else rule.share[single]
 
-        def rows(key: str) -> np.random.Generator:
+        def rows(key: str) -> Dice:
             return streams.merging(run, key, number)
 
         draws = tuple(rows(name) for name in roster.names)
@@ -54,7 +54,7 @@ class SlowMerger(Merger):
             if self._is_present(k):
                 votes += 0.5 if float(np.sqrt((upload**2).sum())) <= float(self.rule.clip) else -0.5
         if float(self.rule.noise):
-            votes += float(self.rule.noise) / (2 * BITS**0.5) * float(self.rows(COUNT).standard_normal())
+            votes = float(self.rows(COUNT).noisy(np.array(votes), float(self.rule.noise) / (2 * BITS**0.5)))
         share = min(max(votes / self.rule.cohort + 0.5, 0.0), 1.0)
         return (clip * float(np.exp(-PACE * (share - self.rule.quantile)))).clamp(SHORTEST, LONGEST)
 
@@ -75,11 +75,12 @@ class SlowMerger(Merger):
         for k, upload in enumerate(uploads[0].double().numpy()):
             if not self._is_present(k):
                 continue
-            total += self._clipped(k, upload)
+            clipped = self._clipped(k, upload)
             if noise and self.rule.where == "silos":
-                total += noise * clip * self.draws[k].standard_normal((1, *total.shape))[0]
+                clipped = self.draws[k].noisy(clipped, noise * clip)
+            total += clipped
         if noise and self.rule.where == "server":
-            total += noise * clip * self.rows(SERVER).standard_normal((1, *total.shape))[0]
+            total = self.rows(SERVER).noisy(total, noise * clip)
         total /= len(self.roster) if everybody else self.rule.cohort
         return torch.from_numpy(total).float().reshape(1, 1, *total.shape)
 
@@ -97,5 +98,5 @@ class SlowMerger(Merger):
         if noise:
             reach = max(float(np.sqrt((shares[:, k] ** 2).sum())) for k in range(shares.shape[1]))
             for row, key in enumerate(row_keys(self.roster.names, matrix.double())):
-                total[row] += noise * clip * reach * self.rows(key).standard_normal(total.shape[1])
+                total[row] = self.rows(key).noisy(total[row], noise * clip * reach)
         return torch.from_numpy(total).float().unsqueeze(0)

@@ -12,8 +12,10 @@ from ..cohort.dp_sgd import Cohort
 from ..cohort.merging import PrivateMerger
 from ..cohort.oracle import CohortOracle
 from ..planning.plan import Plan
-from ..protocol.merging import Merger, PlainMerger
+from ..protocol.handles import hide_uploads, refuse_handles
+from ..protocol.merging import PlainMerger
 from ..protocol.method import Method
+from ..protocol.oracle import doors_of
 from ..protocol.roster import Roster, Steps
 from ..protocol.state import State
 from ..protocol.streams import Streams
@@ -79,7 +81,7 @@ def _round(
         steps = None if steps is None else steps[:, some]
     before = own
     oracle = CohortOracle(cohort, streams, roster.round, calls, roster.rounds, taking_part, plan.unit, steps)
-    uploads, own = method.local(sent, own, oracle)
+    uploads, own = method.local(sent, own, doors_of(oracle))
     if present is not None and taking_part is not None:
         present, taking_part = present.to(cohort.device), taking_part.to(cohort.device)
         uploads = map_leaves(lambda leaf: leaf.masked_fill(~_beside(taking_part, leaf), 0), uploads)
@@ -87,15 +89,18 @@ def _round(
     if some is not None:
         uploads = map_leaves(lambda leaf: _among(leaf, some, len(roster)), uploads)
         own = map_leaves(lambda all_, old, new: _put(all_, some, old, new), state.own, before, own)
-    shared = method.merge(shared, uploads, _merger(plan, roster.at(present), streams, uploads))
+    shared = _merge(method, plan, roster.at(present), streams, shared, uploads)
     return State(state.round + 1, shared, own)
 
 
-def _merger(plan: Plan, roster: Roster, streams: Streams, uploads: Tree) -> Merger:
-    """Return the merger of the roster's round."""
+def _merge(method: Method, plan: Plan, roster: Roster, streams: Streams, shared: Tree, uploads: Tree) -> Tree:
+    """Return the server's new state; under the unit 'silo' the method gets handles of the uploads."""
     if plan.merge is None:
-        return PlainMerger(roster)
-    return PrivateMerger.of(roster, plan.merge, streams, uploads, plan.counts.merged[roster.round])
+        return method.merge(shared, uploads, PlainMerger(roster))
+    merger = PrivateMerger.of(roster, plan.merge, streams, uploads, plan.counts.merged[roster.round])
+    merged = method.merge(shared, *hide_uploads(merger, uploads))
+    refuse_handles(merged)
+    return merged
 
 
 def _few(present: Tensor | None) -> Tensor | None:

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ..data.federation import Federation
-from ..errors import Problem
+from ..errors import Problem, plainly, shown
 from ..privacy.budget import Privacy, check_budgets, per_silo, values_of
 from ..privacy.calibration import Target, calibrate
 from ..theory.advice import Circle, Forecast, check_spread, forecast, joining_ranges
@@ -44,7 +44,7 @@ class Advice:
 
     @cached_property
     def throughout(self) -> int:
-        """How many silos gain at the low and the high tau, and so at all between."""
+        """How many silos gain at both the low and the high tau, and therefore at every tau in between."""
         return int((self.low.gains & self.high.gains).sum())
 
     def to_frame(self) -> pd.DataFrame:
@@ -76,6 +76,7 @@ def check_advice(privacy: Privacy, spread: tuple[float, float] | None = None) ->
         raise Problem(f"spread: the low end {spread[0]:g} is above the high end {spread[1]:g}")
 
 
+@plainly
 def advise(
     federation: Federation,
     privacy: Privacy,
@@ -86,9 +87,13 @@ def advise(
     """Forecast which silos gain by joining, from sizes and budgets alone: one forecast per epsilon and clip.
 
     `deviation` is how much the examples of one silo differ, by default half the smallest clip of a private
-    silo. `spread` is how much silos differ (tau), at least and at most; by default a tenth of the deviation
-    and all of it. Both are of one number, on the scale of the clip.
+    silo. `spread` is the smallest and the largest tau, how much silos differ; by default a tenth of the
+    deviation and all of it. Both refer to one number, on the scale of the clip.
     """
+    if not isinstance(federation, Federation):
+        raise Problem(f"federation: expected what load returns, got {shown(federation)}")
+    if not isinstance(privacy, Privacy):
+        raise Problem(f"privacy: expected Privacy(epsilon=..., delta=...), got {shown(privacy)}")
     check_advice(privacy, spread)
     names = federation.names
     delta = per_silo("privacy.delta", privacy.delta, names)
@@ -114,10 +119,13 @@ def _advice(
     deviation: float | None,
     settings: dict[str, Any],
 ) -> Advice:
-    """Make one forecast; each silo's noise is that of one release of a sum over all its examples."""
+    """Return one forecast; each silo's noise is that of one release of a sum over all its examples."""
     private = [c for c, e in zip(clip, epsilon, strict=True) if math.isfinite(e)]
     if not private:
-        raise Problem("privacy.epsilon: no silo is private (all are inf): there is no noise to forecast")
+        raise Problem(
+            "privacy.epsilon: every budget is inf, so there is no noise to forecast; give at least one silo a"
+            " finite budget"
+        )
     deviation = DEVIATION * min(private) if deviation is None else deviation
     targets = [Target(e, d, 1.0, 1) for e, d in zip(epsilon, delta, strict=True)]
     calibrated = calibrate(targets)

@@ -1,4 +1,4 @@
-"""How long a training will take, estimated by a trial on zeros; no example is touched."""
+"""Trials on zeros: how long a training will take, and whether its module runs; no example is touched."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from ..cohort.dp_sgd import Cohort, Settings, descend
 from ..cohort.dual.sampled import DualRequest, solve_apart
 from ..cohort.dual.sdca import solve_in_turn
 from ..cohort.examples import Examples
+from ..cohort.score import WIDEST, score
+from ..errors import Problem, first_line
 from ..planning.plan import Plan
 from ..protocol.doors import SOLVE_DUAL
 from ..protocol.streams import SeededStreams
@@ -22,36 +24,62 @@ SOME = 6  # steps of a trial
 
 def seconds(experiment: Experiment, plan: Plan) -> float:
     """Return an estimate of the seconds that all runs of an experiment take."""
-    federation, task = experiment.federation, experiment.task
-    runs, silos = experiment.epsilon.shape
-    longest = max(federation.sizes)
-    dtype = federation.silos[0].x.dtype
-    x = torch.zeros(silos, longest, *federation.shape, dtype=dtype)
-    y = torch.zeros(silos, longest, dtype=federation.silos[0].y.dtype)
-    device = experiment.training.device
-    examples = Examples(federation.names, federation.sizes, x.to(device), y.to(device), federation.scale)
-    clip = experiment.clip if plan.unit.noise_in_doors else torch.full_like(experiment.clip, torch.inf)
-    numbers = (experiment.lr, clip, plan.noise())
-    settings = Settings(*(value.float().to(device) for value in numbers))
-    start = torch.zeros(runs, silos, task.layout.size, device=device)
-    streams = SeededStreams(experiment.keys)
     calls = sum(map(len, plan.counts.calls))
-    mean_steps = sum(w.steps for w in experiment.work) / silos
+    mean_steps = sum(w.steps for w in experiment.work) / len(experiment.work)
     tried = sorted({1, min(SOME, round(mean_steps))})  # a call has a fixed cost and a cost per step
     took = []
     for steps in tried:
-        work = tuple(replace(w, steps=steps) for w in experiment.work)
-        cohort = Cohort(task, examples, work, settings, experiment.training.memory)
-        took.append(min(_once(experiment, plan, cohort, start, streams, trial) for trial in range(3)))
+        cohort = _made_up(experiment, plan, steps)
+        took.append(min(_once(experiment, plan, cohort, trial) for trial in range(3)))
     step = max(took[-1] - took[0], 0.0) / (tried[-1] - 1) if len(tried) > 1 else took[0]
     share = 1.0 if plan.present is None else float(plan.present.double().mean())
     return (took[0] + step * (mean_steps - 1)) * calls * share
 
 
-def _once(
-    experiment: Experiment, plan: Plan, cohort: Cohort, start: Tensor, streams: SeededStreams, trial: int
-) -> float:
+def rehearse(experiment: Experiment, plan: Plan) -> None:
+    """Raise `Problem` if the module fails on batches as large as training and scoring use.
+
+    One step and one scoring run on zeros, so this can be known before a ledger is charged.
+    """
+    try:
+        cohort = _made_up(experiment, plan, 1)
+        _once(experiment, plan, cohort, 0)
+        sizes = tuple(min(len(silo.test_y), 2 * WIDEST) for silo in experiment.federation.silos)
+        examples = cohort.examples
+        x, y = (part[:, :1].expand(-1, max(sizes), *part.shape[2:]) for part in (examples.x, examples.y))
+        test = Examples(examples.names, sizes, x, y, examples.scale)
+        score(experiment.task, test, _zeros(cohort), experiment.training.memory)
+    except Problem:
+        raise
+    except Exception as error:  # a user's module may raise anything
+        raise Problem(
+            f"model: the module fails on batches of the size that training uses ({first_line(error)});"
+            " nothing was charged"
+        ) from error
+
+
+def _made_up(experiment: Experiment, plan: Plan, steps: int) -> Cohort:
+    """Return the silos with zeros for examples, and so many steps per call of a door."""
+    federation, device = experiment.federation, experiment.training.device
+    shape = (len(federation), max(federation.sizes))
+    x = torch.zeros(*shape, *federation.shape, dtype=federation.silos[0].x.dtype)
+    y = torch.zeros(*shape, dtype=federation.silos[0].y.dtype)
+    examples = Examples(federation.names, federation.sizes, x.to(device), y.to(device), federation.scale)
+    clip = experiment.clip if plan.unit.noise_in_doors else torch.full_like(experiment.clip, torch.inf)
+    numbers = (experiment.lr, clip, plan.noise())
+    settings = Settings(*(value.float().to(device) for value in numbers))
+    work = tuple(replace(w, steps=steps) for w in experiment.work)
+    return Cohort(experiment.task, examples, work, settings, experiment.training.memory)
+
+
+def _zeros(cohort: Cohort) -> Tensor:
+    """Return a vector of zeros for each run and silo."""
+    return torch.zeros(*cohort.settings.lr.shape, cohort.task.layout.size, device=cohort.device)
+
+
+def _once(experiment: Experiment, plan: Plan, cohort: Cohort, trial: int) -> float:
     """Return the seconds that one call of a door takes."""
+    start, streams = _zeros(cohort), SeededStreams(experiment.keys)
     began = time.perf_counter()
     if experiment.method.linear:
         _move_duals(cohort, start, plan, streams, trial)

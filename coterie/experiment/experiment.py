@@ -22,7 +22,7 @@ from ..engines.simulation import personal_vectors, simulate
 from ..errors import Problem
 from ..guard.checkpoint import History, Recorded
 from ..guard.claims import secret_draw
-from ..guard.session import OpenSession, Session
+from ..guard.session import Session
 from ..methods.adaptive_clip import AdaptiveClip
 from ..methods.relations import Relations
 from ..planning.accounting import ACCOUNTING, Accounting
@@ -31,7 +31,7 @@ from ..planning.request import MergeTerms, Request
 from ..planning.schedule import Schedule, check_dropping, draw_schedule
 from ..planning.silo_plan import Terms, clip_remarks, terms_of
 from ..planning.training import Training, check_device
-from ..privacy.budget import PerSilo, Privacy, check_budgets, loose_deltas, per_silo, values_of
+from ..privacy.budget import PerSilo, Privacy, check_budgets, per_silo, values_of
 from ..protocol.doors import Work
 from ..protocol.method import Method
 from ..protocol.roster import Roster
@@ -41,17 +41,10 @@ from ..protocol.streams import SeededStreams
 from ..protocol.tree import map_leaves
 from ..tasks.task import Task
 from .diagnostics import Watch
-from .public_facts import PublicFederation, PublicTask
-from .result import Result, RunRecord, SiloRecord, label_of
-
-BUDGETS = {
-    "own": "every silo keeps to its own budget",
-    "minimum": "every silo keeps to the smallest budget",
-    "maximum": "every silo spends the largest budget, which is more than most agreed to; for comparison only",
-    "none": "no privacy; for comparison only",
-    "uniform": "all silos add the same noise, and each leaves when its budget is spent",
-    "closed-form": "the noise follows the closed form of Liu et al. 2021 where that is more than needed",
-}
+from .notes import notes_of
+from .outcome import Outcome, make_result
+from .public_facts import PublicTask, public_federation
+from .result import Result, label_of
 
 
 @dataclass(frozen=True)
@@ -222,7 +215,7 @@ class Experiment:
         rows_within(self.task, self.training.memory)
         check_dropping(self.training, self.federation.names, self.work, self.privacy, self.budgets)
         private = not bool(torch.isinf(self.epsilon).all())
-        self.method.check(PublicTask(self.task), PublicFederation(self.federation, private))
+        self.method.check(PublicTask(self.task), public_federation(self.federation, private))
         clip = [c for v in self.variants for c in per_silo("privacy.clip", v.clip, self.federation.names)]
         check_budgets(self.epsilon.flatten().tolist(), self.delta.flatten().tolist(), clip)
         for value in self.lr.flatten().tolist():
@@ -232,26 +225,7 @@ class Experiment:
     @cached_property
     def notes(self) -> tuple[str, ...]:
         """What a user should know before anything is planned."""
-        sizes, names = self.federation.sizes, self.federation.names
-        notes = []
-        if self.budgets in ("maximum", "none"):
-            notes.append(f"{self.method.title}, budgets = {self.budgets}: {BUDGETS[self.budgets]}")
-        if not torch.isinf(self.epsilon).all():
-            protected = self.accounting.protected(sizes)
-            notes += loose_deltas(self.delta[0].tolist(), protected, names, self.privacy.unit)
-        notes += [f"not covered by any budget: {what}" for what in self.federation.not_covered]
-        largest = max(float(silo.x.abs().max()) * self.federation.scale for silo in self.federation.silos)
-        if largest > 10:
-            notes.append(
-                f"features reach {largest:.4g}; because gradients are clipped, models learn better from"
-                " numbers around one: set data.feature_range (public bounds) or data.features"
-            )
-        if small := [name for name, n in zip(names, sizes, strict=True) if n < self.training.batch]:
-            notes.append(
-                f"train.batch: {len(small)} silo(s), such as '{small[0]}', have fewer than"
-                f" {self.training.batch} training examples: each of their batches is the whole silo (rate 1)"
-            )
-        return tuple(notes)
+        return tuple(notes_of(self))
 
     def check_metered(self) -> None:
         """Raise `Problem` for a training that no ledger can account for."""
@@ -348,7 +322,11 @@ class Experiment:
                 shown = float(totals.mean())
             opened.after(state, history)
             if on_round is not None:
-                on_round(state.round, shown)
+                try:
+                    on_round(state.round, shown)
+                except Exception:
+                    opened.end_early(state, history)
+                    raise
         seconds = time.perf_counter() - began
         notes = [*self.notes, *plan.notes, *(meter.notes() if meter is not None else [])]
         if broken := int((~torch.isfinite(vectors).all(-1)).sum()):
@@ -356,7 +334,8 @@ class Experiment:
                 f"{self.method.name}: {broken} of {vectors[..., 0].numel()} models diverged (their numbers"
                 " are not finite) and have no score: lower train.lr, or the strength of the pull"
             )
-        return watch.add_to(self._result(plan, scores, vectors.cpu(), history, seconds, opened, notes))
+        trained = Outcome(scores, vectors.cpu(), history, seconds, opened.spent())
+        return watch.add_to(make_result(self, plan, trained, notes))
 
     def _training_losses(self, cohort: Cohort, vectors: Tensor) -> list[list[float] | None]:
         """Return the mean training loss of each silo in each run; None for a run with privacy."""
@@ -368,51 +347,6 @@ class Experiment:
             score(self.task, cohort.examples, vectors[torch.tensor(bare)], memory, losses=True).tolist()
         )
         return [next(means) if is_bare else None for is_bare in bare]
-
-    def _result(
-        self,
-        plan: Plan,
-        scores: Tensor,
-        vectors: Tensor,
-        history: History,
-        seconds: float,
-        opened: OpenSession,
-        notes: list[str],
-    ) -> Result:
-        runs = []
-        spent = opened.spent()
-        for r, (seed, variant) in enumerate(self.keys):
-            silos = {}
-            for k, silo in enumerate(plan.silos[r]):
-                charged = (silo.epsilon, silo.delta) if spent is None else spent[k][r]
-                silos[silo.name] = SiloRecord(float(scores[r, k]), *charged, silo.noise)
-            runs.append(
-                RunRecord(
-                    method=self.method.title,
-                    settings=self.variants[variant].shown,
-                    seed=seed,
-                    metric=self.task.metric,
-                    score=history[-1].totals[r],
-                    silos=silos,
-                    seconds=seconds / len(self.keys),
-                    bytes_up=sum(silo.bytes_up for silo in plan.silos[r]),
-                    bytes_down=sum(silo.bytes_down for silo in plan.silos[r]),
-                    history=[(point.round, point.totals[r]) for point in history],
-                    curves=_curves([point.scores[r] for point in history], self.federation.names),
-                    losses=_curves([point.losses[r] for point in history], self.federation.names),
-                )
-            )
-        kept = {r: vectors[r] for r in range(len(runs))}
-        preparation = self.federation.preparation
-        return Result(self.task, self.federation.names, runs, kept, notes, preparation=preparation)
-
-
-def _curves(rows: Sequence[Sequence[float] | None], names: Sequence[str]) -> dict[str, list[float]]:
-    """Return the numbers of each silo, one for each row `[silos]`; none if a row is not known."""
-    known = [row for row in rows if row is not None]
-    return (
-        {name: [row[k] for row in known] for k, name in enumerate(names)} if len(known) == len(rows) else {}
-    )
 
 
 def experiments(
@@ -431,7 +365,7 @@ def experiments(
     for experiment in planned:
         for label in experiment.labels:
             if label in seen:
-                raise Problem(f"'{label}' is asked for twice: list each method and setting once")
+                raise Problem(f"'{label}' appears twice; list each method and setting only once")
             seen.add(label)
         experiment.check()
     return planned

@@ -1,4 +1,4 @@
-"""Files are written beside their place and moved there, so that no folder ever holds half a file."""
+"""Write files under a temporary name and then move them, so that no folder ever holds half a file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .._json import finite
 
 
 def write(path: Path, fill: Callable[[Path], None]) -> None:
-    """Write a file in one move: `fill` writes it at the path it is given."""
+    """Write a file in one move: `fill` writes it to the temporary path that it receives."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=path.suffix)
     os.close(handle)

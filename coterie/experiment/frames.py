@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Row(NamedTuple):
-    """One row of a frame: which run it is of, and its facts."""
+    """One row of a frame: the run it belongs to, and its facts."""
 
     run: int
     method: str
@@ -21,7 +21,7 @@ class Row(NamedTuple):
 
 
 def make_frame(rows: Sequence[Row], columns: Sequence[str]) -> pd.DataFrame:
-    """Make a frame: the run, its method, its settings, its seed, then the `columns` of facts.
+    """Return a frame with the run, its method, its settings and its seed, then the `columns` of facts.
 
     A setting with the name of another column is called "NAME (setting)".
     """
@@ -44,7 +44,7 @@ def make_frame(rows: Sequence[Row], columns: Sequence[str]) -> pd.DataFrame:
 
 
 def text_table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a table whose first row is the header; numbers stand right."""
+    """Return the lines of a table whose first row is the header; numbers are right-aligned."""
     wide = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
     return [
         "  ".join(
@@ -55,14 +55,14 @@ def text_table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def html_table(rows: Sequence[Sequence[str]]) -> str:
-    """Return the same table for notebooks."""
+    """Return the same table as HTML, for notebooks."""
     head = "".join(f"<th>{escape(cell)}</th>" for cell in rows[0])
     body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows[1:])
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def html_page(title: str, rows: Sequence[Sequence[str]], remarks: Sequence[str]) -> str:
-    """Return a title, a table and remarks below it, for notebooks."""
+    """Return a title, a table and remarks below it as HTML, for notebooks."""
     below = "".join(f"<p><small>{escape(line)}</small></p>" for line in remarks)
     return f"<p><b>{escape(title)}</b></p>{html_table(rows)}{below}"
 

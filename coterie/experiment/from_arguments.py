@@ -1,4 +1,4 @@
-"""From what a person passes in Python to a study, described as a configuration file would describe it.
+"""Turn Python arguments into a study, described as a configuration file would describe it.
 
 Arguments are checked by the rules of the file's tables, and all problems of a call are reported together.
 """
@@ -6,7 +6,6 @@ Arguments are checked by the rules of the file's tables, and all problems of a c
 from __future__ import annotations
 
 import functools
-import hashlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
@@ -14,24 +13,25 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 import numpy as np
+import torch
 from pydantic import ValidationError
 from torch import nn
 
 from ..data.federation import Federation
-from ..errors import Problem, nearest
+from ..errors import Problem, nearest, shown
 from ..methods import AUTO, METHODS, MRMTL, MRMTLAuto, Then, Tune
 from ..planning.schedule import Participation
 from ..privacy.budget import NOT_GIVEN, PerSilo, Privacy, Swept
 from ..protocol.method import Method
 from ..protocol.settings import settings_of
-from ..tasks.models import Copies, Factory
+from ..tasks.models import Factory
 from ..tasks.task import Task, make_task
 from .config.files import find_beside
 from .config.methods import method_problems
 from .config.schema import Config, Data, Model, PrivacyTable, Train, Tuning, sentence
 from .experiment import experiments
 from .from_config import load_data, methods_of, training_of
-from .run import Study
+from .study import Study
 
 ModelLike = str | Callable[..., nn.Module] | nn.Module | Task
 MethodLike = Method | type[Method] | str | Mapping[str, Any]
@@ -73,7 +73,7 @@ def make_study(
     model_options: Any = None,
     tuning: Mapping[str, Any] | None = None,
 ) -> Study:
-    """Check the arguments of a call, and make its study; `options` are those of [train]."""
+    """Check the arguments of a call and return its study; `options` are those of [train]."""
     problems: list[str] = []
     if not isinstance(federation, Federation):
         problems.append(
@@ -81,7 +81,8 @@ def make_study(
             " load(data, silo_column=..., target_column=...)"
         )
     if not isinstance(privacy, Privacy):
-        problems.append(f"privacy must be Privacy(epsilon=..., delta=...), got {_short(privacy)}")
+        bare = "; to train without privacy, say so: Privacy(epsilon=math.inf)" if privacy is None else ""
+        problems.append(f"privacy must be Privacy(epsilon=..., delta=...), got {shown(privacy)}{bare}")
     pairs = read_methods(methods, problems)
     train = _table(problems, Train, "train", options or {"epochs": 1.0})
     if options.get("steps") is not None and options.get("epochs") is not None:
@@ -104,11 +105,11 @@ def make_study(
         method=[method_table(method, how) for method, how in pairs],
     )
     made = experiments(federation, task, pairs, privacy, training)
-    return Study(config, tuple(made), _fingerprint(federation, task))
+    return Study(config, tuple(made))
 
 
 def _checked(problems: list[str], make: Callable[[], Any]) -> Any:
-    """Return what a function makes; note why it cannot."""
+    """Return what a function returns; if it raises a Problem, append that to `problems`."""
     try:
         return make()
     except Problem as problem:
@@ -117,7 +118,7 @@ def _checked(problems: list[str], make: Callable[[], Any]) -> Any:
 
 
 def _refuse(problems: Iterable[str]) -> None:
-    """Raise one `Problem` for all of them."""
+    """Raise one `Problem` that lists all problems."""
     lines = list(dict.fromkeys(problems))
     if len(lines) == 1:
         raise Problem(lines[0])
@@ -126,7 +127,7 @@ def _refuse(problems: Iterable[str]) -> None:
 
 
 def _table(problems: list[str], kind: type[Any], name: str, values: Mapping[str, Any]) -> Any:
-    """Read a table of a configuration from arguments; note what is wrong with them."""
+    """Return a table of a configuration from arguments; append what is wrong with them to `problems`."""
     try:
         return kind.model_validate(plain(values))
     except ValidationError as error:
@@ -135,7 +136,7 @@ def _table(problems: list[str], kind: type[Any], name: str, values: Mapping[str,
 
 
 def plain(value: Any) -> Any:
-    """Return numbers, text, lists and dicts in place of what means the same, such as arrays and paths.
+    """Return plain numbers, text, lists and dicts in place of equivalent values such as arrays and paths.
 
     >>> plain({"lr": (np.float64(0.5), 1)})
     {'lr': [0.5, 1]}
@@ -146,6 +147,10 @@ def plain(value: Any) -> Any:
         return {"poisson": value.share} if value.sampler == "poisson" else value.share
     if isinstance(value, np.generic | np.ndarray):
         return plain(value.tolist())
+    if isinstance(value, torch.device):
+        return str(value)
+    if hasattr(value, "to_dict") and hasattr(value, "index") and not isinstance(value, Sequence):
+        return plain(value.to_dict())  # a pandas Series, indexed by silo
     if isinstance(value, tuple | range | list):
         return [plain(each) for each in value]
     return str(value) if isinstance(value, Path) else value
@@ -154,10 +159,10 @@ def plain(value: Any) -> Any:
 def load_source(
     source: Any, values: Mapping[str, Any], *, name: Any = None, data_dir: str | Path | None = None
 ) -> Federation:
-    """Check the arguments of `load` as a [data] table, and load the data; it is described by that table."""
+    """Check the arguments of `load` as a [data] table, and return the data, described by that table."""
     problems: list[str] = []
     if name is not None and not isinstance(name, str):
-        problems.append(f"name: expected a text, got {_short(name)}")
+        problems.append(f"name: expected a text, got {shown(name)}")
     named = isinstance(source, str | Path)
     content: dict[str, Any] = {"data": {"source": str(source) if named else "in memory", **values}}
     find_beside(content, Path())
@@ -168,27 +173,27 @@ def load_source(
 
 
 def task_of(model: Any, federation: Federation, loss: Any, options: Any) -> Task:
-    """Make the task of a model for the examples of a federation."""
+    """Return the task of a model for the examples of a federation."""
     if isinstance(model, Task):
         return model
     if not isinstance(loss, str):
-        raise Problem(f"model.loss: expected the name of a loss, got {_short(loss)}")
+        raise Problem(f"model.loss: expected the name of a loss, got {shown(loss)}")
     if options is not None and not isinstance(options, Mapping):
-        raise Problem(f"model_options: expected a dict of settings, got {_short(options)}")
+        raise Problem(f"model_options: expected a dict of settings, got {shown(options)}")
     return make_task(
         model, shape=federation.shape, classes=len(federation.classes), loss=loss, options=options
     )
 
 
 def read_methods(given: Any, problems: list[str]) -> list[tuple[Method, str]]:
-    """Return methods from objects, classes, names or tables, each with how it takes silos' budgets.
+    """Return methods from objects, classes, names or tables, each with how it uses silos' budgets.
 
-    What is wrong with them is added to `problems`.
+    Whatever is wrong with them is appended to `problems`.
     """
     several = isinstance(given, Sequence) and not isinstance(given, str)
     listed = given if several else [given]
     if given is None or not len(listed):
-        problems.append("methods: give at least one method, such as 'mr-mtl' or MRMTL(lam=0.5)")
+        problems.append("methods: expected at least one method, such as 'mr-mtl' or MRMTL(lam=0.5)")
         return []
     found = [_checked(problems, functools.partial(_read_method, each)) or [] for each in listed]
     return [pair for pairs in found for pair in pairs]
@@ -202,10 +207,10 @@ def _read_method(given: Any) -> list[tuple[Method, str]]:
         name = table.get("name")
         if not isinstance(name, str):
             raise Problem(
-                f"methods: a table needs the name of a method, as {{'name': 'ditto'}}, got {given!r}"
+                f"methods: a table needs the name of a method, such as {{'name': 'ditto'}}, got {given!r}"
             )
         if name not in METHODS:
-            raise Problem(f"methods: unknown method '{name}'; {nearest(name, METHODS)}")
+            raise Problem(f"methods: unknown method '{name}'; {_method_hint(name)}")
         problems = [problem.replace("method[0].", f"{name}: ", 1) for problem in method_problems(0, table)]
         if problems:
             raise Problem("\n".join(problems))
@@ -215,14 +220,23 @@ def _read_method(given: Any) -> list[tuple[Method, str]]:
     if inspect.isclass(given) and issubclass(given, Method):
         given = given()
     if not isinstance(given, Method):
-        raise Problem(f"methods: expected methods, such as 'ditto' or Ditto(lam=0.2), got {_short(given)}")
+        raise Problem(f"methods: expected methods, such as 'ditto' or Ditto(lam=0.2), got {shown(given)}")
     if isinstance(given, Tune):
         raise Problem(NEEDS_ANOTHER)
     return [(method, "own") for method in expanded(given)]
 
 
+def _method_hint(name: str) -> str:
+    """Return how to write a method that is not known by this name."""
+    first, *settings = name.replace(",", " ").split() or [""]
+    kind = METHODS.get(first.lower())
+    if kind is not None and settings:
+        return f"write methods.{kind.__name__}({', '.join(settings)})"
+    return nearest(name, METHODS)
+
+
 def expanded(method: Method) -> list[Method]:
-    """Return the methods that a method stands for: MR-MTL whose lam is "auto" is a method of its own."""
+    """Return the methods that a method stands for: MR-MTL with lam "auto" is a separate method."""
     if isinstance(method, Then):
         chains = [replace(method, second=second) for second in expanded(method.second)]
         return [replace(chain, first=first) for chain in chains for first in expanded(chain.first)]
@@ -237,7 +251,7 @@ def expanded(method: Method) -> list[Method]:
 
 
 def method_table(method: Method, budgets: str = "own") -> dict[str, Any]:
-    """Describe a method as a [[method]] table: its name, and the settings that are not the default."""
+    """Return a method as a [[method]] table: its name, and the settings that differ from the default."""
     if type(method) is Then:
         first = {**method_table(method.first), "share": method.share}
         return {**method_table(method.second, budgets), "after": first}
@@ -256,7 +270,7 @@ def _written(value: Any) -> Any:
 
 
 def _privacy(privacy: Privacy) -> dict[str, Any]:
-    """Describe budgets as a [privacy] table."""
+    """Return budgets as a [privacy] table."""
     table = {field.name: getattr(privacy, field.name) for field in fields(privacy)}
     if table["epsilon"] == NOT_GIVEN:
         del table["epsilon"]
@@ -264,13 +278,13 @@ def _privacy(privacy: Privacy) -> dict[str, Any]:
 
 
 def _data(federation: Federation) -> Data:
-    """Describe data as a [data] table."""
+    """Return data as a [data] table."""
     recipe = federation.recipe or {"source": f"{federation.name} (in memory)"}
     return Data.model_validate(recipe)
 
 
 def _model(task: Task, model: ModelLike, loss: str) -> Model:
-    """Describe a model as a [model] table."""
+    """Return a model as a [model] table."""
     if isinstance(model, str):
         options = plain(task.build.settings) if isinstance(task.build, Factory) else {}
         return Model.model_validate({"name": model, "loss": loss, **options})
@@ -278,26 +292,5 @@ def _model(task: Task, model: ModelLike, loss: str) -> Model:
     return Model.model_validate({"name": name, "loss": task.loss})
 
 
-def _fingerprint(federation: Federation, task: Task) -> str:
-    """Return a digest of what no configuration describes: examples in memory, and a module's numbers."""
-    digest = hashlib.blake2b(digest_size=32)
-    described = federation.recipe is not None
-    if not described:
-        for silo in federation.silos:
-            digest.update(f"{silo.name}\0{federation.scale!r}\0".encode())
-            for values in (silo.x, silo.y, silo.test_x, silo.test_y):
-                digest.update(np.ascontiguousarray(values.cpu().numpy()).tobytes())
-    copies = isinstance(task.build, Factory) and isinstance(task.build.function, Copies)
-    if copies:
-        for values in task.module.state_dict().values():
-            digest.update(np.ascontiguousarray(values.cpu().numpy()).tobytes())
-    return "" if described and not copies else digest.hexdigest()
-
-
 def _kind(value: Any) -> str:
     return f"a {type(value).__name__}"
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else _kind(value)

@@ -1,4 +1,4 @@
-"""From a configuration to a study: data, model, methods, budgets and training, all checked."""
+"""Turn a configuration into a study: data, model, methods, budgets and training, all checked."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from ..protocol.settings import settings_of
 from ..tasks.task import make_task
 from .config.schema import Config, Data, PrivacyTable, Train
 from .experiment import Experiment, experiments
-from .run import Study
+from .study import Study
 
 
 def study_of(config: Config, data_dir: str | Path | None = None) -> Study:
-    """Load the data of a configuration, and make a checked experiment for each method."""
+    """Load the data of a configuration, and return a study with a checked experiment for each method."""
     return Study(config, tuple(make_experiments(config, data_dir)))
 
 
@@ -43,9 +43,9 @@ def load_data(
 
 
 def make_methods(config: Config) -> list[tuple[Method, str]]:
-    """Make the methods of a configuration, each with how it takes silos' budgets.
+    """Return the methods of a configuration, each with how it uses silos' budgets.
 
-    Lists of settings that shape a method make a method for each value.
+    A list of values for a fixed setting becomes one method per value.
     """
     for table in config.method:
         if table["name"] == Tune.name and "after" not in table:
@@ -57,7 +57,7 @@ def make_methods(config: Config) -> list[tuple[Method, str]]:
 
 
 def methods_of(table: dict[str, Any]) -> list[Method]:
-    """Make the methods of one table."""
+    """Return the methods of one table."""
     if table["name"] == MRMTL.name and AUTO in _listed(table.get("lam")):
         rest = [lam for lam in _listed(table["lam"]) if lam != AUTO]
         fixed = methods_of({**table, "lam": rest}) if rest else []
@@ -88,7 +88,7 @@ def _listed(value: Any) -> list[Any]:
 
 
 def make_experiments(config: Config, data_dir: str | Path | None = None) -> list[Experiment]:
-    """Make the checked experiments of a configuration, one for each method."""
+    """Return the checked experiments of a configuration, one for each method."""
     privacy = privacy_of(config.privacy)
     federation = load_federation(config, data_dir)
     task = make_task(
@@ -97,20 +97,21 @@ def make_experiments(config: Config, data_dir: str | Path | None = None) -> list
         classes=len(federation.classes),
         loss=config.model.loss,
         options=dict(config.model.model_extra or {}),
+        allowed=config.allowed,
     )
     training = training_of(config.train, len(federation))
     return experiments(federation, task, make_methods(config), privacy, training)
 
 
 def privacy_of(table: PrivacyTable) -> Privacy:
-    """Return what a [privacy] table asks for."""
+    """Return the privacy settings of a [privacy] table."""
     epsilon = NOT_GIVEN if table.epsilon is None else table.epsilon
     where = (table.unit, table.budget_seed, table.noise_by, table.noise, table.sensitivity, table.quantile)
     return Privacy(epsilon, table.delta, table.clip, *where)
 
 
 def training_of(train: Train, silos: int) -> Training:
-    """Return what a [train] table asks for, in a federation of so many silos."""
+    """Return the training settings of a [train] table, for a federation with this many silos."""
     return Training(
         rounds=train.rounds,
         epochs=train.epochs or 1.0,

@@ -1,4 +1,4 @@
-"""What is known of each method, from its class and from dry runs; nothing is trained."""
+"""What is known about each method, from its class and from dry runs; nothing is trained."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..errors import Problem, Refused, nearest
+from ..errors import Problem, Refused, nearest, plainly
 from ..methods import METHODS
 from ..planning.dry_run import dry_run
 from ..protocol.doors import CHOICE, SAMPLES, WHOLE
@@ -29,8 +29,9 @@ HOW = (
 )
 
 
+@plainly
 def list_methods(name: str = "") -> list[dict[str, Any]]:
-    """Return what every method does, costs and sends, where it is sound, and its settings; or only one's."""
+    """Return what every method (or only the named one) does, costs and sends, its units and its settings."""
     if name and name not in METHODS:
         raise Problem(f"unknown method '{name}'; {nearest(name, METHODS)}")
     return [method_facts(kind) for kind in METHODS.values() if name in ("", kind.name)]
@@ -69,7 +70,7 @@ def setting_facts(field: Field[Any]) -> dict[str, Any]:
 
 
 def method_facts(kind: type[Method]) -> dict[str, Any]:
-    """Return what is known of a method as plain data; `dry_run` has the bytes of each silo in all rounds."""
+    """Return the facts about a method as plain data; `dry_run` has the bytes of each silo in all rounds."""
     method = kind()
     counts = dry_run(method, made_up_roster(), LAYERS, ROUNDS)
     refused = refusals(method)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..cohort.dual.linear import check_norms, linear_shape
@@ -27,22 +28,22 @@ class PublicTask:
 
 @dataclass(frozen=True, eq=False)
 class PublicFederation:
-    """What a method may ask about the silos; `private` if any of them has a budget."""
+    """What a method may ask about the silos; no attribute leads to their examples."""
 
-    _federation: Federation
-    private: bool
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the silos."""
-        return self._federation.names
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """The declared numbers of training examples."""
-        return self._federation.sizes
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+    _norms: Callable[[], None]
 
     def check_norms(self) -> None:
         """Raise a Problem if an example is longer than 1, unless no silo has a budget."""
-        if self.private:
-            check_norms(self._federation)
+        self._norms()
+
+
+def public_federation(federation: Federation, private: bool) -> PublicFederation:
+    """Return what a method may ask about silos; `private` if any of them has a budget."""
+
+    def norms() -> None:
+        if private:
+            check_norms(federation)
+
+    return PublicFederation(federation.names, federation.sizes, norms)

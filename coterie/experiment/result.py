@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -14,8 +16,10 @@ from torch import Tensor, nn
 from .._json import finite
 from ..data.new_rows import Rows
 from ..data.preparation import Preparation
-from ..errors import Problem, nearest
+from ..errors import Problem, as_path, nearest, plain_methods, shown
 from ..privacy.accountant import shown_spent
+from ..protocol.method import Method
+from ..protocol.settings import settings_of
 from ..tasks.task import Task
 from .frames import Row, counted, html_page, make_frame, text_table
 from .saved_models import personal_model, save_model
@@ -24,7 +28,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from .run import Study, Trained
+    from .study import Study
+    from .trained import Trained
 
 SIMULATED = (
     "These are scores of a simulation. Statements do not cover test examples, and choosing a setting by these"
@@ -68,7 +73,7 @@ class RunRecord:
 
     @property
     def label(self) -> str:
-        """Method and settings in one word or two."""
+        """A short name: the method and its settings."""
         return label_of(self.method, self.settings)
 
 
@@ -95,13 +100,15 @@ class Views(Protocol):
         ...
 
 
+@plain_methods
 @dataclass(repr=False, eq=False)
 class Result:
     """Runs, with the personal vectors of each: `vectors[run]` is `[silos, P]`.
 
     `relations[run]` is Omega `[silos, silos]`, of methods that learn how silos are related.
-    `trained[run]` is what is known of the experiment whose runs begin with that one, and `study` what was
-    asked for; both hold no examples. `views` draws and saves. `preparation` is how raw rows become examples.
+    `trained[run]` is what is known about the experiment whose runs begin with that one, and `study` is what
+    the user asked for; neither holds examples. `views` draws and saves. `preparation` is how raw rows become
+    examples.
     """
 
     task: Task
@@ -118,7 +125,7 @@ class Result:
     preparation: Preparation | None = None
 
     def add(self, other: Result) -> None:
-        """Take in the runs of another result."""
+        """Add the runs of another result."""
         self.vectors |= {len(self.runs) + r: v for r, v in other.vectors.items()}
         self.relations |= {len(self.runs) + r: omega for r, omega in other.relations.items()}
         self.trained |= {len(self.runs) + r: trained for r, trained in other.trained.items()}
@@ -174,10 +181,11 @@ class Result:
         return rows
 
     def _remarks(self) -> list[str]:
+        remarks = [UNACCOUNTED] if self.tuning is None and len(self.summary) > 1 else []
         if self.tuning is not None and self.tuning.get("chosen") is not None:
             chosen = self.runs[self.tuning["chosen"]].label
-            return [f"Chosen of {counted(self.tuning['ran'], 'trial')}: {chosen}"]
-        return [UNACCOUNTED] if self.tuning is None and len(self.summary) > 1 else []
+            remarks = [f"Chosen from {counted(self.tuning['ran'], 'trial')}: {chosen}"]
+        return [*remarks, *(f"note: {note}" for note in self.notes)]
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row for each run and silo: its test score, and what it spent with which noise."""
@@ -207,39 +215,77 @@ class Result:
         return Row(number, run.method, run.settings, run.seed, facts)
 
     def plot(self) -> Figure:
-        """Draw scores by method and silo, and scores over rounds; a matplotlib figure."""
+        """Return a matplotlib figure with scores by method and silo, and scores over rounds."""
         if self.views is None:
-            raise Problem("this result cannot be drawn: it does not come from run or sweep")
+            raise Problem("this result cannot be drawn, because it does not come from run or sweep")
         return self.views.figure(self)
 
     def save(self, folder: str | Path) -> None:
         """Write the folder that `coterie run` writes: result, plot, statements, models, configuration."""
         if self.views is None:
-            raise Problem("this result cannot be saved: it does not come from run or sweep")
-        self.views.save(self, folder)
+            raise Problem("this result cannot be saved, because it does not come from run or sweep")
+        self.views.save(self, as_path("folder", folder))
 
     def state(self) -> None:
-        """Make the statements of all runs that are saved, where they are not made yet."""
+        """Create the statements of all saved runs that do not have one yet."""
         for first, trained in self.trained.items():
             if any(run not in trained.statements for _, run in trained.saved()):
                 self.trained[first] = trained.stated()
             self.published |= self.trained[first].published()
 
-    def statement(self, silo: str, run: int = 0) -> dict[str, Any]:
-        """Return the privacy statement of one silo in one run, as its file has it."""
-        place = self._place(silo, run)
+    def statement(
+        self, silo: str, run: int | None = None, *, method: Any = None, seed: int | None = None
+    ) -> dict[str, Any]:
+        """Return the privacy statement of one silo in one run, as its file has it.
+
+        The run is named by its method or by its number (see `find_run`).
+        """
+        place, run = self._place(silo), self.find_run(run, method, seed)
         first = max((first for first in self.trained if first <= run), default=None)
         if first is None:
-            raise Problem(f"there is no statement of run {run}: this result does not come from run or sweep")
+            raise Problem(
+                f"there is no statement of run {run}, because this result does not come from run or sweep"
+            )
         return self.trained[first].statement(run - first, place)
 
-    def _place(self, silo: str, run: int) -> int:
-        """Return the place of a silo; refuse one, or a run, that is not there."""
-        if silo not in self.names:
-            raise Problem(f"there is no silo '{silo}'; {nearest(str(silo), self.names)}")
-        if not isinstance(run, int) or not 0 <= run < len(self.runs):
-            raise Problem(f"there is no run {run}; there are {len(self.runs)}, from 0")
-        return self.names.index(silo)
+    def find_run(self, run: int | None = None, method: Any = None, seed: int | None = None) -> int:
+        """Return the number of a run, from 0; raise `Problem` if it is not clear which one is meant.
+
+        `method` is a name ("ditto"), the label of a row ("ditto lam=0.2") or the method itself. Where they
+        are not given, the run is the first seed of the only method and setting, or the choice of a sweep.
+        """
+        number: Any = run
+        count = len(self.runs)
+        if number is not None:
+            if method is not None or seed is not None:
+                raise Problem("run: it says the method and the seed already; give the one or the others")
+            if isinstance(number, bool) or not isinstance(number, Integral) or not 0 <= int(number) < count:
+                raise Problem(f"there is no run {shown(number)}; there are {count}, from 0")
+            return int(number)
+        if method is None and seed is None and self.tuning is not None:
+            chosen = self.tuning.get("chosen")
+            if chosen is not None:
+                return int(chosen)
+        names = _names_of(method)
+        fits = [n for n, each in enumerate(self.runs) if not names or names & {each.label, each.method}]
+        labels = list(dict.fromkeys(self.runs[n].label for n in fits))
+        known = list(dict.fromkeys(each.label for each in self.runs))
+        if not fits:
+            raise Problem(f"there is no run of '{min(names)}'; {nearest(min(names), known)}")
+        if len(labels) > 1:
+            raise Problem(f"which method? give one of them as method=: {', '.join(map(repr, labels))}")
+        if seed is None:
+            return fits[0]
+        seeds = {self.runs[n].seed: n for n in fits}
+        if seed not in seeds:
+            raise Problem(f"there is no run of '{labels[0]}' with seed {shown(seed)}; known: {sorted(seeds)}")
+        return seeds[seed]
+
+    def _place(self, silo: str) -> int:
+        """Return the place of a silo."""
+        if str(silo) not in self.names:
+            raise Problem(f"there is no silo '{silo}'; {nearest(silo, self.names)}")
+        return self.names.index(str(silo))
 
     def best(self) -> dict[str, Any]:
         """Return the row of the summary with the best mean (choosing by it is tuning)."""
@@ -247,7 +293,7 @@ class Result:
         return max(self.summary, key=lambda row: (not math.isnan(row["mean"]), sign * row["mean"]))
 
     def to_json(self) -> dict[str, Any]:
-        """Return all but the models as plain data; an infinite epsilon (no privacy) becomes null."""
+        """Return everything but the models as plain data; an infinite epsilon (no privacy) becomes null."""
         content: dict[str, Any] = finite(
             {
                 "simulation": SIMULATED,
@@ -262,35 +308,69 @@ class Result:
         )
         return content
 
-    def vector(self, silo: str, run: int = 0) -> Tensor:
-        """Return one silo's personal model as a vector of its trained parameters."""
-        place = self._place(silo, run)
+    def vector(
+        self, silo: str, run: int | None = None, *, method: Any = None, seed: int | None = None
+    ) -> Tensor:
+        """Return one silo's personal model as a vector of its trained parameters (run: see `find_run`)."""
+        place, run = self._place(silo), self.find_run(run, method, seed)
         if run not in self.vectors:
-            raise Problem(f"the model of run {run} is not kept: it was finished before this run was resumed")
+            raise Problem(
+                f"the model of run {run} is not kept, because it finished before this run was resumed"
+            )
         return self.vectors[run][place]
 
-    def model(self, silo: str, run: int = 0) -> nn.Module:
-        """Return one silo's personal model as a plain torch module."""
-        return self.task.to_module(self.vector(silo, run))
+    def model(
+        self, silo: str, run: int | None = None, *, method: Any = None, seed: int | None = None
+    ) -> nn.Module:
+        """Return one silo's personal model as a plain torch module (run: see `find_run`).
 
-    def predict(self, silo: str, rows: Rows, run: int = 0) -> pd.DataFrame:
-        """Return what one silo's personal model predicts for raw rows (see `PersonalModel.predict`)."""
-        vector = self.vector(silo, run)
-        model = personal_model(self.task, vector, self.preparation, silo, self.runs[run].label)
-        return model.predict(rows)
+        It takes prepared examples as a tensor `[examples, ...]`: those of the federation, or what `prepare`
+        makes of raw rows.
+        """
+        return self.task.to_module(self.vector(silo, run, method=method, seed=seed))
 
-    def save_model(self, silo: str, path: str | Path, run: int = 0) -> None:
-        """Save one silo's personal model, whole; `load_model` reads it."""
-        vector = self.vector(silo, run)
-        save_model(path, self.task, vector, self.preparation, silo, self.runs[run].label)
+    def prepare(self, silo: str, rows: Rows) -> Tensor:
+        """Return raw rows as the tensor that one silo's module takes (see `Preparation.inputs`)."""
+        self._place(silo)
+        if self.preparation is None:
+            raise Problem("this federation was made of tensors: only you know how raw rows became examples")
+        return self.preparation.inputs(rows, silo)
+
+    def predict(
+        self, silo: str, rows: Rows, run: int | None = None, *, method: Any = None, seed: int | None = None
+    ) -> pd.DataFrame:
+        """Return what one silo's personal model predicts for raw rows (see `PersonalModel.predict`).
+
+        The run is named by its method or by its number (see `find_run`).
+        """
+        run = self.find_run(run, method, seed)
+        vector, label = self.vector(silo, run), self.runs[run].label
+        return personal_model(self.task, vector, self.preparation, str(silo), label).predict(rows)
+
+    def save_model(
+        self,
+        silo: str,
+        path: str | Path,
+        run: int | None = None,
+        *,
+        method: Any = None,
+        seed: int | None = None,
+    ) -> None:
+        """Save one silo's personal model, whole; `load_model` reads it (run: see `find_run`)."""
+        run = self.find_run(run, method, seed)
+        vector, label = self.vector(silo, run), self.runs[run].label
+        save_model(as_path("path", path), self.task, vector, self.preparation, str(silo), label)
 
 
-def file_names(names: Sequence[str]) -> list[str]:
-    """Return a distinct, harmless file name for each name."""
-    seen: dict[str, int] = {}
-    made = []
-    for name in names:
-        safe = "".join(c if c.isalnum() or c in "-_." else "-" for c in name)[:80].lstrip(".") or "_"
-        seen[safe.lower()] = seen.get(safe.lower(), 0) + 1
-        made.append(safe if seen[safe.lower()] == 1 else f"{safe}~{seen[safe.lower()]}")
-    return made
+def _names_of(method: Any) -> set[str]:
+    """Return the labels and names that a method is known by in results; none if it is not given."""
+    if method is None:
+        return set()
+    if isinstance(method, Method):
+        settings = {name: getattr(method, name) for name in settings_of(method)}
+        return {label_of(method.title, settings)}
+    if inspect.isclass(method) and issubclass(method, Method):
+        return {method.name}
+    if not isinstance(method, str):
+        raise Problem(f"method: expected the name of a method, got {shown(method)}")
+    return {method}

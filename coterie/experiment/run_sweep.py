@@ -1,4 +1,4 @@
-"""Run a sweep: draw how many settings to try, train them, choose the best by a noised score, and bill it."""
+"""Run a sweep: draw how many settings to try, train them, choose by a noisy score, and charge for it."""
 
 from __future__ import annotations
 
@@ -20,23 +20,27 @@ from ..planning.accounting import Account
 from ..planning.plan import Plan
 from ..privacy.adversaries import ADVERSARIES
 from .config.schema import Tuning
+from .estimate import rehearse
 from .experiment import Experiment
 from .files import write_json
+from .listener import Listener
 from .result import Result
-from .run import Listener, Stopped, Store, Study, Trained, meters_for, train_one, without_examples
+from .run import Stopped, Store, meters_for, train_one
 from .statements import statement_for
+from .study import Study, without_examples
 from .sweep import (
     Sweep,
     best_of,
     check_affordable,
     check_sweep,
     draw,
-    entropy_of,
+    generator_of,
     noised_scores,
     score_events,
     trials_of,
     tuned_plan,
 )
+from .trained import Trained
 
 NOTHING = (
     "{count} trials were drawn{why}, so nothing was trained or chosen. This is a valid outcome; drawing again"
@@ -45,13 +49,13 @@ NOTHING = (
 
 
 def sweep_study(study: Study, listener: Listener | None = None, store: Store | None = None) -> Result:
-    """Try settings of one method, choose the best, and bill the choice.
+    """Try settings of one method, choose the best, charge for the choice, and return the result.
 
     `Result.tuning` says what was drawn and chosen, and what that costs.
     """
     listener = listener or Listener()
     if len(study.experiments) != 1:
-        raise Problem("a sweep chooses among the settings of one method: give one [[method]] table")
+        raise Problem("a sweep chooses among the settings of one method: give one method")
     experiment = study.experiments[0]
     tuning = study.config.tuning or Tuning()
     check_sweep(experiment, tuning, study.ledger is not None)
@@ -66,6 +70,8 @@ def sweep_study(study: Study, listener: Listener | None = None, store: Store | N
         seed = experiment.training.seeds[0]
         sweep = Sweep(trials, (0,), score_events(experiment, tuning), tuning.score == "public")
         plan = _first_plan(replace(experiment, picked=((seed, 0),)), sweep, listener)
+        if meter is not None:
+            rehearse(replace(experiment, picked=((seed, 0),)), plan)
         drawn = _drawn(experiment, sweep, plan, meter, None if store is None else store.path / "draw.json")
         sweep = replace(sweep, drawn=drawn)
         if not drawn or (trials.most is not None and len(drawn) > trials.most):
@@ -88,7 +94,7 @@ def sweep_study(study: Study, listener: Listener | None = None, store: Store | N
 
 
 def _first_plan(experiment: Experiment, sweep: Sweep, listener: Listener) -> Plan:
-    """Plan one trial, to know what is to be charged before the number of trials is drawn."""
+    """Plan one trial, to know what to charge before the number of trials is drawn."""
     name = experiment.method.name
     listener.on_planning(name, 0, 0)
     try:
@@ -109,7 +115,9 @@ def _trials(
     place = None if store is None else store.path / ".checkpoint-0"
     every = study.config.train.checkpoint
     charging = Charging(sweep.asks, together=True)
-    session = Session(place, study.key([sweep.drawn]), meter, every, charging)
+    session = Session(
+        place, study.key([sweep.drawn], "" if store is None else store.examples), meter, every, charging
+    )
     result = train_one(experiment, plan, session, listener, resumable=store is not None)
     with InterruptsHeld():
         scores = noised_scores(experiment, sweep, _vectors(result), meter)
@@ -157,25 +165,25 @@ def _drawn(
     elif meter is not None:
         check_affordable(sweep, plan, meter, label)
         meter.hold(best)
-    drawn = draw(sweep.trials, settings, entropy_of(experiment.training.seeds[0], meter))
+    drawn = draw(sweep.trials, settings, generator_of(experiment.training.seeds[0], meter))
     if kept is not None and list(drawn) != kept[1]:
-        raise Problem(f"'{path}' was changed: the trials are drawn once; begin anew in another folder")
+        raise Problem(f"'{path}' was changed, but trials are drawn only once; start again in another folder")
     if path is not None:
         write_json(path, {"held": [] if meter is None else meter.held, "settings": drawn})
     return drawn
 
 
 def _read_draw(path: Path) -> tuple[list[int], list[int]]:
-    """Read the rows that are held and the settings that were drawn."""
+    """Return the held rows and the drawn settings from a file."""
     try:
         content = json.loads(path.read_text())
         return [int(row) for row in content["held"]], [int(v) for v in content["settings"]]
     except (ValueError, KeyError, TypeError) as error:
-        raise Problem(f"'{path}' is damaged: begin anew in another folder ({error})") from error
+        raise Problem(f"'{path}' is damaged; start again in another folder ({error})") from error
 
 
 def _most(values: Iterable[float | None]) -> float | None:
-    """Return the largest epsilon; None if one of them is none."""
+    """Return the largest epsilon, or None if any of them is None."""
     listed = list(values)
     known = [value for value in listed if value is not None]
     return max(known) if len(known) == len(listed) else None
@@ -186,7 +194,7 @@ def _vectors(result: Result) -> Tensor:
 
 
 def _nothing(experiment: Experiment, sweep: Sweep, store: Store | None, meter: Meter | None) -> Result:
-    """Return, and save, that nothing was chosen; it is charged all the same, since it might have been."""
+    """Save and return a result without a choice; it is charged anyway, since there could have been one."""
     count = len(sweep.drawn)
     if meter is not None:
         meter.release_held("nothing")
@@ -196,13 +204,14 @@ def _nothing(experiment: Experiment, sweep: Sweep, store: Store | None, meter: M
     result.tuning = {"accounted": True, "trials": sweep.trials.__dict__, "ran": 0, "chosen": None}
     if store is not None:
         write_json(store.path / "result.json", {"complete": True, **result.to_json()})
+        store.close()
     return result
 
 
 def trial_statement(
     experiment: Experiment, sweep: Sweep, plan: Plan, run: int, k: int, meter: Meter | None
 ) -> dict[str, Any]:
-    """Return the statement of silo k about the chosen trial and all others."""
+    """Return silo k's statement about the chosen trial and all other trials."""
     silo = plan.silos[run][k]
     trials = sweep.asks(experiment.method.name, plan, k)[0]
     account = Account(

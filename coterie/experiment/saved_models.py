@@ -1,8 +1,8 @@
-"""Personal models, whole: used on raw rows, saved in one file each, and loaded again.
+"""Whole personal models: used on raw rows, saved in one file each, and loaded again.
 
-A file is safetensors: every parameter and buffer, trained or not, and a JSON record of what the numbers mean
-(see `record_of`). Loading executes nothing from the file: a built-in model is made by its name, a user's
-module must be given by the caller.
+A safetensors file holds every parameter and buffer, trained or not, and a JSON record of what the numbers
+mean (see `record_of`). Loading executes nothing from the file: a built-in model is built by its name, and a
+user's module must be passed by the caller.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from ..data.new_rows import Rows
 from ..data.preparation import Preparation
-from ..errors import Problem, reason
+from ..errors import Problem, as_path, plain_methods, plainly, reason
 from ..tasks.check import made_up_examples
 from ..tasks.layout import fill, tensors_of
 from ..tasks.losses import PROBABILITIES, class_scores, predicted_class
@@ -37,9 +37,10 @@ HOLDS_STATISTICS = (
 )
 
 
+@plain_methods
 @dataclass(frozen=True, eq=False)
 class PersonalModel:
-    """One silo's model and all that is needed to use it on raw rows.
+    """One silo's model and everything needed to use it on raw rows.
 
     `module` takes prepared examples; so does calling the model itself. `preparation` is how raw rows are
     prepared for this silo (none, if its federation was made of tensors).
@@ -60,8 +61,9 @@ class PersonalModel:
         """Return predictions for raw rows, one row each, in the column `prediction`.
 
         `rows` is a DataFrame, the path of a CSV or Parquet file, or an array (see `Preparation.prepare`).
-        Of a class it is the name, and each class has a further column: its probability, or its score if
-        the loss has no probabilities. Of a number it is the value on the scale of the raw target.
+        For classes, the prediction is a class name, and each class has a further column with its probability,
+        or its score if the loss has no probabilities. For a number, it is the value on the scale of the raw
+        target.
         """
         import pandas as pd
 
@@ -95,7 +97,7 @@ class PersonalModel:
 def personal_model(
     task: Task, vector: Tensor, preparation: Preparation | None, silo: str, method: str
 ) -> PersonalModel:
-    """Return the model of one vector, for use."""
+    """Return the personal model of one vector."""
     own = None if preparation is None else preparation.pick([silo])
     return PersonalModel(task.to_module(vector), silo, method, task.loss, own)
 
@@ -103,18 +105,24 @@ def personal_model(
 def save_model(
     path: str | Path, task: Task, vector: Tensor, preparation: Preparation | None, silo: str, method: str
 ) -> None:
-    """Save the model of one vector, whole, with the record of what it is."""
+    """Save the whole model of one vector, with a record of what it is."""
     from safetensors.torch import save_file
 
     record = record_of(task, vector, preparation, silo, method)
-    # One entry only: safetensors writes several in any order, and equal models should be equal files.
-    save_file(task.state(vector), str(path), {KEY: json.dumps(record, allow_nan=False)})
+    folder = Path(path).parent
+    if not folder.is_dir():
+        raise Problem(f"cannot save the model as '{path}': there is no folder '{folder}'")
+    try:
+        # One entry only: safetensors writes several in any order, and equal models should be equal files.
+        save_file(task.state(vector), str(path), {KEY: json.dumps(record, allow_nan=False)})
+    except Exception as error:  # safetensors raises its own kinds
+        raise Problem(f"cannot save the model as '{path}': {reason(error)}") from error
 
 
 def record_of(
     task: Task, vector: Tensor, preparation: Preparation | None, silo: str, method: str
 ) -> dict[str, Any]:
-    """Return what a file says of its numbers, as plain data.
+    """Return what a file records about its numbers, as plain data.
 
     `trained` are the names of the trained parameters, `tied` the further names of tensors that have
     several. `made_up` are the outputs for made-up examples, by which loading recognises another module.
@@ -149,7 +157,7 @@ def _class_names(count: int, preparation: Preparation | None) -> tuple[str, ...]
 
 
 def _model_of(task: Task) -> dict[str, Any]:
-    """Name the model and its settings; settings that JSON cannot hold are named only."""
+    """Return the model's name and settings; settings that JSON cannot hold appear only by name."""
     build = task.build
     if not isinstance(build, Factory):
         return {"built_in": None, "name": qualified_name(build), "settings": {}, "left_out": []}
@@ -170,16 +178,17 @@ def _is_plain(value: Any) -> bool:
     return True
 
 
+@plainly
 def load_model(
     path: str | Path, module: str | Callable[..., nn.Module] | nn.Module | None = None
 ) -> PersonalModel:
     """Load a saved model.
 
-    A built-in model needs the file only. For a user's module, `module` is its class, the function that makes
+    A built-in model needs only the file. For a user's module, `module` is its class, the function that builds
     it (also as "package.module:function") or an instance, which is copied. It must be the module that was
-    trained: names and shapes are compared, and what it computes on made-up examples.
+    trained: its names, its shapes and its outputs on made-up examples are compared.
     """
-    record, tensors = _read(Path(path))
+    record, tensors = _read(as_path("path", path))
     try:
         task = _task_of(record, module, path)
         preparation = None
@@ -201,7 +210,7 @@ def load_model(
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Read a file's record and tensors."""
+    """Return a file's record and tensors."""
     from safetensors import safe_open
 
     try:
@@ -209,8 +218,10 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         with safe_open(str(path), "pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except Exception as error:  # safetensors raises its own kinds
+    except OSError as error:
         raise Problem(f"cannot read the model '{path}': {reason(error)}") from error
+    except Exception as error:  # safetensors raises its own kinds
+        raise Problem(f"cannot read the model '{path}': it is no safetensors file, or damaged") from error
     try:
         record = json.loads(metadata[KEY])
         schema = record["schema"]
@@ -245,10 +256,10 @@ def _task_of(record: Mapping[str, Any], module: Any, path: str | Path) -> Task:
 def _check_preparation(preparation: Preparation, record: Mapping[str, Any]) -> None:
     """Raise ValueError if a record's preparation does not lead to examples of its model."""
     if list(preparation.classes) != list(record["classes"]):
-        raise ValueError("the classes of the preparation are others than the model's")
+        raise ValueError("the classes of the preparation differ from the model's")
     raw = np.zeros((1, *preparation.shape), np.uint8 if preparation.uint8 else np.float32)
     if list(preparation.apply(raw, record["silo"]).shape[1:]) != list(record["shape"]):
-        raise ValueError("the preparation makes examples of another shape than the model's")
+        raise ValueError("the preparation makes examples of a different shape from the model's")
 
 
 def _values_for(
@@ -282,7 +293,7 @@ def _listed(names: list[str]) -> str:
 
 
 def _check_outputs(module: nn.Module, task: Task, expected: np.ndarray, path: str | Path) -> None:
-    """Raise `Problem` if a module computes something else than the one that was trained."""
+    """Raise `Problem` if a module computes something other than the module that was trained."""
     try:
         with torch.no_grad():
             outputs = module(_trial(task.shape)).double().numpy()
@@ -295,5 +306,5 @@ def _check_outputs(module: nn.Module, task: Task, expected: np.ndarray, path: st
     ):
         raise Problem(
             f"'{path}' does not fit the module: names and shapes agree, but the module computes something"
-            " else than the one that was trained (only parameters and buffers are saved)"
+            " other than the one that was trained (only parameters and buffers are saved)"
         )

@@ -18,11 +18,12 @@ from torch import Tensor
 
 from .._seeds import seed_for
 from ..cohort.examples import stack
-from ..cohort.score import score
+from ..cohort.score import bounded_total
 from ..errors import Problem
 from ..guard.checkpoint import digest_of
 from ..guard.claims import claims_of
 from ..guard.meter import Meter
+from ..noise.dice import KeyedGenerator
 from ..planning.plan import Plan
 from ..privacy.calibration import Target, noise_for
 from ..privacy.events import Event
@@ -30,6 +31,7 @@ from ..privacy.ledger.claim import Claim
 from ..privacy.trials import Trials, draw_trials
 from ..privacy.tuning import noise_for_tuning, server_epsilon
 from ..protocol.state import State
+from ..protocol.streams import Dice
 from .config.schema import Tuning
 from .experiment import Experiment
 
@@ -136,19 +138,20 @@ def check_sweep(experiment: Experiment, tuning: Tuning, metered: bool) -> None:
         )
 
 
-def draw(trials: Trials, settings: int, entropy: int) -> tuple[int, ...]:
+def draw(trials: Trials, settings: int, generator: np.random.Generator | KeyedGenerator) -> tuple[int, ...]:
     """Return the setting of every trial, drawn at random."""
-    generator = np.random.default_rng(entropy)
     count = draw_trials(trials, generator)
     return tuple(int(setting) for setting in generator.integers(0, settings, count))
 
 
-def entropy_of(seed: int, meter: Meter | None) -> int:
-    """Return the entropy of a draw: in a metered sweep, from the silos' secrets and the rows charged for it.
+def generator_of(seed: int, meter: Meter | None) -> np.random.Generator | KeyedGenerator:
+    """Return the generator of a draw; in a metered sweep, keyed by secrets and the rows charged for it.
 
     Anyone who wants to draw again must charge new rows, and so pays again.
     """
-    return seed_for(seed, "sweep") if meter is None else meter.entropy()
+    return (
+        np.random.default_rng(seed_for(seed, "sweep")) if meter is None else KeyedGenerator(meter.entropy())
+    )
 
 
 def score_events(experiment: Experiment, tuning: Tuning) -> tuple[Event | None, ...]:
@@ -217,7 +220,7 @@ def noised_scores(experiment: Experiment, sweep: Sweep, vectors: Tensor, meter: 
     test = stack(experiment.federation, "test", experiment.training.device)
     sizes = torch.tensor(test.sizes, dtype=torch.float64)
     moved = vectors.to(experiment.training.device)
-    sums = score(experiment.task, test, moved, experiment.training.memory, bounded=True).cpu() * sizes
+    sums = bounded_total(experiment.task, test, moved, experiment.training.memory).cpu()
     digest = digest_of(State(0, vectors, None))
     rounds = experiment.training.rounds
     seeded = experiment.streams()
@@ -235,11 +238,11 @@ def noised_scores(experiment: Experiment, sweep: Sweep, vectors: Tensor, meter: 
         name = experiment.federation.names[k]
         for trial in range(len(sums)):
             if meter is None:
-                noise = seeded.generators(trial, name, rounds, 0)[1]
+                dice: Dice = seeded.dice(trial, name, rounds, 0)
             else:
                 asked = f"score\0{trial}\0{meter.claims[k]}\0{digest}\0{float(sums[trial, k])!r}"
-                noise = meter.streams.kept(name, asked)
-            sums[trial, k] += event.noise * noise.standard_normal()
+                dice = meter.streams.kept(name, asked)
+            sums[trial, k] = float(dice.noisy(sums[trial, k].numpy(), event.noise))
     return [float(total) for total in (sums[:, counted].sum(1) / sizes[counted].sum())]
 
 

@@ -13,10 +13,10 @@ for secret draws too: coins are independent, so knowing that one silo is away te
 others.
 
 **Noise.** A reservation draws 32 bytes from the operating system. With the silo's secret and the row's hash
-they seed SFC64, which is fast and not cryptographic; statements say so. Generators are keyed anew every
-eight rounds, and each call of a door is answered once. Noise of merges is keyed by the secrets and rows of
-all silos that reserved the round. Digests in ledgers cover only the shared state where what silos keep is
-raw.
+they key an AES keystream, from which coins and noise are drawn exactly (`coterie.noise`). Keys are replaced
+every eight rounds, and each call of a door is answered once. Noise of merges is keyed by the secrets and
+rows of all silos that reserved the round. Digests in ledgers cover only the shared state where what silos
+keep is raw.
 
 **Secret coins.** Where epsilon rests on secret coins (Poisson cohorts, noise added by the server), a
 metered run tosses them round by round from the system's entropy and keeps them nowhere, not even in a

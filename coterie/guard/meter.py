@@ -16,25 +16,10 @@ from ..privacy.ledger.claim import Claim
 from ..privacy.ledger.custody import Custody
 from ..privacy.ledger.entries import LedgerEntry, LedgerState, runs_of
 from ..privacy.ledger.filters import Spent, charge, repeated
-from ..privacy.ledger.ledger import GrantedClaim, Ledger, open_ledger
+from ..privacy.ledger.ledger import GrantedClaim, Ledger
 from .claims import certify
+from .ledgers import open_for_run
 from .secret_streams import EntropyStreams, secret_of
-
-
-def open_ledgers(
-    folder: Path,
-    federation: Federation,
-    budgets: Sequence[tuple[float, float] | None],
-    filter: str = "basic",
-    unit: str = "example",
-    custody: Custody | None = None,
-) -> list[Ledger]:
-    """Return the open ledgers of all silos; create a missing one if its silo has a budget.
-
-    `custody` says which keys sign them and which witness keeps their heads.
-    """
-    pairs = zip(federation.identities, budgets, strict=True)
-    return in_threads(lambda pair: open_ledger(folder, *pair, unit, filter, custody), pairs)
 
 
 def make_meter(
@@ -44,9 +29,9 @@ def make_meter(
     unit: str = "example",
     custody: Custody | None = None,
 ) -> Meter:
-    """Return the meter of a training; a new ledger gets its silo's budget from `budgets`."""
-    ledgers = open_ledgers(folder, federation, budgets, unit=unit, custody=custody)
-    secrets = in_threads(lambda identity: secret_of(folder, identity), federation.identities)
+    """Return the meter of a training; in a folder without ledgers, `budgets` are those of new ones."""
+    ledgers = open_for_run(folder, federation, budgets, unit, custody)
+    secrets = in_threads(lambda ledger: secret_of(folder, ledger.identity), ledgers)
     return Meter(federation.names, ledgers, EntropyStreams(dict(zip(federation.names, secrets, strict=True))))
 
 
@@ -61,7 +46,8 @@ class Meter:
     """The ledgers of a training's silos, the claims of its runs, and how many rounds each silo may train.
 
     `claims[k][run]` is the row of a run in silo k's ledger. `left` says why a silo left early, by its name.
-    `held[k]` is a run that was charged in full beforehand, if there is one.
+    `held[k]` is a run that was charged in full beforehand, if there is one. `waiting` are the claims of a
+    training that has not begun.
     """
 
     names: tuple[str, ...]
@@ -71,6 +57,7 @@ class Meter:
     rounds: list[int] = field(default_factory=list)
     left: dict[str, str] = field(default_factory=dict)
     held: list[int] = field(default_factory=list)
+    waiting: list[list[int]] = field(default_factory=list)
     _open: dict[int, int] = field(default_factory=dict)
 
     def another(self) -> Meter:
@@ -92,13 +79,13 @@ class Meter:
                 raise Problem(f"silo '{self.names[k]}': row {run} of its ledger was not reserved: start over")
         self.held, self.claims, self.rounds = held, [], []
 
-    def entropy(self) -> int:
-        """Return a number derived from the silos' secrets and the held rows."""
+    def entropy(self) -> bytes:
+        """Return 32 bytes derived from the silos' secrets and the held rows."""
         digest = hashlib.blake2b(digest_size=32)
         for name, ledger, run in zip(self.names, self.ledgers, self.held, strict=True):
             row = ledger.entries()[run - 1].hash.encode()
             digest.update(hashlib.blake2b(row, key=self.streams.secrets[name]).digest())
-        return int.from_bytes(digest.digest())
+        return digest.digest()
 
     def release_held(self, digest: str) -> None:
         """Record that the held run happened."""
@@ -128,7 +115,7 @@ class Meter:
                 raise Spent(
                     f"no silo's budget covers more than {covered} of {asked[0][0].rounds} rounds, so the"
                     " training could not finish: use fewer rounds or a smaller epsilon, or raise the budgets"
-                    " with `coterie ledger budget`; nothing was charged"
+                    " (`coterie ledger budget`, or set_budget in Python); nothing was charged"
                 )
         except BaseException:
             for k, claims in granted.items():
@@ -148,8 +135,12 @@ class Meter:
             f"; {runs} runs are asked for, and nothing is trained unless all of them fit (the amount spent"
             " includes the runs before this one: ask for fewer methods, settings or seeds)"
         )
-        all_of_them = isinstance(problem, Spent) and runs > 1
-        return type(problem)(f"silo '{self.names[k]}': {problem}{more if all_of_them else ''}")
+        one = (
+            ": use fewer rounds or a smaller epsilon, or raise the budget (`coterie ledger budget`, or"
+            " set_budget in Python)"
+        )
+        next_step = "" if not isinstance(problem, Spent) else more if runs > 1 else one
+        return type(problem)(f"silo '{self.names[k]}': {problem}{next_step}")
 
     def resume(self, asked: Sequence[Sequence[Claim]], claims: list[list[int]]) -> None:
         """Resume the claims of an interrupted training; raise `Problem` unless they are those asked for."""
@@ -204,7 +195,8 @@ class Meter:
             k = min(refused)
             raise Spent(
                 f"silo '{self.names[k]}': {refused[k]}, and neither do the budgets of the others: raise the"
-                " budgets with `coterie ledger budget`, then run the same command again; nothing was charged"
+                " budgets (`coterie ledger budget`, or set_budget in Python), then run the same again;"
+                " nothing was charged"
             )
         for k, why in refused.items():
             self.rounds[k], self.left[self.names[k]] = first, str(why)

@@ -136,7 +136,9 @@ class OpenSession:
         if meter is None:
             return
         claims = [self.session.charging.claims(label, self.plan, k) for k in range(len(meter.ledgers))]
-        if point is None:
+        if point is None and meter.waiting:
+            meter.resume(claims, meter.waiting)
+        elif point is None:
             meter.claim(claims, self.session.partial)
         else:
             meter.resume(claims, point.claims)
@@ -156,10 +158,10 @@ class OpenSession:
         present = meter.present(number)
         if not present:
             why = next(iter(meter.left.values()), "their budgets are spent")
-            again = "run the same command again" if meter.may_resume else "start over with another --out"
+            again = "run the same again" if meter.may_resume else "start over in another folder (out)"
             raise Spent(
-                f"round {number}: no silo can continue ({why}): raise the budgets with"
-                f" `coterie ledger budget`, then {again}"
+                f"round {number}: no silo can continue ({why}): raise the budgets (`coterie ledger budget`,"
+                f" or set_budget in Python), then {again}"
             )
         return present
 
@@ -169,6 +171,17 @@ class OpenSession:
         stopping = session.path is not None and session.stopping is not None and session.stopping.asked()
         if state.round != blocks.last and not (stopping and state.round > blocks.first):
             return
+        self._keep(state, history, stopping)
+        if stopping and state.round < blocks.rounds:
+            raise KeyboardInterrupt
+
+    def end_early(self, state: State, history: History) -> None:
+        """Write a checkpoint within a block, and commit it, because the caller failed after a round."""
+        if self.session.path is not None and self.blocks.first < state.round < self.blocks.last:
+            self._keep(state, history, stopping=True)
+
+    def _keep(self, state: State, history: History, stopping: bool) -> None:
+        session, blocks = self.session, self.blocks
         blocks.measure(state.round)
         if session.path is not None:
             claims = [] if session.meter is None else session.meter.claims
@@ -177,8 +190,6 @@ class OpenSession:
             self.uncommitted = self._digest_of(state)
             if stopping or state.round == blocks.rounds:
                 session.meter.commit(self.uncommitted, state.round)
-        if stopping and state.round < blocks.rounds:
-            raise KeyboardInterrupt
 
     def _digest_of(self, state: State) -> str:
         # If doors add no noise, what silos keep at home is raw, so the digest must not depend on it.

@@ -1,7 +1,10 @@
-"""The methods, by the names they have on the outside."""
+"""All methods, by the names users type."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, NoReturn
+
+from ..errors import nearest
 from ..protocol.method import Method
 from .controls import Joint, RandomProjection
 from .ditto import Ditto
@@ -43,6 +46,13 @@ METHODS: dict[str, type[Method]] = {
         RandomProjection,
     )
 }
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> NoReturn:
+        hint = "" if name.startswith("_") else f"; {nearest(name, __dir__())}"
+        raise AttributeError(f"module 'coterie.methods' has no attribute '{name}'{hint}")
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""Controls: methods that show what a better one gains, or what a naive one costs."""
+"""Controls: methods that show how much a better method gains, or how much a naive one costs."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class RandomProjection(Projected):
-    """PFA with random directions instead of learned ones: the control."""
+    """PFA with random directions instead of learned ones, as a control."""
 
     name: ClassVar[str] = "random-projection"
     paper: ClassVar[str] = "Liu et al. 2021"
     centre: str = setting("none", choices=("none",), fixed=True, help="directions about zero")
 
     def init(self, task: Start, silos: int) -> tuple[Server, None]:
-        """Start with a random basis; any number of random directions will do."""
+        """Start with a random basis; the number of random directions has no upper limit."""
         return self.begin(task, random_basis(task, self.rank)), None
 
     def broadcast(self, shared: Server) -> Tensor:
@@ -36,7 +36,7 @@ class RandomProjection(Projected):
         return shared.model
 
     def local(self, sent: Tensor, own: None, oracle: Oracle) -> tuple[Tensor, None]:
-        """Train the shared model, upload the difference."""
+        """Train the shared model and upload the difference."""
         return oracle.descend(sent) - sent, None
 
     def merge(self, shared: Server, uploads: Tensor, merger: Merger) -> Server:
@@ -53,7 +53,7 @@ class RandomProjection(Projected):
 
 @record
 class OwnAndMean(NamedTuple):
-    """A silo's model, and the mean of all."""
+    """A silo's model, and the mean of all models."""
 
     own: Tensor
     mean: Tensor
@@ -61,10 +61,10 @@ class OwnAndMean(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Joint(Method):
-    """The naive way to protect whole silos: every personal model is noised itself.
+    """The naive way to protect whole silos: noise is added to every personal model itself.
 
-    All models are one long vector under differential privacy, so a silo's model must hardly depend on its
-    own examples. It is here to show what that costs.
+    All models together are one long vector under differential privacy, so a silo's model can hardly depend on
+    its own examples. This method exists to show what that costs.
     """
 
     name: ClassVar[str] = "joint"
@@ -72,7 +72,7 @@ class Joint(Method):
     lam: PerRun = setting(1.0, minimum=0, help="pull toward the mean of all personal models")
 
     def init(self, task: Start, silos: int) -> tuple[Tensor, None]:
-        """Start every silo's model, which the server keeps, from the same vector."""
+        """Start all silos' models, which the server keeps, from the same vector."""
         return task.initial().expand(-1, len(task.roster), -1), None
 
     def broadcast(self, shared: Tensor) -> OwnAndMean:
@@ -80,11 +80,11 @@ class Joint(Method):
         return OwnAndMean(shared, shared.mean(1, keepdim=True))
 
     def local(self, sent: OwnAndMean, own: None, oracle: Oracle) -> tuple[Tensor, None]:
-        """Train the silo's model, upload how it moved."""
+        """Train the silo's model and upload its change."""
         return oracle.descend(sent.own, toward=sent.mean, strength=self.lam) - sent.own, None
 
     def merge(self, shared: Tensor, uploads: Tensor, merger: Merger) -> Tensor:
-        """Move each model by its own upload: under the unit 'silo' with all the noise on it."""
+        """Move each model by its own upload; under the unit 'silo' each upload carries all of the noise."""
         return shared + merger.mix(uploads, torch.eye(len(merger.roster)))
 
     def personal(self, sent: OwnAndMean, own: None) -> Tensor:

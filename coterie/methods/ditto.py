@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Ditto(Method):
-    """FedAvg, and beside it a personal model with a pull of strength `lam` toward the shared one.
+    """FedAvg plus a personal model in each silo, pulled toward the shared one with strength `lam`.
 
-    It takes two passes over the examples per round: each pays for its own noise.
+    Each round makes two passes over the examples, and each pass pays for its own noise.
     """
 
     name: ClassVar[str] = "ditto"
@@ -26,7 +26,7 @@ class Ditto(Method):
     lam: PerRun = setting(1.0, minimum=0, help="pull toward the shared model")
 
     def local(self, sent: Tensor, own: Tensor, oracle: Oracle) -> tuple[Tensor, Tensor]:
-        """Train the shared model for the others, then the silo's own for itself."""
+        """Train the shared model for everyone, then the silo's own model for itself."""
         trained = oracle.descend(sent)
         own = oracle.descend(own, toward=sent, strength=self.lam)
         return trained - sent, own

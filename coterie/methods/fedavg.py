@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class SharedModel(Method):
-    """Abstract: methods with one model for all, in which silos keep nothing."""
+    """Abstract: methods with one model for all silos, in which silos keep no state."""
 
     def init(self, task: Start, silos: int) -> tuple[Tensor, None]:
         """Start from one shared vector."""
@@ -32,24 +32,24 @@ class SharedModel(Method):
 
 @dataclass(frozen=True, kw_only=True)
 class FedAvg(SharedModel):
-    """Everybody trains the shared model; the server averages, weighted by size."""
+    """Every silo trains the shared model; the server averages the results, weighted by size."""
 
     name: ClassVar[str] = "fedavg"
     paper: ClassVar[str] = "McMahan et al. 2017"
 
     def local(self, sent: Tensor, own: None, oracle: Oracle) -> tuple[Tensor, None]:
-        """Train the shared model, upload the difference."""
+        """Train the shared model and upload the difference."""
         return oracle.descend(sent) - sent, None
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedProx(SharedModel):
-    """FedAvg with a pull of strength `mu` toward the model that was sent."""
+    """FedAvg with a pull of strength `mu` toward the model the server sent."""
 
     name: ClassVar[str] = "fedprox"
     paper: ClassVar[str] = "Li et al. 2020"
     mu: PerRun = setting(0.1, minimum=0, help="pull toward the shared model")
 
     def local(self, sent: Tensor, own: None, oracle: Oracle) -> tuple[Tensor, None]:
-        """Train the shared model, held near where it started."""
+        """Train the shared model, held near its starting point, and upload the difference."""
         return oracle.descend(sent, toward=sent, strength=self.mu) - sent, None

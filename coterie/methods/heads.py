@@ -1,6 +1,6 @@
-"""Shared layers and a head of one's own (Collins et al. 2021; with noise: DPFedMTL).
+"""Shared layers with a personal head per silo (Collins et al. 2021; with noise: DPFedMTL).
 
-Silos train whole models; what they send, and what is merged, are the shared layers only. Heads never leave.
+Silos train whole models, but only the shared layers are sent and merged. Heads never leave their silos.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @record
 class Head(NamedTuple):
-    """A silo's head `[runs, silos, ...]`, and the places of head and shared layers in the whole vector."""
+    """A silo's head `[runs, silos, ...]`, and the positions of head and shared layers in the whole vector."""
 
     values: Tensor
     places: Tensor
@@ -31,9 +31,9 @@ class Head(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Heads(Method):
-    """Every silo has a head of its own on layers that all share.
+    """Every silo has its own head on top of layers that all silos share.
 
-    `head` names a submodule or a parameter ("4", "classifier", "2.weight"), or is a share of the layers,
+    `head` names a submodule or parameter ("4", "classifier", "2.weight"), or is a share of the layers,
     counted from the end.
     """
 
@@ -59,7 +59,7 @@ class Heads(Method):
         return start[..., body], Head(values, places, shared_places)
 
     def local(self, sent: Tensor, own: Head, oracle: Oracle) -> tuple[Tensor, Head]:
-        """Train the whole model; upload how the shared layers moved, keep the head."""
+        """Train the whole model, upload the change of the shared layers, and keep the head."""
         start = join(sent, own)
         trained = oracle.descend(start)
         moved = (trained - start).gather(2, own.shared_places)
@@ -71,7 +71,7 @@ class Heads(Method):
 
 
 def join(body: Tensor, own: Head) -> Tensor:
-    """Put shared layers and heads together: `[runs, silos, P]`."""
+    """Return whole models `[runs, silos, P]` from shared layers and heads."""
     runs, silos, count = own.values.shape
     whole = torch.zeros_like(own.values[..., :1]).expand(runs, silos, count + body.shape[-1])
     whole = whole.scatter(2, own.places, own.values)

@@ -1,4 +1,4 @@
-"""IFCA / HypCluster: silos choose one of some models (Ghosh et al. 2020; Mansour et al. 2020)."""
+"""IFCA / HypCluster: each silo chooses one of several models (Ghosh et al. 2020; Mansour et al. 2020)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NOT_CHOSEN = -1
 
 @record
 class Clusters(NamedTuple):
-    """The cluster models `[runs, clusters, P]`, and which one each silo chose last, `[runs, silos, 1]`."""
+    """The cluster models `[runs, clusters, P]`, and each silo's latest choice, `[runs, silos, 1]`."""
 
     models: Tensor
     choice: Tensor
@@ -32,7 +32,7 @@ class Clusters(NamedTuple):
 
 @record
 class Upload(NamedTuple):
-    """How the chosen model moved, and which one it is."""
+    """The change of the chosen model, and which model that is."""
 
     delta: Tensor
     choice: Tensor
@@ -42,28 +42,34 @@ class Upload(NamedTuple):
 class IFCA(Method):
     """Silos privately choose the cluster model that fits them best, and train it together.
 
-    They choose in the first rounds only (`choosing`, a share of all), since every choice costs: all of
-    them together about `spend`, a share of epsilon. Later each silo stays with its last choice. While they
-    choose, a model that no silo has chosen, or far fewer than an even share (`least`), starts again as a copy
-    of the one that most have: silos then part by chance, and what they learn tells the copies apart. (Not in
-    the papers, where two groups may stay in one cluster for good.)
+    Every choice costs privacy, so silos choose only in the first rounds (`choosing`, a share of all rounds).
+    All choices together cost about `spend`, a share of epsilon. Afterwards each silo keeps its last choice.
+    While silos still choose, a model with too few of them (`least`, relative to an even share) restarts as a
+    copy of the most popular one. Silos then split between the copies by chance, and training tells the copies
+    apart. The papers have no such step, so there two groups may stay in one cluster for good.
     """
 
     name: ClassVar[str] = "ifca"
     paper: ClassVar[str] = "Ghosh et al. 2020; Mansour et al. 2020"
-    clusters: int = setting(4, minimum=1, whole=True, fixed=True, help="how many models there are")
+    clusters: int = setting(4, minimum=1, whole=True, fixed=True, help="number of models")
     choosing: float = setting(
-        0.1, minimum=0, maximum=1, fixed=True, help="share of rounds with a choice, one at least"
+        0.1, minimum=0, maximum=1, fixed=True, help="share of rounds with a choice, at least one round"
     )
     spend: float = setting(0.1, minimum=1e-6, maximum=0.99, fixed=True, help="share of epsilon for choices")
     least: float = setting(
-        0.25, minimum=0, maximum=1, fixed=True, help="part of an even share of silos that keeps a model"
+        0.25,
+        minimum=0,
+        maximum=1,
+        fixed=True,
+        help="fewest silos that keep a model, relative to an even share",
     )
 
     def init(self, task: Start, silos: int) -> tuple[Clusters, Tensor]:
-        """Start every cluster from a vector of its own; a silo that has not chosen takes the first."""
+        """Start every cluster from its own vector; a silo that has not chosen uses the first cluster."""
         if len(task.roster) < self.clusters:
-            raise Problem(f"clusters: there are {self.clusters} clusters for {len(task.roster)} silos")
+            raise Problem(
+                f"clusters must be at most the number of silos, {len(task.roster)}, got {self.clusters}"
+            )
         models = torch.cat([task.initial(index, apart=True) for index in range(self.clusters)], 1)
         choice = torch.zeros_like(models[:, :1, :1]).long() + NOT_CHOSEN
         return Clusters(models, choice.expand(-1, len(task.roster), -1)), choice.expand(-1, silos, -1)
@@ -73,7 +79,7 @@ class IFCA(Method):
         return shared.models.unsqueeze(1)
 
     def local(self, sent: Tensor, own: Tensor, oracle: Oracle) -> tuple[Upload, Tensor]:
-        """Choose, train the chosen model, upload the choice and the difference."""
+        """Choose a model, train it, and upload the choice and the difference."""
         models = sent.squeeze(1)
         if self.clusters > 1 and oracle.round < self._choices(oracle.rounds):
             own = oracle.select(models, self.spend).unsqueeze(-1)
@@ -81,7 +87,7 @@ class IFCA(Method):
         return Upload(oracle.descend(start) - start, own), own
 
     def merge(self, shared: Clusters, uploads: Upload, merger: Merger) -> Clusters:
-        """Move each cluster by the mean of the silos that chose it; refill those that too few chose."""
+        """Move each cluster by the mean upload of the silos that chose it; refill unpopular clusters."""
         roster, choice = merger.roster, uploads.choice
         if roster.present is not None:
             choice = torch.where(roster.present.unsqueeze(-1), choice, shared.choice)
@@ -99,37 +105,39 @@ class IFCA(Method):
         return chosen(sent.squeeze(1), own)
 
     def hand_over(self, shared: Clusters) -> HandOver:
-        """Let the next method start from each silo's cluster, and learn within clusters."""
+        """Let the next method start from each silo's cluster model, and learn within clusters."""
         return HandOver(chosen(shared.models, shared.choice), shared.choice.clamp(min=0).squeeze(-1))
 
     def remarks(self, roster: Roster, present: Tensor | None) -> list[str]:
-        """Report silos that are absent whenever there is a choice."""
+        """Return a remark about silos that are absent in every round with a choice."""
         if present is None or self.clusters == 1:
             return []
         absent = int((~present[: self._choices(len(present))].any(0)).sum())
         if not absent:
             return []
         return [
-            f"{self.title}: {absent} silo(s) (over all runs) are absent whenever clusters are chosen, and"
-            " stay in the first one: raise 'choosing'"
+            f"{self.title}: {absent} silo(s) (over all runs) are absent in every round with a choice, so they"
+            " stay in the first cluster; raise 'choosing'"
         ]
 
     def _choices(self, rounds: int) -> int:
-        """Return in how many of so many rounds silos choose."""
+        """Return in how many of the `rounds` silos choose."""
         return max(1, math.ceil(self.choosing * rounds - 1e-9))
 
 
 def chosen(models: Tensor, choice: Tensor) -> Tensor:
-    """Take the chosen one of models `[runs, clusters, P]` for each silo: `[runs, silos, P]`."""
+    """Return each silo's chosen model, `[runs, silos, P]`, from models `[runs, clusters, P]`."""
     return models.gather(1, choice.clamp(min=0).expand(-1, -1, models.shape[-1]))
 
 
 def refilled(models: Tensor, choice: Tensor, least: float) -> Tensor:
-    """Copy the model that most silos chose to the places of those that too few chose."""
+    """Return the models, with those that too few silos chose replaced by the most popular one."""
     places = torch.arange(models.shape[1], device=models.device)
     count = (choice.unsqueeze(1) == places.reshape(1, -1, 1)).sum(2)
     most = count.argmax(1, keepdim=True)
     nobody = count.sum(1, keepdim=True) == 0
-    enough = (least * count.sum(1, keepdim=True) / models.shape[1]).clamp(min=1)  # of those that have chosen
+    enough = (least * count.sum(1, keepdim=True) / models.shape[1]).clamp(
+        min=1
+    )  # among silos that have chosen
     source = torch.where((count >= enough) | nobody, places.unsqueeze(0), most)
     return models.gather(1, source.unsqueeze(-1).expand_as(models))

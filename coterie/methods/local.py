@@ -24,7 +24,7 @@ class Local(Method):
         return None, task.initial().expand(-1, silos, -1)
 
     def local(self, sent: None, own: Tensor, oracle: Oracle) -> tuple[None, Tensor]:
-        """Train on."""
+        """Continue training the silo's own model."""
         return None, oracle.descend(own)
 
     def personal(self, sent: None, own: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
 """Mocha: personal models with learned relations between silos (Smith, Chiang, Sanjabi, Talwalkar 2017).
 
 The objective adds lam tr(W M W'), where M is the inverse of silos x Omega and Omega = (W'W)^(1/2) / trace, so
-that M = I for unrelated silos. Its gradient for silo k is a pull of strength lam M_kk toward anchor_k = - sum
-over others of M_kj w_j / M_kk: the server computes both.
+M = I for unrelated silos. Its gradient for silo k is a pull of strength lam M_kk toward anchor_k = - sum over
+the others of M_kj w_j / M_kk. The server computes both.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @record
 class Pull(NamedTuple):
-    """What pulls each silo: an anchor `[runs, silos, P]`, and how strongly, `[runs, silos, 1]`."""
+    """The anchor `[runs, silos, P]` that pulls each silo, and how strongly, `[runs, silos, 1]`."""
 
     anchor: Tensor
     strength: Tensor
@@ -42,9 +42,9 @@ class Server(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Mocha(Method):
-    """Every silo trains its own model, pulled by those that the server found to be related.
+    """Every silo trains its own model, pulled by the models that the server finds to be related.
 
-    Relations are learned from released vectors only, so they cost no privacy.
+    Relations are learned only from released vectors, so they cost no privacy.
     """
 
     name: ClassVar[str] = "mocha"
@@ -61,15 +61,17 @@ class Mocha(Method):
         return shared.pull
 
     def local(self, sent: Pull, own: Tensor, oracle: Oracle) -> tuple[Tensor, Tensor]:
-        """Train the silo's own model, upload how it moved."""
+        """Train the silo's own model and upload its change."""
         strength = per_run(self.lam).to(own.device) * sent.strength
         trained = oracle.descend(own, toward=sent.anchor, strength=strength)
         return trained - own, trained
 
     def merge(self, shared: Server, uploads: Tensor, merger: Merger) -> Server:
-        """Follow the models, relate them anew."""
+        """Update the models, then relearn how they relate."""
         if merger.roster.groups is not None:
-            raise Problem("'mocha' relates all silos, and cannot learn within clusters: not after ifca")
+            raise Problem(
+                "'mocha' relates all silos, so it cannot learn within clusters; do not use it after 'ifca'"
+            )
         models = shared.models + uploads
         return Server(models, pulls(models, inverse_of(models)))
 
@@ -84,7 +86,7 @@ class Mocha(Method):
 
 
 def pulls(models: Tensor, inverse: Tensor) -> Pull:
-    """Return the pull of every silo by M."""
+    """Return every silo's pull, given its model and the matrix M."""
     strength = inverse.diagonal(dim1=1, dim2=2).unsqueeze(-1)
     others = inverse - torch.diag_embed(strength.squeeze(-1))
     anchor = -(others @ models.double()) / strength

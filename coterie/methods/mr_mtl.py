@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class MRMTL(Method):
-    """Every silo trains its own model, pulled with strength `lam` toward the mean of all.
+    """Every silo trains its own model, pulled toward the mean of all models with strength `lam`.
 
-    With `lam` 0 it is Local; "auto" stands for `MRMTLAuto`. The pull uses released vectors only, so it costs
+    With `lam` 0 this is Local; "auto" selects `MRMTLAuto`. The pull uses only released vectors, so it costs
     no privacy.
     """
 
@@ -30,12 +30,12 @@ class MRMTL(Method):
     )
 
     def local(self, sent: Tensor, own: Tensor, oracle: Oracle) -> tuple[Tensor, Tensor]:
-        """Train the silo's own model, upload how it moved."""
+        """Train the silo's own model and upload its change."""
         trained = oracle.descend(own, toward=sent, strength=self.lam)
         return trained - own, trained
 
     def merge(self, shared: Tensor, uploads: Tensor, merger: Merger) -> Tensor:
-        """Move the mean with the models; those of absent silos stay where they are."""
+        """Update the mean to follow the models; models of absent silos have not moved."""
         return shared + merger.mean(uploads, everybody=True)
 
     def personal(self, sent: Tensor, own: Tensor) -> Tensor:
@@ -43,5 +43,5 @@ class MRMTL(Method):
         return own
 
     def hand_over(self, shared: Tensor) -> HandOver:
-        """Let the next method start from the mean."""
+        """Let the next method start from the mean model."""
         return HandOver(shared)

@@ -1,35 +1,36 @@
-"""MR-MTL that finds its own pull, from what silos have released already.
+"""MR-MTL that finds its own pull from what silos have already released.
 
-Write h for the curvature of the loss, and count errors in units of gradients. Around the mean of all
-models the gradient of silo k is off by h (its optimum - the optimum of all): of squared length G over
-silos, beside V_k by chance, since the silo has n_k examples only. Noisy steps of rate lr with noise s in
-each of P coordinates leave a squared error lr s^2 P / (2 (h + lam)), chance leaves V / (h + lam)^2, and
-the pull adds G lam^2 / (h (h + lam))^2. The sum is least at
+Let h be the curvature of the loss, and measure errors in units of gradients. Around the mean of all models,
+the gradient of silo k is off by h (its optimum - the common optimum). The squared length of this difference,
+over silos, is G. Chance adds V_k, since the silo has only n_k examples. Noisy steps of rate lr with noise s
+in each of P coordinates leave a squared error lr s^2 P / (2 (h + lam)). Chance leaves V / (h + lam)^2, and
+the pull adds G lam^2 / (h (h + lam))^2. The sum is smallest at
 
     lam_k = h (q_k h + V_k) / (G - q_k h),    q_k = lr s_k^2 P / 4,
 
-which is lam* = s_loc^2 / tau^2 of mean estimation, in units of h. Where the denominator is not positive
-noise outweighs all differences between silos, and the pull is as strong as it may be.
+which is lam* = s_loc^2 / tau^2 of mean estimation, in units of h. If the denominator is not positive, noise
+outweighs all differences between silos, and the pull is as strong as allowed.
 
-Steps allow no pull above 1 / (lr x steps). A silo that would need a stronger one predicts with its own
-model moved toward the mean by what is missing: of w_k - mean the part
+The steps limit the pull to 1 / (lr x steps). A silo that needs a stronger pull predicts with its own model
+moved toward the mean to make up for it. Keeping the part
 
     trust_k = G (h + lam) / (h (G + V_k + 2 q_k (h + lam)))
 
-has the least expected error: what silos differ by is G / (h + lam)^2 of its squared length, chance
-V / (h + lam)^2 and noise 2 q / (h + lam).
+of w_k - mean has the least expected error: the squared length of w_k - mean consists of G / (h + lam)^2 from
+differences between silos, V / (h + lam)^2 from chance and 2 q / (h + lam) from noise.
 
-All of it is estimated from uploads, which are private already, and from public facts: it costs nothing.
-- Released gradients are uploads without the pull. Their averages over rounds, moved to the mean model by
-  h, spread over silos by G + V + a noise that is known exactly, and is taken off.
-- h is the slope of released gradients over released positions, both less their averages so far. Noise is
-  in both, by an amount that is known exactly, and is taken off.
-- Training of length t = lr x steps shapes no curvature below 1 / t: where lam is measured in h, h is at
-  least that.
-- V cannot be told from G. Assumed: it is at most `share` of the two, and at most clip^2 / n_k, the most
-  that clipped gradients can differ by chance.
+Everything is estimated from uploads, which are already private, and from public facts, so it costs no
+privacy.
+- Released gradients are uploads without the pull. Their averages over rounds, moved to the mean model by h,
+  spread over silos by G + V + noise. The amount of noise is known exactly and is subtracted.
+- h is the slope of released gradients over released positions, both minus their averages so far. Both contain
+  noise, whose amount is known exactly and is subtracted.
+- Training of length t = lr x steps is insensitive to curvature below 1 / t. Where lam is measured in units of
+  h, h is therefore at least 1 / t.
+- V cannot be told apart from G. We assume that V is at most `share` of the two, and at most clip^2 / n_k, the
+  most that clipped gradients can differ by chance.
 
-`docs/lam.md` has the derivation, what was measured, and where it fails.
+`docs/lam.md` has the derivation, the measurements, and where the estimate fails.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ from ..protocol.tree import record
 if TYPE_CHECKING:
     from ..protocol.oracle import Oracle
 
-AUTO = "auto"  # as lam of MR-MTL, it means this method
-# How often a silo must have been seen before anything is concluded from it.
+AUTO = "auto"  # the value of MR-MTL's lam that selects this method
+# How many rounds a silo must have been seen in before it counts in an estimate.
 ENOUGH = 3
 TINY = 1e-12
 
@@ -61,10 +62,10 @@ TINY = 1e-12
 class Observed(NamedTuple):
     """Running statistics of what silos released, all `[runs, silos, ...]`.
 
-    Averages weight the n-th round by n. `gradient`, `position` and `apart` (from the mean) are averages of
-    released vectors; `squares` is the variance of the noise in the averaged gradient, in units of that
-    of a step; `behind` and `within` are its covariances with the model and with the average position;
-    `slope` and `span` are the sums of the regression of gradients on positions. `seen` counts rounds.
+    Averages weight the n-th round by n. `gradient`, `position` and `apart` (the distance from the mean) are
+    averages of released vectors. `squares` is the noise variance of the averaged gradient, relative to that
+    of one step; `behind` and `within` are its covariances with the model and with the average position.
+    `slope` and `span` are the sums in the regression of gradients on positions. `seen` counts rounds.
     """
 
     gradient: Tensor
@@ -80,7 +81,7 @@ class Observed(NamedTuple):
 
 @record
 class Server(NamedTuple):
-    """The mean, the models of all silos, their pulls and trusts, and what was observed of them."""
+    """The mean, the models of all silos, their pulls and trusts, and the statistics observed so far."""
 
     mean: Tensor
     models: Tensor
@@ -99,9 +100,9 @@ class Sent(NamedTuple):
 
 
 def observe(shared: Server, uploads: Tensor, roster: Roster) -> Observed:
-    """Return the statistics after a round; those of absent silos stay."""
+    """Return the statistics after a round; those of absent silos stay the same."""
     facts, size = facts_of(roster), uploads.shape[-1]
-    here = facts.pace > 0 if roster.present is None else roster.present.unsqueeze(-1)
+    is_present = facts.pace > 0 if roster.present is None else roster.present.unsqueeze(-1)
     lam, last = shared.lam, shared.observed
     length, variance = round_of(facts, lam)
     from_mean = shared.models - shared.mean
@@ -126,14 +127,15 @@ def observe(shared: Server, uploads: Tensor, roster: Roster) -> Observed:
         span=keep * last.span + share * usable * span,
         seen=last.seen + 1,
     )
-    return Observed(*(torch.where(here, value, old) for value, old in zip(new, last, strict=True)))
+    return Observed(*(torch.where(is_present, value, old) for value, old in zip(new, last, strict=True)))
 
 
 def round_of(facts: Facts, lam: Tensor) -> tuple[Tensor, Tensor]:
-    """Return how far a constant gradient moves a model in a round under a pull, and what noise does to it.
+    """Return `length`, how far a constant gradient moves a pulled model per round, and `variance`.
 
-    Steps w - lr (g + lam (w - mean)) move by -length (g + lam (start - mean)), where length = (1 - (1 -
-    lr lam)^steps) / lam; the noise in a g that is read from that has `variance` times that of a step.
+    Steps w - lr (g + lam (w - mean)) move the model by -length (g + lam (start - mean)), where
+    length = (1 - (1 - lr lam)^steps) / lam. The noise in a g computed from this move has `variance` times the
+    variance of one step.
     """
     lam = torch.maximum(lam, 1e-5 / facts.pace)
     shrunk = torch.log1p(-(facts.rate * lam).clamp_max(1.0)) * facts.count
@@ -143,22 +145,22 @@ def round_of(facts: Facts, lam: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def curvature(observed: Observed, facts: Facts) -> Tensor:
-    """Return the mean curvature of all silos, at least 0: `[runs, 1, 1]`."""
+    """Return the mean curvature over all silos, at least 0, `[runs, 1, 1]`."""
     weight = facts.precision * (observed.seen >= ENOUGH)
     slope, span = ((weight * part).sum(1, keepdim=True) for part in (observed.slope, observed.span))
     return (slope / span.clamp_min(TINY)).clamp_min(0.0)
 
 
 def spread(observed: Observed, roster: Roster) -> tuple[Tensor, Tensor]:
-    """Return how far apart silos' gradients at the mean model lie, squared, without noise: `[runs, 1, 1]`.
+    """Return the squared spread of silos' gradients at the mean model, `[runs, 1, 1]`, and silos' weights.
 
-    Where less is left than chance explains, it is twice the deviation that chance has. Also return the
-    weight that each silo has in it.
+    The noise is subtracted. If what remains could be chance, the spread is twice the standard deviation of
+    chance.
     """
     facts, size = facts_of(roster), observed.gradient.shape[-1]
     weight = facts.precision * (observed.seen >= ENOUGH)
-    there = observed.gradient - curvature(observed, facts) * observed.apart
-    centred = there - weighted_mean(there, roster.at(None), weight.squeeze(-1))
+    at_mean = observed.gradient - curvature(observed, facts) * observed.apart
+    centred = at_mean - weighted_mean(at_mean, roster.at(None), weight.squeeze(-1))
     total = (weight * centred.square()).sum((1, 2)).reshape(-1, 1, 1)
     weight = weight * (1 - _own_share(roster, weight))
     weights = weight.sum(1, keepdim=True).clamp_min(TINY)
@@ -169,10 +171,10 @@ def spread(observed: Observed, roster: Roster) -> tuple[Tensor, Tensor]:
 
 
 def choose(observed: Observed, roster: Roster, share: Tensor, limit: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the pull of each silo, `[runs, silos, 1]`: from 0 to `limit` / (lr x steps); and its trust.
+    """Return the pull of each silo, from 0 to `limit` / (lr x steps), and its trust, both `[runs, silos, 1]`.
 
-    Trust, from 0 to 1, is the part of its distance from the mean that a silo's model keeps in predictions; it
-    is below 1 where the best pull is above the limit.
+    Trust, from 0 to 1, is the part of its distance from the mean that a silo's model keeps in predictions. It
+    is below 1 where the best pull exceeds the limit.
     """
     facts = facts_of(roster)
     trained = (facts.sizes / facts.sizes.sum() * facts.pace * observed.seen).sum(1, keepdim=True)
@@ -197,7 +199,7 @@ def choose(observed: Observed, roster: Roster, share: Tensor, limit: Tensor) -> 
 def facts_of(roster: Roster) -> Facts:
     """Return what is public about the silos' steps."""
     if roster.steps is None:
-        raise Problem("'mr-mtl-auto' needs to know how silos step: the roster has no steps")
+        raise Problem("'mr-mtl-auto' needs to know the silos' steps, but the roster has none")
     steps = roster.steps
     count, rate, clip, noise = (
         part.unsqueeze(-1) for part in (steps.count, steps.lr, steps.clip, steps.noise)
@@ -210,7 +212,7 @@ def facts_of(roster: Roster) -> Facts:
 
 
 def _own_share(roster: Roster, weight: Tensor) -> Tensor:
-    """Return the share of each silo in the mean that it is compared with, `[runs, silos, 1]`."""
+    """Return each silo's share in the mean it is compared with, `[runs, silos, 1]`."""
     total = weight.sum(1, keepdim=True)
     if roster.groups is not None:
         together = roster.groups.unsqueeze(1) == roster.groups.unsqueeze(2)
@@ -220,9 +222,9 @@ def _own_share(roster: Roster, weight: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Facts:
-    """What is public about silos' steps, `[runs or 1, silos, 1]`; `pace` is lr x steps of a round.
+    """What is public about silos' steps, `[runs or 1, silos, 1]`; `pace` is lr x steps per round.
 
-    `precision` weighs what silos tell, by one over the variance of its noise.
+    `precision` weights each silo's statistics by one over the variance of their noise.
     """
 
     sizes: Tensor
@@ -236,21 +238,24 @@ class Facts:
 
 @dataclass(frozen=True, kw_only=True)
 class MRMTLAuto(Method):
-    """MR-MTL with a pull for each silo, estimated from what was released: without trials, at no extra cost.
+    """MR-MTL that estimates each silo's pull from released vectors, without trials or extra cost.
 
-    Silos do what they do in MR-MTL. The server keeps four vectors per silo, chooses every silo's pull from
-    them after each round, and sends it with the mean. Where noise asks for a stronger pull than steps allow,
-    silos predict with a model nearer to the mean.
+    Silos work as in MR-MTL. The server keeps four vectors per silo, chooses every silo's pull from them after
+    each round, and sends it with the mean. Where noise calls for a stronger pull than the steps allow, silos
+    predict with a model closer to the mean.
     """
 
     name: ClassVar[str] = "mr-mtl-auto"
     share: PerRun = setting(
-        0.5, minimum=0, maximum=math.nextafter(1, 0), help="most of silos' differences that may be chance"
+        0.5,
+        minimum=0,
+        maximum=math.nextafter(1, 0),
+        help="largest share of silos' differences that may be chance",
     )
-    limit: PerRun = setting(1.0, minimum=0, maximum=1, help="largest lam x lr x steps of a round")
+    limit: PerRun = setting(1.0, minimum=0, maximum=1, help="largest lam x lr x steps per round")
 
     def init(self, task: Start, silos: int) -> tuple[Server, Tensor]:
-        """Start the mean and every silo from the same vector; nothing is known, and nothing pulls."""
+        """Start the mean and every silo from the same vector, without statistics and without a pull."""
         start = task.initial()
         own = start.expand(-1, silos, -1)
         vectors, numbers = torch.zeros_like(own), torch.zeros_like(own[..., :1])
@@ -258,23 +263,23 @@ class MRMTLAuto(Method):
         return Server(start, own, numbers, torch.ones_like(numbers), observed), own
 
     def broadcast(self, shared: Server) -> Sent:
-        """Send the mean, and to each silo its pull and its trust."""
+        """Send every silo the mean, its pull and its trust."""
         return Sent(shared.mean, shared.lam, shared.trust)
 
     def local(self, sent: Sent, own: Tensor, oracle: Oracle) -> tuple[Tensor, Tensor]:
-        """Train the silo's own model, upload how it moved."""
+        """Train the silo's own model and upload its change."""
         trained = oracle.descend(own, toward=sent.mean, strength=sent.lam)
         return trained - own, trained
 
     def merge(self, shared: Server, uploads: Tensor, merger: Merger) -> Server:
-        """Move the mean with the models, and choose the next pull."""
+        """Update the mean to follow the models, and choose the next pulls."""
         mean = shared.mean + merger.mean(uploads, everybody=True)
         observed = observe(shared, uploads, merger.roster)
         lam, trust = choose(observed, merger.roster, per_run(self.share), per_run(self.limit))
         return Server(mean, shared.models + uploads, lam, trust, observed)
 
     def personal(self, sent: Sent, own: Tensor) -> Tensor:
-        """Predict with the silo's own model, moved toward the mean where the pull could not do it."""
+        """Predict with the silo's own model, moved toward the mean where the pull was limited."""
         return torch.where(sent.trust < 1, torch.lerp(sent.mean, own, sent.trust), own)
 
     def hand_over(self, shared: Server) -> HandOver:

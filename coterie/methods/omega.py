@@ -1,17 +1,17 @@
-"""Omega, how related silos are: (W'W)^(1/2) / trace, of their models W (Zhang, Yeung 2010)."""
+"""Omega, how related the silos are: (W'W)^(1/2) / trace for their models W (Zhang, Yeung 2010)."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-FLOOR = 1e-3  # of the largest eigenvalue of Omega: relations that were lost may come back
+FLOOR = 1e-3  # relative to Omega's largest eigenvalue, so that lost relations can come back
 
 
 def omega_of(models: Tensor) -> Tensor:
-    """Return Omega `[runs, silos, silos]` of models `[runs, silos, P]`, its trace 1 with the floor.
+    """Return Omega `[runs, silos, silos]` for models `[runs, silos, P]`; its trace is 1 including the floor.
 
-    Silos whose models are all zero are not related; numbers that are not finite count as zero.
+    Silos whose models are all zero are unrelated. Non-finite numbers count as zero.
     """
     roots, vectors = _spectrum(models)
     silos, most = models.shape[1], roots.amax(-1, keepdim=True)
@@ -23,9 +23,9 @@ def omega_of(models: Tensor) -> Tensor:
 
 
 def inverse_of(models: Tensor) -> Tensor:
-    """Return the inverse of silos x Omega, `[runs, silos, silos]` in float64: I for unrelated silos.
+    """Return the inverse of silos x Omega, `[runs, silos, silos]` in float64; unrelated silos give I.
 
-    Here the trace is 1 without the floor. Nothing is known of models that diverged: they count as zero.
+    Here the trace is 1 without the floor. Models that diverged tell nothing, so they count as zero.
     """
     roots, vectors = _spectrum(models)
     silos, trace = models.shape[1], roots.sum(-1, keepdim=True)
@@ -37,7 +37,7 @@ def inverse_of(models: Tensor) -> Tensor:
 
 
 def _spectrum(models: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the eigenvalues of (W'W)^(1/2) and its eigenvectors, in float64."""
+    """Return the eigenvalues and eigenvectors of (W'W)^(1/2), in float64."""
     wide = torch.where(torch.isfinite(models), models, 0.0).double()
     values, vectors = torch.linalg.eigh(wide @ wide.transpose(1, 2))
     return values.clamp(min=0).sqrt(), vectors

@@ -1,8 +1,8 @@
 """Silos with differing budgets: WeiAvg, PFA and PFA+ (Liu, Lou, Xiong, Liu, Meng, VLDB 2021).
 
-Silos with large budgets ("public", in the paper's words) send little noise, those with small ones
-("private") send much. PFA projects what private silos send, layer by layer, on the few directions
-in which public silos differ; in PFA+ private silos send only their coordinates there.
+Silos with large budgets ("public", in the paper's words) add little noise to their uploads; silos with small
+budgets ("private") add much. PFA projects the private uploads, layer by layer, onto the few directions in
+which public silos differ. In PFA+, private silos send only their coordinates in these directions.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ CENTRES = ("mean", "none")
 
 @dataclass(frozen=True, kw_only=True)
 class WeiAvg(SharedModel):
-    """FedAvg in which silos weigh as much as their budgets."""
+    """FedAvg with silos weighted by their budgets."""
 
     name: ClassVar[str] = "weiavg"
     paper: ClassVar[str] = "Liu et al. 2021"
 
     def init(self, task: Start, silos: int) -> tuple[Tensor, None]:
-        """Start from one shared vector; budgets must be finite."""
+        """Start from one shared vector; raise a Problem unless all budgets are finite."""
         public_silos(task.roster.epsilon, "top", 1.0)
         return task.initial(), None
 
     def local(self, sent: Tensor, own: None, oracle: Oracle) -> tuple[Tensor, None]:
-        """Train the shared model, upload the difference."""
+        """Train the shared model and upload the difference."""
         return oracle.descend(sent) - sent, None
 
     def merge(self, shared: Tensor, uploads: Tensor, merger: Merger) -> Tensor:
@@ -53,7 +53,7 @@ class WeiAvg(SharedModel):
 
 @record
 class Server(NamedTuple):
-    """The shared model, which silos are public `[runs, silos, 1]`, and the basis that they gave last."""
+    """The shared model, which silos are public `[runs, silos, 1]`, and the last basis learned from those."""
 
     model: Tensor
     public: Tensor
@@ -61,7 +61,7 @@ class Server(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """What public and private silos of a round weigh, `[runs, silos]`: their budgets."""
+    """The weights of public and private silos in a round, `[runs, silos]`: their budgets."""
 
     public: Tensor
     private: Tensor
@@ -69,14 +69,16 @@ class Weights(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Projected(Method):
-    """Abstract: methods that project what private silos send on a basis."""
+    """Abstract: methods that project private uploads onto a basis."""
 
-    rank: int = setting(1, minimum=1, whole=True, fixed=True, help="directions kept of each layer")
+    rank: int = setting(1, minimum=1, whole=True, fixed=True, help="directions kept per layer")
     divide: str = setting("mixture", choices=WAYS, fixed=True, help="how silos are divided by their budgets")
-    top: float = setting(0.2, minimum=0, maximum=1, fixed=True, help="share of public silos, with divide top")
+    top: float = setting(
+        0.2, minimum=0, maximum=1, fixed=True, help="share of public silos, for divide = 'top'"
+    )
 
     def begin(self, task: Start, basis: Basis) -> Server:
-        """Return the server's first state."""
+        """Return the server's initial state."""
         start, public = task.initial(), self.public(task.roster)
         return Server(start, public.unsqueeze(-1).to(start.device).expand(len(start), -1, -1), basis)
 
@@ -89,8 +91,8 @@ class Projected(Method):
 class ProjectedOnPublic(Projected):
     """Abstract: methods whose basis is learned from public silos.
 
-    `centre` "mean" takes the directions of public updates about their mean, and adds the mean back
-    after projecting, as the authors' code does; "none" takes them about zero.
+    With `centre` "mean", directions are those of public updates about their mean, and the mean is added back
+    after projecting, as in the authors' code. With "none", directions are taken about zero.
     """
 
     centre: str = setting("mean", choices=CENTRES, fixed=True, help="centre of public updates")
@@ -101,13 +103,13 @@ class ProjectedOnPublic(Projected):
         return self.begin(task, no_basis(task, self.rank)), None
 
     def remarks(self, roster: Roster, present: Tensor | None) -> list[str]:
-        """Report where there is nothing to project, or nothing to project on."""
+        """Return remarks about runs with nothing to project, or nothing to project onto."""
         return division_remarks(self.title, self.public(roster), present)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PFA(ProjectedOnPublic):
-    """WeiAvg in which what private silos send is projected on the span of the public ones."""
+    """WeiAvg with private uploads projected onto the span of the public ones."""
 
     name: ClassVar[str] = "pfa"
     paper: ClassVar[str] = "Liu et al. 2021"
@@ -117,7 +119,7 @@ class PFA(ProjectedOnPublic):
         return shared.model
 
     def local(self, sent: Tensor, own: None, oracle: Oracle) -> tuple[Tensor, None]:
-        """Train the shared model, upload the difference."""
+        """Train the shared model and upload the difference."""
         return oracle.descend(sent) - sent, None
 
     def merge(self, shared: Server, uploads: Tensor, merger: Merger) -> Server:
@@ -135,7 +137,7 @@ class PFA(ProjectedOnPublic):
 
 @record
 class Sent(NamedTuple):
-    """The model for every silo; the basis for the private ones, once it is `ready`."""
+    """The model, for every silo; the basis, for private silos once it is `ready`."""
 
     model: Tensor
     public: Tensor
@@ -146,7 +148,7 @@ class Sent(NamedTuple):
 
 @record
 class Upload(NamedTuple):
-    """The update of a public silo, and the coordinates of a private one's."""
+    """The update of a public silo, or the coordinates of a private silo's update."""
 
     delta: Only
     coordinates: Only
@@ -154,7 +156,7 @@ class Upload(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class PFAPlus(ProjectedOnPublic):
-    """PFA in which private silos send their coordinates in the last basis only, after a first full round."""
+    """PFA in which private silos, after a first full round, send only coordinates in the last basis."""
 
     name: ClassVar[str] = "pfa+"
     paper: ClassVar[str] = "Liu et al. 2021"
@@ -168,7 +170,7 @@ class PFAPlus(ProjectedOnPublic):
         return Sent(shared.model, shared.public, basis.ready, parts, centre)
 
     def local(self, sent: Sent, own: None, oracle: Oracle) -> tuple[Upload, None]:
-        """Train the shared model; a private silo uploads its coordinates only."""
+        """Train the shared model; a private silo uploads only its coordinates."""
         delta = oracle.descend(sent.model) - sent.model
         whole = sent.public | ~sent.ready
         centre = torch.zeros_like(delta) if sent.centre is None else sent.centre.value
@@ -176,7 +178,7 @@ class PFAPlus(ProjectedOnPublic):
         return Upload(only(whole, delta), only(~whole, code)), None
 
     def merge(self, shared: Server, uploads: Upload, merger: Merger) -> Server:
-        """Rebuild what private silos sent, then merge as PFA does, in the basis they used."""
+        """Rebuild the private updates from the basis they used, then merge as PFA does."""
         delta, code, last = uploads.delta.value, uploads.coordinates.value, shared.basis
         weights = weights_of(shared.public, merger.roster)
         public_mean = merger.mean(delta, weights.public)
@@ -200,7 +202,7 @@ def weights_of(public: Tensor, roster: Roster) -> Weights:
 def learn(
     last: Basis, updates: Tensor, public_mean: Tensor, weights: Tensor, rank: int, centre: str
 ) -> Basis:
-    """Return the basis that the public silos of a round span; without any the last one stays."""
+    """Return the basis spanned by a round's public silos, or the last basis if there are none."""
     somebody = (weights.sum(1) > 0).reshape(-1, 1, 1)
     middle = torch.zeros_like(public_mean) if centre == "none" else public_mean
     spread = torch.where((weights > 0).unsqueeze(-1), updates - middle, 0.0)
@@ -213,39 +215,39 @@ def learn(
 
 
 def mix(public_mean: Tensor, private_mean: Tensor, weights: Weights) -> Tensor:
-    """Weigh two means by the budgets behind them; without any silo there is nothing to add."""
+    """Return both means averaged by the budgets behind them, or zero if no silo took part."""
     a, b = (each.sum(1).reshape(-1, 1, 1).float() for each in weights)
     total = a + b
     return (a * public_mean + b * private_mean) / torch.where(total > 0, total, torch.ones_like(total))
 
 
 def check_rank(rank: int, centre: str, public: Tensor) -> None:
-    """Raise a Problem if public silos span fewer directions; where all are public nothing is projected."""
+    """Raise a Problem if public silos span fewer than `rank` directions, unless all silos are public."""
     fewest, silos = int(public.sum(1).min()), public.shape[1]
     most = silos if fewest == silos else max(fewest - (centre == "mean"), 0)
     if rank > most:
         raise Problem(
-            f"rank: {fewest} public silo(s) span {most} direction(s) about their {centre}:"
-            f" rank {rank} is too much; lower it, take centre = 'none', or more public silos by"
+            f"rank: {fewest} public silo(s) span only {most} direction(s) (centre = '{centre}'), so rank"
+            f" {rank} is too large; lower it, use centre = 'none', or make more silos public with"
             " divide = 'top' and a larger top"
         )
 
 
 def division_remarks(title: str, public: Tensor, present: Tensor | None) -> list[str]:
-    """Report rounds without public silos, or without private ones."""
+    """Return remarks about rounds without public silos, or without private ones."""
     remarks = []
     if bool(public.all(1).any()):
-        remarks.append(f"{title}: one group only after division: nothing is projected")
+        remarks.append(f"{title}: all silos are in one group, so nothing is projected")
     if present is None:
         return remarks
     somebody, loud = present.any(2), (present & public).any(2)
     empty, rounds = int((somebody & ~loud).sum()), int(somebody.sum())
     if empty:
         remarks.append(
-            f"{title}: no public silo in {empty} of {rounds} rounds: there private silos are"
-            " projected on the last known basis, or merged as they are where there is none yet"
+            f"{title}: {empty} of {rounds} rounds have no public silo; private uploads are then projected"
+            " onto the last known basis, or merged unprojected if there is none yet"
         )
     alone = int((somebody & ~(present & ~public).any(2)).sum())
     if alone and not bool(public.all()):
-        remarks.append(f"{title}: no private silo in {alone} of {rounds} rounds")
+        remarks.append(f"{title}: {alone} of {rounds} rounds have no private silo")
     return remarks

@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class PPSGD(Method):
-    """Silos predict with the sum of the shared model and one of their own, trained together.
+    """Each silo predicts with the sum of a shared model and a personal one, trained together.
 
-    The personal part moves `personal_rate` times as far as what is uploaded for the shared one; with 0
-    it is FedAvg.
+    The personal part moves `personal_rate` times as far as the upload for the shared part; with 0 this is
+    FedAvg.
     """
 
     name: ClassVar[str] = "pp-sgd"
     paper: ClassVar[str] = "Bietti et al. 2022"
-    personal_rate: PerRun = setting(1.0, minimum=0, help="step of the personal part over the shared one's")
+    personal_rate: PerRun = setting(1.0, minimum=0, help="personal step divided by the shared step")
 
     def init(self, task: Start, silos: int) -> tuple[Tensor, Tensor]:
-        """Start from one shared vector; personal parts are zero."""
+        """Start from one shared vector, with personal parts of zero."""
         start = task.initial()
         return start, torch.zeros_like(start).expand(-1, silos, -1)
 
     def local(self, sent: Tensor, own: Tensor, oracle: Oracle) -> tuple[Tensor, Tensor]:
-        """Train the sum; upload how it moved, and move the personal part too."""
+        """Train the sum, upload its change, and move the personal part too."""
         start = sent + own
         moved = oracle.descend(start) - start
         return moved, own + per_run(self.personal_rate).to(own.device) * moved

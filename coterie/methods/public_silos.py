@@ -1,6 +1,6 @@
-"""Dividing silos by their budgets: those that may say much are called public, the others private.
+"""Divide silos by budget: those with large budgets are called public, the others private.
 
-Budgets are public facts, so dividing by them costs nothing.
+Budgets are public facts, so dividing by them costs no privacy.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ WAYS = ("mixture", "kmeans", "top")
 
 
 def public_silos(epsilon: Tensor, way: str, share: float) -> Tensor:
-    """Return whether each silo is public, `[runs, silos]`, by budgets of the same shape."""
+    """Return which silos are public, `[runs, silos]`, given budgets of the same shape."""
     rows = [_divide(tuple(row), way, share) for row in epsilon.tolist()]
     return torch.tensor(rows, dtype=torch.bool)
 
@@ -26,7 +26,7 @@ def public_silos(epsilon: Tensor, way: str, share: float) -> Tensor:
 def _divide(budgets: tuple[float, ...], way: str, share: float) -> tuple[bool, ...]:
     values = np.array(budgets)
     if not np.isfinite(values).all():
-        raise Problem("privacy.epsilon: methods that weigh silos by their budgets need finite ones")
+        raise Problem("privacy.epsilon: a method that weights silos by their budgets needs finite budgets")
     if len(set(budgets)) == 1 or way == "top":
         order = np.argsort(-values, kind="stable")
         count = len(values) if len(set(budgets)) == 1 else max(1, round(share * len(values)))
@@ -35,10 +35,10 @@ def _divide(budgets: tuple[float, ...], way: str, share: float) -> tuple[bool, .
     if way == "kmeans":
         from sklearn.cluster import KMeans
 
-        found = KMeans(2, n_init=10, random_state=0).fit_predict(column)
+        group_of = KMeans(2, n_init=10, random_state=0).fit_predict(column)
     else:
         from sklearn.mixture import GaussianMixture
 
-        found = GaussianMixture(2, n_init=5, random_state=0).fit_predict(column)
-    groups = sorted(set(found), key=lambda group: values[found == group].mean())
-    return tuple(bool(flag) for flag in found == groups[-1])
+        group_of = GaussianMixture(2, n_init=5, random_state=0).fit_predict(column)
+    groups = sorted(set(group_of), key=lambda group: values[group_of == group].mean())
+    return tuple(bool(flag) for flag in group_of == groups[-1])

@@ -1,4 +1,4 @@
-"""Silos whose relations are known: pulled toward their group, or by a fixed matrix (Hu, Wu, Smith 2023)."""
+"""Silos with known relations, pulled toward their group or by a fixed matrix (Hu, Wu, Smith 2023)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @record
 class Server(NamedTuple):
-    """Sums of related models, how each silo's target is read off them, and how strongly it pulls."""
+    """Sums of related models, how each silo's target follows from them, and how strongly it pulls."""
 
     rows: Tensor
     read: Tensor
@@ -36,9 +36,9 @@ class Sent(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Related(Method):
-    """Every silo trains its own model, pulled toward those of the silos that it is known to relate to.
+    """Every silo trains its own model, pulled toward the models of silos known to be related.
 
-    `relations` are fixed beforehand and public. Without any, all silos are one group, as in MR-MTL with a
+    `relations` are public and fixed beforehand. Without them, all silos form one group, as in MR-MTL with a
     uniform mean.
     """
 
@@ -51,12 +51,12 @@ class Related(Method):
             "check": relations_problem,
             "read": read_relations,
             "fixed": True,
-            "help": "CSV file: silo,group, or a matrix",
+            "help": "CSV file with lines silo,group or with a matrix",
         },
     )
 
     def init(self, task: Start, silos: int) -> tuple[Server, Tensor]:
-        """Start all from one vector: the sums of related models are known."""
+        """Start every silo from the same vector, which determines the sums of related models."""
         start = task.initial()
         sums, read, pulls = self._parts(task.roster.names)
         rows = sums.sum(1).reshape(1, -1, 1).to(start.device) * start
@@ -68,17 +68,17 @@ class Related(Method):
         return (self.relations or alike(names)).parts(names)
 
     def broadcast(self, shared: Server) -> Sent:
-        """Send to each silo what its related models add up to, and how strongly that pulls."""
+        """Send each silo the combination of its related models, and how strongly that pulls."""
         return Sent(shared.read @ shared.rows, shared.pull)
 
     def local(self, sent: Sent, own: Tensor, oracle: Oracle) -> tuple[Tensor, Tensor]:
-        """Train the silo's own model, upload how it moved."""
+        """Train the silo's own model and upload its change."""
         strength = per_run(self.lam).to(own.device) * sent.pull
         trained = oracle.descend(own, toward=sent.target, strength=strength)
         return trained - own, trained
 
     def merge(self, shared: Server, uploads: Tensor, merger: Merger) -> Server:
-        """Move the sums of related models."""
+        """Update the sums of related models."""
         sums, _, _ = self._parts(merger.roster.names)
         return shared._replace(rows=shared.rows + merger.mix(uploads, sums))
 

@@ -1,4 +1,4 @@
-"""How silos relate, as a public fact fixed beforehand: groups of them, or a matrix."""
+"""How silos relate, as a public fact fixed beforehand: groups of silos, or a matrix."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Matrix = tuple[tuple[float, ...], ...]
 class Relations:
     """How silos relate: the `group` of each, or a matrix `omega`, symmetric with a positive diagonal.
 
-    With a matrix silo k is pulled by `omega[k][k]` toward what the others' models, each times
-    `-omega[k][j] / omega[k][k]`, add up to: the gradient of half the trace of W omega W'.
+    With a matrix, silo k is pulled with strength `omega[k][k]` toward the sum of the others' models, each
+    multiplied by `-omega[k][j] / omega[k][k]`. This is the gradient of half the trace of W omega W'.
     """
 
     names: tuple[str, ...]
@@ -32,20 +32,24 @@ class Relations:
     def __post_init__(self) -> None:
         twice = [name for k, name in enumerate(self.names) if name in self.names[:k]]
         if twice:
-            raise Problem(f"relations: silo '{twice[0]}' is there twice")
+            raise Problem(f"relations: silo '{twice[0]}' appears twice; keep one row for it")
         if bool(self.groups) == bool(self.omega):
-            raise Problem("relations: expected groups, or a matrix")
+            raise Problem("relations: expected either groups or a matrix")
         if len(self.groups or self.omega) != len(self.names):
-            raise Problem(f"relations: expected one row a silo, {len(self.names)} of them")
+            raise Problem(f"relations: expected one row per silo ({len(self.names)} rows)")
         for k, row in enumerate(self.omega):
             if len(row) != len(self.names):
                 raise Problem(f"relations: row '{self.names[k]}' must have {len(self.names)} numbers")
             if not all(map(math.isfinite, row)) or row[k] <= 0:
-                raise Problem(f"relations: row '{self.names[k]}' must be finite, its own number above 0")
+                raise Problem(
+                    f"relations: row '{self.names[k]}' must be finite, with a number above 0 on the diagonal"
+                )
             wrong = [j for j in range(k) if not math.isclose(row[j], self.omega[j][k], abs_tol=1e-9)]
             if wrong:
                 pair = f"'{self.names[k]}' and '{self.names[wrong[0]]}'"
-                raise Problem(f"relations: the matrix must be symmetric; {pair} differ")
+                raise Problem(
+                    f"relations: the matrix must be symmetric, but the two entries of {pair} differ"
+                )
 
     def __str__(self) -> str:
         kind = f"{len(set(self.groups))} groups" if self.groups else "a matrix"
@@ -53,13 +57,14 @@ class Relations:
         return f"{kind} of {len(self.names)} silos ({mark})"
 
     def parts(self, names: tuple[str, ...]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return, for silos in this order: sums to be released, how targets are read off them, pulls.
+        """Return the sums to release, how targets follow from them, and pulls, for silos in this order.
 
-        Sums `[rows, silos]` of models; targets are `[silos, rows]` times these; pulls are `[silos]`.
+        The sums of models are `[rows, silos]`, targets are a matrix `[silos, rows]` times these, and pulls
+        are `[silos]`.
         """
         missing = [name for name in names if name not in self.names]
         if missing:
-            raise Problem(f"relations: silo '{missing[0]}' is not among them")
+            raise Problem(f"relations: silo '{missing[0]}' is missing; add a row for it")
         places = [self.names.index(name) for name in names]
         if self.groups:
             groups = [self.groups[place] for place in places]
@@ -73,7 +78,7 @@ class Relations:
 
 
 def alike(names: tuple[str, ...]) -> Relations:
-    """Return relations in which all silos are one group."""
+    """Return relations in which all silos form one group."""
     return Relations(names, groups=("all",) * len(names))
 
 
@@ -88,16 +93,16 @@ def read_relations(path: str | Path) -> Relations:
     except (OSError, ValueError, csv.Error) as error:
         raise Problem(f"relations: cannot read '{path}': {reason(error)}") from error
     if len(lines) < 2:
-        raise Problem(f"relations: '{path}' has no rows: expected a header and a line a silo")
+        raise Problem(f"relations: '{path}' has no rows; expected a header and one line per silo")
     header, *rows = lines
     try:
         if [cell.lower() for cell in header] == ["silo", "group"]:
             if any(len(row) != 2 or not all(row) for row in rows):
-                raise Problem("relations: expected two cells a line, silo and group")
+                raise Problem("relations: expected two cells per line, silo and group")
             return Relations(tuple(row[0] for row in rows), groups=tuple(row[1] for row in rows))
         named = len(rows[0]) == len(rows) + 1
         if len(header) not in (len(rows), len(rows) + int(named)):
-            raise Problem(f"relations: the header names {len(header)} silos, there are {len(rows)} lines")
+            raise Problem(f"relations: the header names {len(header)} silos, but there are {len(rows)} lines")
         names = tuple(header[-len(rows) :])
         if named and tuple(row[0] for row in rows) != names:
             raise Problem("relations: the lines must name the silos in the order of the header")
@@ -105,7 +110,7 @@ def read_relations(path: str | Path) -> Relations:
     except Problem as problem:
         raise Problem(f"{problem} (in '{path}')") from None
     except ValueError as error:
-        raise Problem(f"relations: '{path}': expected numbers: {error}") from error
+        raise Problem(f"relations: '{path}' must contain numbers: {error}") from error
 
 
 def relations_problem(name: str, value: Any) -> str | None:

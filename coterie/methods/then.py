@@ -33,8 +33,8 @@ class First(NamedTuple):
 class Second(NamedTuple):
     """What the server keeps or sends while the second method runs.
 
-    `ended`, in the first of these rounds only, is what the first method would send now: where it ended.
-    The server also keeps the `groups` that learn together.
+    `ended` is set only in the first of these rounds: it is what the first method would send now, and shows
+    where that method ended. The server also keeps the `groups` of silos that learn together.
     """
 
     part: Tree
@@ -44,7 +44,7 @@ class Second(NamedTuple):
 
 @record
 class Own(NamedTuple):
-    """A silo's own state of both methods; while the first one runs, the second one's follows it."""
+    """A silo's own state for both methods; while the first one runs, the second state follows it."""
 
     first: Tree
     second: Tree
@@ -52,58 +52,61 @@ class Own(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Chain(Method):
-    """Abstract: `first` for a share of the rounds, then `second` from where each silo stands.
+    """Abstract: run `first` for a share of the rounds, then `second` from where each silo stands.
 
-    After clusters (IFCA) the second method learns within them: each cluster has a mean of its own. A silo
-    that is absent when the methods change resumes from what it was sent last. The rounds of the second
-    method's roster are counted from the change.
+    After clustering (IFCA), the second method learns within clusters: each cluster has its own mean. A silo
+    that is absent when the methods change resumes from what the server sent it last. The second method's
+    roster counts rounds from the change.
     """
 
     first: Method = field(metadata={"method": True})
     second: Method = field(metadata={"method": True})
-    share: float = setting(0.5, above=0, maximum=1, fixed=True, help="share of rounds of the first method")
+    share: float = setting(0.5, above=0, maximum=1, fixed=True, help="share of rounds for the first method")
 
     def __post_init__(self) -> None:
-        """Check that both methods can be chained, and have one value for each setting."""
+        """Check that both methods can be chained and have a single value for each setting."""
         super().__post_init__()
         for part, where in ((self.first, "before"), (self.second, "after")):
             if part.linear:
-                raise Problem(f"'{part.name}' cannot come {where} another method: it keeps duals of its own")
+                raise Problem(
+                    f"'{part.name}' cannot come {where} another method, because it keeps its own duals"
+                )
             listed = [name for name in settings_of(part) if isinstance(getattr(part, name), tuple)]
             if listed:
                 raise Problem(
-                    f"{listed[0]} of '{part.name}' must be one value in a chain: make a chain for each"
+                    f"{listed[0]} of '{part.name}' must be a single value in a chain; make one chain per"
+                    " value"
                 )
 
     @property
     @abstractmethod
     def title(self) -> str:
-        """The name in tables."""
+        """The method's name in tables."""
 
     def check(self, task: TaskFacts, federation: FederationFacts) -> None:
-        """Raise a Problem if one of the methods cannot learn the task."""
+        """Raise a Problem if either method cannot learn the task."""
         self.first.check(task, federation)
         self.second.check(task, federation)
 
     def init(self, task: Start, silos: int) -> tuple[First, Own]:
-        """Start both; the second one waits."""
+        """Start both methods; the second one waits."""
         shared, own = self.first.init(task, silos)
         _, later = self.second.init(task, silos)
         if self.share < 1 and self._change(task.rounds) == task.rounds > 0 and not isinstance(task, StartAt):
             raise Problem(
-                f"share: {self.share:g} of {task.rounds} round(s) leaves none for '{self.second.name}':"
-                " lower it, or train for more rounds"
+                f"share: {self.share:g} of {task.rounds} round(s) leaves none for '{self.second.name}';"
+                " lower the share, or train for more rounds"
             )
         return First(shared), Own(own, later)
 
     def broadcast(self, shared: First | Second) -> First | Second:
-        """Send what the method of the round sends; at the change also where the first one ended."""
+        """Send what the current method sends; at the change, also send where the first one ended."""
         if isinstance(shared, First):
             return First(self.first.broadcast(shared.part))
         return Second(self.second.broadcast(shared.part), shared.ended)
 
     def local(self, sent: First | Second, own: Own, oracle: Oracle) -> tuple[Tree, Own]:
-        """Do the work of the method of the round; while the first one runs, the second follows it."""
+        """Do the current method's local work; while the first one runs, the second state follows it."""
         if isinstance(sent, First):
             upload, kept = self.first.local(sent.part, own.first, oracle)
             return upload, Own(kept, self._begin(sent.part, kept, count_silos(own)))
@@ -111,7 +114,7 @@ class Chain(Method):
         return upload, Own(own.first, later)
 
     def merge(self, shared: First | Second, uploads: Tree, merger: Merger) -> First | Second:
-        """Merge by the method of the round, and change over when its time has come."""
+        """Merge as the current method does, and change methods after the first one's last round."""
         roster = merger.roster
         change = self._change(roster.rounds)
         if isinstance(shared, Second):
@@ -127,17 +130,17 @@ class Chain(Method):
         return Second(begun, self.first.broadcast(merged), ended.groups)
 
     def personal(self, sent: First | Second, own: Own) -> Tensor:
-        """Predict as the method of the round does."""
+        """Predict as the current method does."""
         if isinstance(sent, First):
             return self.first.personal(sent.part, own.first)
         return self.second.personal(sent.part, self._later(sent, own))
 
     def _change(self, rounds: int) -> int:
-        """Return how many of so many rounds are the first method's."""
+        """Return how many of the `rounds` belong to the first method."""
         return min(rounds, max(1, math.floor(self.share * rounds + 0.5)))
 
     def _later(self, sent: Second, own: Own) -> Tree:
-        """Return a silo's state of the second method, which begins where the first one ended."""
+        """Return a silo's state for the second method, which begins where the first one ended."""
         if sent.ended is None:
             return own.second
         return self._begin(sent.ended, own.first, count_silos(own))
@@ -148,7 +151,7 @@ class Chain(Method):
 
 
 def count_silos(own: Own) -> int:
-    """Count the silos of a state; one that keeps nothing needs no place."""
+    """Return the number of silos in a state; an empty state counts as one silo."""
     tensors = leaves(own)
     return tensors[0].shape[1] if tensors else 1
 
@@ -161,13 +164,13 @@ class Then(Chain):
 
     @property
     def title(self) -> str:
-        """Name both methods."""
+        """The names of both methods."""
         return f"{described(self.second)} after {described(self.first)}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class FineTune(Chain):
-    """FedAvg for a share of the rounds, then every silo alone."""
+    """Runs FedAvg for a share of the rounds, then every silo trains alone."""
 
     name: ClassVar[str] = "fine-tune"
     paper: ClassVar[str] = "Yu et al. 2020"
@@ -176,7 +179,7 @@ class FineTune(Chain):
 
     @property
     def title(self) -> str:
-        """The name alone."""
+        """The method's name, without its parts."""
         return self.name
 
 
@@ -196,21 +199,24 @@ class StartAt:
 
     def duals(self, silos: int) -> Tensor:
         """Raise a Problem: there are no duals."""
-        raise Problem("this method cannot come after another one: it begins with duals of its own")
+        raise Problem("this method cannot come after another one, because it begins with its own duals")
 
     @property
     def roster(self) -> Roster:
-        """The silos, where they are known."""
+        """The silos, if they are known."""
         if self.known is None:
-            raise Problem("this method cannot come after another one: at home it wants to know all silos")
+            raise Problem(
+                "this method cannot come after another one, because its work in a silo needs to know all"
+                " silos"
+            )
         return self.known
 
     @property
     def layers(self) -> tuple[int, ...]:
         """Raise a Problem: the layers are not known."""
-        raise Problem("this method cannot come after another one: it wants to know the layers")
+        raise Problem("this method cannot come after another one, because it needs to know the layers")
 
     @property
     def names(self) -> tuple[str, ...]:
         """Raise a Problem: the layers are not known."""
-        raise Problem("this method cannot come after another one: it wants to know the layers")
+        raise Problem("this method cannot come after another one, because it needs to know the layers")

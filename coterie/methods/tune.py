@@ -1,4 +1,4 @@
-"""Fine-tuning at home, after another method: alone, or held near the shared model in one of three ways."""
+"""Fine-tuning in each silo after another method, freely or held near the shared model in three ways."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ WAYS = ("vanilla", "mean", "kl", "ewc")
 
 @dataclass(frozen=True, kw_only=True)
 class Tune(Method):
-    """Every silo trains on alone, held near the model that all shared before.
+    """Every silo continues training alone, held near the previously shared model.
 
-    `how`: not at all (vanilla), by distance (mean), by the divergence of what both predict (kl), or by
-    distance in the numbers that matter to its examples (ewc, Kirkpatrick et al. 2017). Nothing is sent:
-    where whole silos are protected it is free.
+    `how` says what holds it: nothing (vanilla), the distance (mean), the divergence between the two models'
+    predictions (kl), or a distance in which parameters that matter to its examples count more (ewc,
+    Kirkpatrick et al. 2017). Silos send nothing, so under the unit 'silo' tuning costs no privacy.
     """
 
     name: ClassVar[str] = "tune"
     paper: ClassVar[str] = "Yu et al. 2020"
     how: str = setting("mean", choices=WAYS, fixed=True, help="what holds a silo near the shared model")
-    strength: PerRun = setting(0.1, minimum=0, help="how strongly it is held")
+    strength: PerRun = setting(0.1, minimum=0, help="how strongly the silo is held")
 
     def check(self, task: TaskFacts, federation: FederationFacts) -> None:
-        """Raise a Problem if there are no classes to compare."""
+        """Raise a Problem if `how` is 'kl' and the task has no classes to compare."""
         if self.how == "kl" and not task.classes:
             raise Problem(NEEDS_CLASSES)
 
     def local(self, sent: Tensor, own: Tensor, oracle: Oracle) -> tuple[None, Tensor]:
-        """Train on; send nothing, so that the shared model stays as it is."""
+        """Continue training and send nothing, so the shared model stays as it is."""
         if self.how == "vanilla":
             return None, oracle.descend(own)
         if self.how == "kl":

@@ -15,7 +15,7 @@ from ..protocol.oracle import Oracle
 from ..protocol.roster import Roster, Steps
 from ..protocol.settings import PerRun
 from ..protocol.units import Unit
-from .taint import Sealed, check_known, is_raw, label, seal
+from .taint import check_known, is_apart, is_raw, is_sealed, label, seal
 
 
 def refuse(condition: bool, why: str) -> None:
@@ -133,11 +133,11 @@ class CountingOracle(Oracle):
         for what, value in (("start", start), ("stiffness", stiffness), ("xi", xi)):
             if is_raw(value):
                 raise Refused(f"the {what} of 'solve_dual' is raw: it must be released")
-        if is_raw(duals) and not isinstance(duals, Sealed):
+        if is_raw(duals) and not is_sealed(duals):
             raise Refused(
                 "the duals of 'solve_dual' are raw: begin with start.duals, then pass back what it returned"
             )
-        if not whole and isinstance(duals, Sealed) and not duals.apart:
+        if not whole and is_sealed(duals) and not is_apart(duals):
             raise Refused(
                 "duals that moved one after the other have seen all examples: continue with whole=True"
             )

@@ -5,23 +5,27 @@ Its vectors carry labels (see `taint`), so a method that is not sound under a un
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from .._threads import one_thread
-from ..errors import Refused
+from ..errors import Problem, Refused, first_line
 from ..protocol.doors import Door
+from ..protocol.handles import hide_uploads
 from ..protocol.messages import bytes_of
 from ..protocol.method import Method
+from ..protocol.oracle import doors_of
 from ..protocol.roster import Roster
 from ..protocol.settings import for_run
 from ..protocol.tree import Tree, leaves, map_leaves
 from ..protocol.units import EXAMPLE, Unit
 from .dry_doors import CountingMerger, CountingOracle, RandomStart, public_roster, refuse
-from .taint import Labelling, Sealed, check_known, is_raw, label, tree_is_raw
+from .taint import Labelling, check_known, is_raw, is_sealed, label, tree_is_raw, values_of
 
 # Layers longer than this, or than twice the number of silos, are shortened where lengths do not matter.
 LONG = 64
@@ -56,7 +60,7 @@ class Counts:
         )
 
     def runs(self) -> list[Counts]:
-        """Return the counts of this run and of the further ones."""
+        """Return the counts of this run followed by those of the other runs."""
         rest = [replace(self, bytes_up=up, bytes_down=down, more=()) for up, down in self.more]
         return [replace(self, more=()), *rest]
 
@@ -183,21 +187,18 @@ def _count(given: Pass, present: Tensor | None, up: Tally, down: Tally) -> Count
     silos, size, rounds = len(facts.roster), sum(facts.layers), facts.rounds
     public = public_roster(facts.roster, rounds, given.run, facts.device)
     start = RandomStart(given.scale, public, rounds, facts.layers, _names(facts), facts.device)
-    shared, own = method.init(start, silos)
-    check_known((shared, own))
+    shared, own = _pair(method, "init", ("the server's state", "the silos' own"), start, silos)
     calls, merged, mixed = [], [], False
     for number in range(rounds)[: given.last]:
         taking_part = None if present is None else label(present, raw=False)[number].unsqueeze(0)
-        sent = method.broadcast(shared)
-        check_known(sent)
+        sent = _ask(method, "broadcast", shared)
         refuse(tree_is_raw(sent), "broadcast sends a raw value to the silos")
         down.add(number, sent)
         asking = (number, rounds, silos, unit, given.scale, facts.device)
         if silos > 1 and (number == 0 or not unit.noise_in_doors) and facts.device != "meta":
             _check_apart(method, sent, own, asking)
         oracle = CountingOracle(*asking)
-        uploads, new = method.local(sent, own, oracle)
-        check_known((uploads, new))
+        uploads, new = _local(method, sent, own, oracle)
         _check_home(uploads, new, silos, unit)
         up.add(number, uploads)
         if taking_part is not None:
@@ -209,8 +210,7 @@ def _count(given: Pass, present: Tensor | None, up: Tally, down: Tally) -> Count
         # Under the unit 'silo', which silos took part is hidden.
         who = None if taking_part is None else label(taking_part, raw=not unit.noise_in_doors)
         merger = CountingMerger(replace(public, present=who, round=number), unit, tuple(leaves(uploads)))
-        shared = method.merge(shared, uploads, merger)
-        check_known(shared)
+        shared = _merge(method, shared, uploads, merger)
         refuse(
             not unit.noise_in_doors and len(merger.asked) > 1,
             "merge asks for more than one mean: under the unit 'silo' it may ask for one mean per round",
@@ -222,15 +222,67 @@ def _count(given: Pass, present: Tensor | None, up: Tally, down: Tally) -> Count
             "merge looks into raw uploads: under the unit 'silo' it may only ask for merger.mean(uploads)",
         )
         calls.append(tuple(oracle.opened))
-    personal = method.personal(method.broadcast(shared), own)
-    check_known(personal)
+    personal = _ask(method, "personal", _ask(method, "broadcast", shared), own)
+    if not isinstance(personal, Tensor):
+        raise Problem(
+            f"'{method.name}': personal must return vectors [runs, silos, {size}], got {_kind(personal)}"
+        )
     refuse(unit.noise_in_doors and is_raw(personal), "a personal model is raw: it must be released")
     if personal.shape not in ((1, silos, size), (1, 1, size)):
         raise Refused(f"personal must return [runs, silos, {size}], got {list(personal.shape)}")
     if unit.noise_in_doors:
-        sealed = tuple(isinstance(leaf, Sealed) for leaf in leaves(own))
+        sealed = tuple(map(is_sealed, leaves(own)))
         return Counts(tuple(calls), (), (), sealed=sealed)
     return Counts(tuple(calls), (), (), tuple(merged), is_raw(personal), mixed)
+
+
+def _merge(method: Method, shared: Tree, uploads: Tree, merger: CountingMerger) -> Tree:
+    """Return what the method merges; under the unit 'silo' it gets handles, as in training."""
+    if merger.unit.noise_in_doors:
+        return _ask(method, "merge", shared, uploads, merger)
+    handles, closed = hide_uploads(merger, uploads)
+    return _ask(method, "merge", shared, handles, closed)
+
+
+def _ask(method: Method, name: str, *arguments: Any) -> Any:
+    """Return what a function of a method returns, checked; what goes wrong in it is a `Problem`."""
+    try:
+        returned = getattr(method, name)(*arguments)
+    except Problem:
+        raise
+    except Exception as error:  # an author's code may raise anything
+        said = re.sub(r"\b_?(CountingOracle|Doors)\.", "oracle.", first_line(error))
+        more = "; give all but `start` by name" if "oracle." in said and "positional" in said else ""
+        raise Problem(f"'{method.name}': {name} fails on made-up vectors: {said}{more}") from error
+    try:
+        leaves(returned)
+    except TypeError as error:
+        raise Problem(f"'{method.name}': {name} must return torch tensors: {error}") from error
+    check_known(returned)
+    return returned
+
+
+def _pair(method: Method, name: str, parts: tuple[str, str], *arguments: Any) -> tuple[Tree, Tree]:
+    """Return the two things that a function of a method returns."""
+    returned = _ask(method, name, *arguments)
+    if not isinstance(returned, tuple) or len(returned) != 2:
+        raise Problem(
+            f"'{method.name}': {name} must return two things, {parts[0]} and {parts[1]}, got"
+            f" {_kind(returned)}"
+        )
+    return returned
+
+
+def _local(method: Method, sent: Tree, own: Tree, oracle: CountingOracle) -> tuple[Tree, Tree]:
+    return _pair(method, "local", ("the upload", "the new own state"), sent, own, doors_of(oracle))
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"{len(value)}"
+    if isinstance(value, Tensor):
+        return "one tensor"
+    return "None" if value is None else f"a {type(value).__name__}"
 
 
 def _names(facts: Facts) -> tuple[str, ...]:
@@ -239,7 +291,7 @@ def _names(facts: Facts) -> tuple[str, ...]:
 
 
 def _where(present: Tensor, new: Tensor, old: Tensor) -> Tensor:
-    if isinstance(new, Sealed) or new is old:
+    if is_sealed(new) or new is old:
         return new
     return torch.where(present.reshape(*present.shape, *[1] * (new.dim() - 2)), new, old)
 
@@ -263,7 +315,7 @@ def _check_home(uploads: Tree, own: Tree, silos: int, unit: Unit) -> None:
             "an upload is raw: under the unit 'example' only released values may leave a silo",
         )
         refuse(
-            any(is_raw(leaf) and not isinstance(leaf, Sealed) for leaf in leaves(own)),
+            any(is_raw(leaf) and not is_sealed(leaf) for leaf in leaves(own)),
             "a silo keeps raw state: under the unit 'example' that makes its later releases unsound",
         )
 
@@ -278,10 +330,11 @@ def _check_apart(
         return leaf + first.to(leaf.dtype) if leaf.is_floating_point() else leaf
 
     silos = asked[2]
-    plain, again = (method.local(sent, own, CountingOracle(*asked)) for _ in range(2))
-    nudged = method.local(sent, map_leaves(nudge, own), CountingOracle(*asked, nudge=nudge))
+    plain, again = (_local(method, sent, own, CountingOracle(*asked)) for _ in range(2))
+    nudged = _local(method, sent, map_leaves(nudge, own), CountingOracle(*asked, nudge=nudge))
     with torch._C.DisableTorchFunction():
-        for before, repeated, after in zip(leaves(plain), leaves(again), leaves(nudged), strict=True):
+        trees = zip(leaves(plain), leaves(again), leaves(nudged), strict=True)
+        for before, repeated, after in (tuple(map(values_of, found)) for found in trees):
             if not torch.equal(before, repeated):
                 raise Refused(
                     f"'{method.name}' gave two different answers to the same question: methods must be pure"

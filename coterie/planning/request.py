@@ -38,7 +38,7 @@ class Request:
     `layers` are the lengths of the model's parameters and `names` their names. `delta` and `clip` are
     `[runs, silos]`, like the roster's epsilon. `schedule` says which silos take part in which
     rounds, `participation` how that was drawn, and `spending` how silos use their budgets (see
-    `experiment.BUDGETS`).
+    `experiment.notes.BUDGETS`).
     """
 
     method: Method

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..errors import Problem
+from ..errors import PlainlyMade, Problem
 from ..privacy.budget import Swept
 from ..protocol.doors import Work, epochs_of_work
 from .schedule import Dropping, Participation
@@ -16,7 +16,7 @@ MOST = 1_000_000
 
 
 @dataclass(frozen=True)
-class Training:
+class Training(metaclass=PlainlyMade):
     """How long and how fast silos train.
 
     A round is `epochs` expected passes over a silo's examples, or `steps` batches. `lr` is one number, one
@@ -59,4 +59,10 @@ def check_device(device: str) -> None:
     try:
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError) as error:
-        raise Problem(f"train.device: '{device}' cannot be used here; use cpu, cuda or cuda:1") from error
+        found = ["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
+        why = (
+            "torch finds no GPU" if str(device).startswith("cuda") and len(found) == 1 else "it is not known"
+        )
+        raise Problem(
+            f"train.device: '{device}' cannot be used here, because {why}; use {' or '.join(found)}"
+        ) from error

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from numbers import Real
+from numbers import Integral, Real
+from typing import Any
 
-from ..errors import Problem, nearest
+from ..errors import PlainlyMade, Problem, nearest
 from .merges import PLACES
 from .preferences import check_preference, draw_budgets
-
-UNITS = ("example", "silo")
+from .units import UNITS
 
 SENSITIVITIES = ("certified", "paper")
 NOT_GIVEN = float.fromhex("0x1.fffffffffffffp+1023")  # the epsilon of a run whose noise is given instead
@@ -25,7 +25,7 @@ Swept = PerSilo | Sequence[PerSilo]
 
 
 @dataclass(frozen=True)
-class Privacy:
+class Privacy(metaclass=PlainlyMade):
     """How much privacy each silo may spend, and how it is protected.
 
     `epsilon` and `clip` take one number for all silos, one per silo (`{"north": 1, "default": 4}` or
@@ -62,6 +62,8 @@ class Privacy:
         return f"Privacy({', '.join(f'{key}={value!r}' for key, value in told.items())})"
 
     def __post_init__(self) -> None:
+        for key in ("epsilon", "delta", "clip", "noise"):
+            object.__setattr__(self, key, by_silo(getattr(self, key)))
         given = {"epsilon": self.epsilon, "delta": [self.delta], "clip": self.clip}
         if self.noise is not None:
             given["noise"] = self.noise
@@ -75,7 +77,10 @@ class Privacy:
         self._check_noise()
         for value in values_of(self.epsilon):
             if isinstance(value, str):
-                check_preference(value)
+                try:
+                    check_preference(value)
+                except Problem as problem:
+                    raise Problem(f"privacy.epsilon: expected a number, got '{value}' ({problem})") from None
         if self.unit not in UNITS:
             raise Problem(f"privacy.unit: unknown unit '{self.unit}'; {nearest(self.unit, UNITS)}")
         if self.noise_by not in PLACES:
@@ -108,6 +113,28 @@ class Privacy:
             )
         if self.sensitivity == "paper" and (self.noise is None or self.noise_by != "silos"):
             raise Problem("privacy.sensitivity: 'paper' requires privacy.noise and noise_by = 'silos'")
+
+
+def by_silo(value: Any) -> Any:
+    """Return a setting with silos named by text: a dict, or a pandas Series indexed by silo, may use numbers.
+
+    >>> by_silo({1: 2.0})
+    {'1': 2.0}
+    """
+    if not isinstance(value, Mapping) and hasattr(value, "to_dict") and hasattr(value, "index"):
+        value = value.to_dict()
+    if isinstance(value, Mapping):
+        return {str(name): _plain(number) for name, number in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(by_silo(each) for each in value)
+    return _plain(value)
+
+
+def _plain(number: Any) -> Any:
+    """Return one of numpy's numbers as one of Python's; anything else as it is."""
+    if isinstance(number, bool | int | float) or not isinstance(number, Real):
+        return number
+    return int(number) if isinstance(number, Integral) else float(number)
 
 
 def number_problems(key: str, values: Swept, drawn: bool = False) -> list[str]:
@@ -153,6 +180,7 @@ def per_silo(key: str, value: PerSilo, names: Sequence[str], seed: int = 0) -> l
         if not key.endswith("epsilon"):
             raise Problem(f"{key}: expected a number, got '{value}'")
         return list(draw_budgets(value, len(names), seed))
+    value = by_silo(value)
     if not isinstance(value, Mapping):
         return [float(value)] * len(names)
     if "each" in value:

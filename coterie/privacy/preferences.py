@@ -69,7 +69,7 @@ PREFERENCES: dict[str, tuple[Part, ...]] = {
 def check_preference(name: str) -> None:
     """Raise `Problem` if no distribution of budgets has this name; case does not matter."""
     if name.lower() not in PREFERENCES:
-        raise Problem(f"unknown budget preference '{name}'; {nearest(name.lower(), PREFERENCES)}")
+        raise Problem(f"unknown budget preference '{name}'; {nearest(name, PREFERENCES)}")
 
 
 def draw_budgets(name: str, silos: int, seed: int, *, with_public: bool = False) -> tuple[float, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from scipy.optimize import brentq
@@ -62,7 +63,19 @@ class Trials:
         return 1 / self.mean if self.distribution == "geometric" else math.exp(-decay_of(self))
 
 
-def draw_trials(trials: Trials, generator: np.random.Generator) -> int:
+class Uniform(Protocol):
+    """A generator of random numbers."""
+
+    def random(self) -> float:
+        """Return a number in [0, 1)."""
+        ...
+
+    def poisson(self, mean: float, /) -> int:
+        """Return a Poisson number."""
+        ...
+
+
+def draw_trials(trials: Trials, generator: Uniform) -> int:
     """Draw a number of trials.
 
     A Poisson number may be 0: then no trial is run and nothing is chosen. This is a valid outcome and
@@ -85,7 +98,7 @@ def draw_trials(trials: Trials, generator: np.random.Generator) -> int:
             return drawn
 
 
-def _logarithmic(decay: float, generator: np.random.Generator) -> int:
+def _logarithmic(decay: float, generator: Uniform) -> int:
     """Draw from the logarithmic distribution: a geometric one with chance gamma^u, u uniform (Kemp 1981)."""
     chance = math.exp(-decay * generator.random())
     if chance >= 1:

@@ -6,13 +6,13 @@ and messages may be trees of such tensors (see `tree`).
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from torch import Tensor
 
-from ..errors import Problem
+from ..errors import PlainlyMade, Problem
 from .merging import Merger
 from .roster import Roster
 from .settings import check_setting, settings_of
@@ -62,9 +62,9 @@ class Start(Protocol):
         ...
 
     def initial(self, index: int = 0, apart: bool = False) -> Tensor:
-        """Return the initial vector of every run, `[runs, 1, P]`; each index has a vector of its own.
+        """Return the initial vector of every run, `[runs, 1, P]`; each index has its own vector.
 
-        With `apart` none is zero: models that start at zero start from small random numbers instead.
+        With `apart`, no vector is zero: models that start at zero start from small random numbers instead.
         """
         ...
 
@@ -104,7 +104,7 @@ class FederationFacts(Protocol):
         ...
 
 
-class Method(ABC):
+class Method(metaclass=PlainlyMade):
     """A way for silos to learn together.
 
     A method is a frozen record of its settings; its functions are pure. It reaches examples through the
@@ -120,12 +120,17 @@ class Method(ABC):
     paper: ClassVar[str] = ""
     linear: ClassVar[bool] = False  # whether it moves dual coordinates, which need a linear model
 
+    def __init__(self, *_: object, **__: object) -> None:
+        """Refuse a class that is no dataclass; those have a constructor of their own."""
+        kind = type(self).__name__
+        raise Problem(f"{kind} is not a dataclass: write @dataclass(frozen=True, kw_only=True) above it")
+
     def __post_init__(self) -> None:
         problems = []
         for name, field in settings_of(self).items():
             value = getattr(self, name)
             if field.metadata.get("fixed") and isinstance(value, list | tuple):
-                raise Problem(f"{name} must be one value, got {value!r}: make a method for each")
+                raise Problem(f"{name} must be a single value, got {value!r}; make one method per value")
             if isinstance(value, list):
                 value = tuple(value)
                 object.__setattr__(self, name, value)
@@ -152,8 +157,16 @@ class Method(ABC):
         """Do a silo's work; return its upload `[runs, silos, ...]` and its new own state."""
 
     def merge(self, shared: Tree, uploads: Tree, merger: Merger) -> Tree:
-        """Return the server's new state; by default it stays where silos upload nothing (None)."""
-        return shared if uploads is None else shared + merger.mean(uploads)
+        """Return the server's new state; by default it stays the same if silos upload nothing (None)."""
+        if uploads is None:
+            return shared
+        plain = isinstance(uploads, Tensor) and isinstance(shared, Tensor)
+        if plain and uploads.shape[2:] != shared.shape[2:]:
+            raise Problem(
+                f"'{self.name}': merge adds the mean of the uploads to the shared model unless you write your"
+                f" own, so an upload must be [runs, silos, {shared.shape[-1]}], got {list(uploads.shape)}"
+            )
+        return shared + merger.mean(uploads)
 
     @abstractmethod
     def personal(self, sent: Tree, own: Tree) -> Tensor:
@@ -161,20 +174,20 @@ class Method(ABC):
 
     @property
     def title(self) -> str:
-        """The name in tables."""
+        """The method's name in tables."""
         return self.name
 
-    def check(self, task: TaskFacts, federation: FederationFacts) -> None:  # noqa: B027
+    def check(self, task: TaskFacts, federation: FederationFacts) -> None:
         """Raise a Problem if the method cannot learn this task from these silos."""
 
     def hand_over(self, shared: Tree) -> HandOver:
         """Return where a method that comes after this one starts (see `Then`)."""
-        raise Problem(f"'{self.name}' cannot come before another method: use fedavg, fedprox, mr-mtl or ifca")
+        raise Problem(f"'{self.name}' cannot come before another method; use fedavg, fedprox, mr-mtl or ifca")
 
     def learned_relations(self, shared: Tree) -> LearnedRelations | None:
         """Return how silos are related, for methods that learn it."""
         return None
 
     def remarks(self, roster: Roster, present: Tensor | None) -> list[str]:
-        """Return what a person should know, from public facts; `present` is `[rounds, runs, silos]`."""
+        """Return notes for the user, from public facts; `present` is `[rounds, runs, silos]`."""
         return []

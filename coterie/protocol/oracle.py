@@ -7,12 +7,16 @@ result it receives has already been sampled, clipped, noised and counted.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from torch import Tensor
 
+from ..errors import Refused, nearest
 from .settings import PerRun
 
 NEEDS_CLASSES = "imitation compares predicted classes, so it does not work with a numeric target"
+DOORS = ("descend", "fisher", "select", "solve_dual", "round", "rounds")
 CERTIFIES_NOTHING = (
     "the noise of the paper on dual coordinates certifies nothing; it is allowed only for silos without a"
     " budget (budgets = 'none', or epsilon inf)"
@@ -25,8 +29,15 @@ class Oracle(ABC):
     `round` counts from 0 up to `rounds - 1`; both numbers are public.
     """
 
+    __slots__ = ()
     round: int
     rounds: int
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Raise an `AttributeError` that names the door that was meant."""
+            raise AttributeError(f"the oracle has no '{name}'; {nearest(name, DOORS)}")
 
     @abstractmethod
     def descend(
@@ -85,3 +96,72 @@ class Oracle(ABC):
         `unproven` replaces our noise by a paper's, as two tensors `[runs, silos, 1]`; it is allowed only for
         silos without a budget.
         """
+
+
+def doors_of(oracle: Oracle) -> Oracle:
+    """Return the doors of an oracle and nothing else of it: what a method gets in its place."""
+    return _Doors(oracle)
+
+
+class _Doors(Oracle):
+    """Passes calls on to an oracle that is none of its attributes.
+
+    So no attribute leads from what a method holds to examples, and none that it writes changes a round or its
+    noise. What this is worth: it stops mistakes. Code in the same process that means harm can still find the
+    oracle, through closures, frames or the garbage collector.
+    """
+
+    __slots__ = ("_open", "round", "rounds")
+    _open: Callable[..., Any]
+
+    def __init__(self, oracle: Oracle) -> None:
+        doors: dict[str, Callable[..., Any]] = {
+            "descend": oracle.descend,
+            "fisher": oracle.fisher,
+            "select": oracle.select,
+            "solve_dual": oracle.solve_dual,
+        }
+        for name, value in (
+            ("_open", lambda door, *given, **named: doors[door](*given, **named)),
+            ("round", oracle.round),
+            ("rounds", oracle.rounds),
+        ):
+            object.__setattr__(self, name, value)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise Refused(f"a method writes the attribute '{name}' of its oracle: methods must be pure")
+
+    def descend(
+        self,
+        start: Tensor,
+        *,
+        toward: Tensor | None = None,
+        strength: PerRun | Tensor = 0.0,
+        home: bool = False,
+        imitate: Tensor | None = None,
+    ) -> Tensor:
+        """Train from `start`."""
+        given = {"toward": toward, "strength": strength, "home": home, "imitate": imitate}
+        return self._open("descend", start, **given)  # type: ignore[no-any-return]
+
+    def fisher(self, vectors: Tensor) -> Tensor:
+        """Return how much each parameter matters."""
+        return self._open("fisher", vectors)  # type: ignore[no-any-return]
+
+    def select(self, candidates: Tensor, share: float) -> Tensor:
+        """Return a private choice."""
+        return self._open("select", candidates, share)  # type: ignore[no-any-return]
+
+    def solve_dual(
+        self,
+        start: Tensor,
+        duals: Tensor,
+        *,
+        stiffness: Tensor,
+        xi: PerRun = 1.0,
+        whole: bool = False,
+        unproven: tuple[Tensor, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Move duals."""
+        given = {"stiffness": stiffness, "xi": xi, "whole": whole, "unproven": unproven}
+        return self._open("solve_dual", start, duals, **given)  # type: ignore[no-any-return]

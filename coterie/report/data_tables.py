@@ -1,4 +1,4 @@
-"""Tables of the data that can be loaded and of a federation, for the terminal; quick to import."""
+"""Terminal tables of loadable data sets and of a federation; quick to import."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHADES = " ░▒▓█"
 
 
 def data_table(entries: Sequence[Entry], folder: Path | None) -> Table:
-    """Return a table of what can be loaded, with places relative to the folder of data, if there is one."""
+    """Return a table of what can be loaded, with paths relative to the data folder, if there is one."""
     table = compact("Data" if folder is None else f"Data in {folder}")
     for name in ("name", "format", "rows", "silos", "where"):
         table.add_column(name, justify="right" if name in ("rows", "silos") else "left", overflow="fold")
@@ -33,7 +33,7 @@ def data_table(entries: Sequence[Entry], folder: Path | None) -> Table:
 
 
 def federation_table(federation: Federation) -> Table:
-    """Return a table of silos, their sizes and, as shades, the labels that each has."""
+    """Return a table of silos with their sizes and their labels, drawn as shades."""
     shape = " x ".join(map(str, federation.shape))
     kind = f"{len(federation.classes)} classes" if federation.classes else "numeric target"
     table = compact(f"{federation.name}: {len(federation)} silos, examples of {shape}, {kind}")

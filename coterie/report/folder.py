@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,15 @@ import torch
 from torch import Tensor
 
 from ..errors import Problem
+from ..experiment.digest import SALT_BYTES, examples_digest
 from ..experiment.experiment import Experiment
+from ..experiment.file_names import file_names
 from ..experiment.files import json_text, write, write_json, write_text
-from ..experiment.result import Result, RunRecord, SiloRecord, file_names, label_of
-from ..experiment.run import Study, Trained
+from ..experiment.result import Result, RunRecord, SiloRecord, label_of
+from ..experiment.run import WAITING
 from ..experiment.saved_models import save_model
-from ..planning.plan import Plan
+from ..experiment.study import Study
+from ..experiment.trained import Trained
 from ..privacy.statement.build import text_of
 from .statement_page import page
 
@@ -30,73 +34,96 @@ class Folder:
 
     def open(self, study: Study) -> list[RunRecord]:
         """Create the folder, or find an interrupted study in it; return the runs that are finished."""
-        text = study.text
+        if self._make(study):
+            self._keep_digest(study)
+            return []
         kept, result = self.path / "config.toml", self.path / "result.json"
-        if self.path.exists() and not self.path.is_dir():
-            raise Problem(f"--out: '{self.path}' is a file; expected a folder")
-        if not self.path.exists() or not any(self.path.iterdir()):
-            try:
-                self.path.mkdir(parents=True, exist_ok=True)
-                self._keep_fingerprint(study.fingerprint)
-                write_text(kept, text)
-            except OSError as error:
-                raise Problem(f"--out: cannot write to '{self.path}': {error.strerror or error}") from error
-            return []
-        if not kept.is_file() or kept.read_text() != text or not self._fits(study.fingerprint):
-            raise Problem(f"--out: '{self.path}' holds something else: choose another folder")
+        if not kept.is_file() or kept.read_text() != study.text:
+            raise Problem(f"out: '{self.path}' holds something else: choose another folder")
         if not result.is_file():
-            return []
-        try:
-            content = json.loads(result.read_text())
-            runs, complete = [read_run(run) for run in content["runs"]], content["complete"]
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise Problem(f"--out: '{result}' is damaged; choose another folder ({error})") from error
+            runs, complete = [], False
+        else:
+            try:
+                content = json.loads(result.read_text())
+                runs, complete = [read_run(run) for run in content["runs"]], content["complete"]
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise Problem(f"out: '{result}' is damaged; choose another folder ({error})") from error
         if complete:
-            raise Problem(f"--out: '{self.path}' already holds this result; choose another folder")
+            raise Problem(f"out: '{self.path}' already holds this result; choose another folder")
+        if not self._digest.is_file():
+            self._keep_digest(study)
+        elif not self._has_digest_of(study):
+            raise Problem(
+                f"out: '{self.path}' holds a study that began with other examples, or another module: restore"
+                " them, or choose another folder"
+            )
         return runs
 
+    def _make(self, study: Study) -> bool:
+        """Create the folder with the study's description; return False if it holds something already."""
+        if self.path.exists() and not self.path.is_dir():
+            raise Problem(f"out: '{self.path}' is a file; expected a folder")
+        if self.path.exists() and any(self.path.iterdir()):
+            return False
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_text(self.path / "config.toml", study.text)
+        except OSError as error:
+            raise Problem(f"out: cannot write to '{self.path}': {error.strerror or error}") from error
+        return True
+
     @property
-    def _fingerprint(self) -> Path:
-        """A digest of examples in memory: for the owner only, and removed when the result is complete."""
+    def _digest(self) -> Path:
+        """A digest of the examples and its salt: for the owner only, and removed when all is complete."""
         return self.path / ".fingerprint"
 
-    def _keep_fingerprint(self, fingerprint: str) -> None:
-        if fingerprint:
-            self._fingerprint.touch(mode=0o600)
-            self._fingerprint.write_text(fingerprint)
+    @property
+    def examples(self) -> str:
+        """The digest of what the study works on, with its salt."""
+        return self._digest.read_text()
 
-    def _fits(self, fingerprint: str) -> bool:
-        return not self._fingerprint.is_file() or self._fingerprint.read_text() == fingerprint
+    def _keep_digest(self, study: Study) -> None:
+        salt = os.urandom(SALT_BYTES)
+        self._digest.touch(mode=0o600)
+        self._digest.write_text(f"{salt.hex()} {examples_digest(study, salt)}")
 
-    def has(self, experiment: Experiment, plan: Plan, runs: list[RunRecord], metered: bool = False) -> bool:
+    def _has_digest_of(self, study: Study) -> bool:
+        salt, _, digest = self.examples.partition(" ")
+        try:
+            return examples_digest(study, bytes.fromhex(salt)) == digest
+        except ValueError:
+            return False
+
+    def has(self, trained: Trained, runs: list[RunRecord]) -> bool:
         """Return whether an experiment is finished: every run is as planned and every file is in its place.
 
-        What a metered run spent is recorded in the ledgers, and may differ from the plan.
+        Spending of metered runs is not compared: the ledgers record it, and it may differ from the plan.
         """
+        experiment = trained.experiment
         finished = {(run.label, run.seed): run for run in runs}
-        for (seed, v), silos in zip(experiment.keys, plan.silos, strict=True):
+        for (seed, v), silos in zip(experiment.keys, trained.plan.silos, strict=True):
             run = finished.get((experiment.labels[v], seed))
             if run is None or set(run.silos) != {silo.name for silo in silos}:
                 return False
             for silo in silos:
                 record = run.silos[silo.name]
                 spent = (record.epsilon, record.delta, record.noise)
-                if not metered and spent != (silo.epsilon, silo.delta, silo.noise):
+                if not trained.metered and spent != (silo.epsilon, silo.delta, silo.noise):
                     return False
         files = file_names(experiment.federation.names)
         return all(
             (self.path / folder / label / f"{name}.{ending}").is_file()
             for folder, ending in (("statements", "json"), ("models", "safetensors"))
-            for label in file_names(experiment.labels)
+            for label, _ in trained.saved()
             for name in files
         )
 
     def discard(self) -> None:
         """Remove a folder in which nothing was trained yet."""
-        new = {"config.toml", self._fingerprint.name}
+        new = {"config.toml", self._digest.name, WAITING}
         if self.path.is_dir() and {entry.name for entry in self.path.iterdir()} <= new:
-            (self.path / "config.toml").unlink(missing_ok=True)
-            self._fingerprint.unlink(missing_ok=True)
+            for name in new:
+                (self.path / name).unlink(missing_ok=True)
             self.path.rmdir()
             if self.path.parent.name == "runs" and not any(self.path.parent.iterdir()):
                 self.path.parent.rmdir()
@@ -111,17 +138,22 @@ class Folder:
         write_text(self.path / "summary.md", markdown(result))
         write_json(self.path / "result.json", {"complete": complete, **result.to_json()})
         if complete:
-            self._fingerprint.unlink(missing_ok=True)
+            self.close()
+
+    def close(self) -> None:
+        """Remove the digest of the examples: a complete study does not resume."""
+        self._digest.unlink(missing_ok=True)
 
     def save_whole(self, result: Result) -> None:
-        """Write a complete result; a folder that holds the same one already is left as it is."""
+        """Write a complete result; leave a folder alone that already holds the same one."""
         if result.study is None:
-            raise Problem("this result cannot be saved: it does not come from run or sweep")
+            raise Problem("this result cannot be saved, because it does not come from run or sweep")
         result.state()
         saved = self.path / "result.json"
         if saved.is_file() and saved.read_text() == json_text({"complete": True, **result.to_json()}):
             return
-        self.open(result.study)
+        if not self._make(result.study):
+            raise Problem(f"out: '{self.path}' holds something else: choose another folder")
         for first, trained in result.trained.items():
             self.save_experiment(trained, result, first)
         self.save(result, complete=True)
@@ -129,7 +161,7 @@ class Folder:
     def save_experiment(self, trained: Trained, result: Result, first: int = 0) -> None:
         """Write the statements of every variant, and the models of its first seed.
 
-        `first` is the place in the result of the experiment's first run.
+        `first` is the index of the experiment's first run in the result.
         """
         experiment = trained.experiment
         for label, run in trained.saved():
@@ -151,7 +183,7 @@ class Folder:
                 loaded = [load_file(str(models / f"{name}.safetensors")) for name in names]
                 vectors[run] = torch.stack([layout.flatten(parameters) for parameters in loaded])
             except Exception as error:  # safetensors raises exceptions of its own
-                raise Problem(f"--out: '{self.path}' is damaged; choose another folder ({error})") from error
+                raise Problem(f"out: '{self.path}' is damaged; choose another folder ({error})") from error
         return replace(trained, statements=statements), vectors
 
     def save_run(
@@ -179,7 +211,7 @@ class Folder:
 
 
 def read_run(content: dict[str, Any]) -> RunRecord:
-    """Read a run back from `result.json`, where null is an infinite epsilon or a score that is no number."""
+    """Return a run read from `result.json`, where null means an infinite epsilon or a score that is NaN."""
     silos = {
         name: SiloRecord(
             _score(record["score"]), *(_spent(record[key]) for key in ("epsilon", "delta", "noise"))

@@ -1,11 +1,11 @@
-"""A plan as plain data, as `coterie plan --json` prints it."""
+"""A plan as plain data, which `coterie plan --json` prints."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from ..experiment.experiment import Experiment
-from ..experiment.run import StudyPlan
+from ..experiment.study import StudyPlan
 from ..planning.accounting import accounting_of
 from ..planning.plan import Plan, SiloPlan
 from .privacy_lines import published_facts
@@ -14,11 +14,11 @@ from .privacy_lines import published_facts
 def plan_facts(planned: StudyPlan) -> dict[str, Any]:
     """Return what every silo will do and spend in each run, what papers would report, and notes."""
     pairs = zip(planned.pairs(), planned.seconds, strict=True)
-    facts = [_experiment_facts(experiment, plan, took) for (experiment, plan), took in pairs]
+    facts = [_experiment_facts(experiment, plan, seconds) for (experiment, plan), seconds in pairs]
     return {"plans": facts, "notes": planned.notes}
 
 
-def _experiment_facts(experiment: Experiment, plan: Plan, took: float) -> dict[str, Any]:
+def _experiment_facts(experiment: Experiment, plan: Plan, seconds: float) -> dict[str, Any]:
     variants = []
     known: dict[Any, dict[str, Any]] = {}
     for run, (seed, number) in enumerate(experiment.keys):
@@ -27,7 +27,7 @@ def _experiment_facts(experiment: Experiment, plan: Plan, took: float) -> dict[s
             silo.name: _silo_facts(plan, silo, variant.shown) for silo in plan.silos[run]
         }
         variants.append({"settings": variant.shown, "seed": seed, "silos": silos})
-    return {"method": experiment.method.name, "seconds": took, "variants": variants}
+    return {"method": experiment.method.name, "seconds": seconds, "variants": variants}
 
 
 def _silo_facts(plan: Plan, silo: SiloPlan, settings: dict[str, Any]) -> dict[str, Any]:

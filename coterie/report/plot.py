@@ -1,4 +1,4 @@
-"""The plot of a result: scores of the methods, and how they came about."""
+"""The plot of a result: scores of the methods, and how they developed over rounds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ACROSS = 4
 TALLEST = 6.5  # inches of a panel with curves; with more rows only the panel with scores grows
 GREY = "#ccd0d6"
 COLOURS = ("#7d8597", "#e07a5f", "#2a6f97", "#81b29a", "#f2cc8f", "#6d597a", "#b56576", "#355070")
-MARKED = len(COLOURS) - 1  # where there are more rows or lines than colours, the best so many have one
+MARKED = len(COLOURS) - 1  # how many of the best are coloured if there are more rows or lines than colours
 Looks = dict[str, str]
 
 
@@ -81,7 +81,7 @@ def figure_of(result: Result) -> Figure:
 
 
 def _best_first(groups: dict[str, list[RunRecord]], lines: list[Line], higher: bool) -> list[str]:
-    """Return the labels of rows or lines, in their order; the best first if there are more than colours."""
+    """Return the labels of rows or lines in order, or best first if there are more of them than colours."""
     pick = max if higher else min
     scores = {label: statistics.fmean(run.score for run in runs) for label, runs in groups.items()}
     if lines:
@@ -94,7 +94,7 @@ def _best_first(groups: dict[str, list[RunRecord]], lines: list[Line], higher: b
 
 
 def _looks(labels: list[str]) -> Looks:
-    """Return a colour for each label, the same in both panels; grey from where there are no more colours."""
+    """Return a colour for each label, the same in both panels; grey once the colours are used up."""
     if len(labels) <= len(COLOURS):
         return dict(zip(labels, COLOURS, strict=False))
     marked = dict(zip(labels[:MARKED], COLOURS[1:], strict=True))
@@ -118,7 +118,7 @@ def _wrapped(label: str) -> str:
 
 
 def _middle(runs: list[RunRecord], key: str) -> tuple[float, dict[str, list[RunRecord]]]:
-    """Return the middle value of what was varied, and by method the runs with it or without this setting."""
+    """Return the middle value of the setting that varies; by method, runs with it or without the setting."""
     values = sorted({value for line in lines_over(runs, key) for value in line.values})
     value = values[len(values) // 2]
     groups: dict[str, list[RunRecord]] = {}
@@ -131,7 +131,7 @@ def _middle(runs: list[RunRecord], key: str) -> tuple[float, dict[str, list[RunR
 def _scores(axes: Any, groups: dict[str, list[RunRecord]], looks: Looks) -> None:
     """Draw each method's mean, its deviation over seeds, and a dot for each silo (first seed).
 
-    Many methods have narrow rows, the best on top.
+    If there are many methods, rows are narrow, with the best on top.
     """
     labels, many = [], len(groups) > len(COLOURS)
     for place, label in enumerate(looks):
@@ -156,7 +156,7 @@ def _scores(axes: Any, groups: dict[str, list[RunRecord]], looks: Looks) -> None
 
 
 def _lines(axes: Any, lines: list[Line], key: str, looks: Looks) -> None:
-    """Draw each method's mean over what was varied, with its deviation over seeds."""
+    """Draw each method's mean over the setting that varies, with its deviation over seeds."""
     names = _legend(looks)
     for line in sorted(lines, key=lambda line: list(looks).index(line.label)):
         colour, name = looks[line.label], names[line.label]
@@ -180,7 +180,7 @@ def _lines(axes: Any, lines: list[Line], key: str, looks: Looks) -> None:
     axes.set_xticks(values, [f"{value:g}" for value in values], fontsize=8)
     axes.minorticks_off()
     axes.set_xlabel(key)
-    best = f"; in colour: the {MARKED} that reach the best" if len(lines) > len(COLOURS) else ""
+    best = f"; in colour: the {MARKED} with the best scores" if len(lines) > len(COLOURS) else ""
     axes.set_title(f"mean and deviation over seeds{best}", fontsize=9, loc="left")
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
@@ -206,7 +206,7 @@ def _curves(axes: Any, groups: dict[str, list[RunRecord]], looks: Looks) -> None
 
 
 def _legend(looks: Looks) -> dict[str, str]:
-    """Return what a legend calls each label; all that are grey have one entry."""
+    """Return the legend's text for each label; all grey labels share one entry."""
     others = [label for label, colour in looks.items() if colour == GREY]
     named = {label: _wrapped(label) for label in looks}
     return named | {label: f"{len(others)} others" if label == others[0] else "_" for label in others}

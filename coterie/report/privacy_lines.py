@@ -52,7 +52,7 @@ def published_facts(
 def reported(experiment: Experiment, plan: Plan, formulas: bool = False) -> list[str]:
     """Return what papers would report for the silo with the most steps in the first run.
 
-    With `formulas`, each formula has a line of its own.
+    With `formulas`, each formula has its own line.
     """
     silo, (formulas_used, _) = _of_the_first_run(experiment, plan)
     whose = f"{experiment.method.title}: for '{silo.name}', papers would report epsilon"

@@ -20,7 +20,7 @@ def correlations(omega: np.ndarray) -> np.ndarray:
 
 
 def by_similarity(similar: np.ndarray) -> list[int]:
-    """Return an order that puts similar silos next to each other, by average linkage of 1 - correlation."""
+    """Return an order that puts similar silos next to each other (average linkage of 1 - correlation)."""
     from scipy.cluster.hierarchy import leaves_list, linkage, optimal_leaf_ordering
     from scipy.spatial.distance import squareform
 

@@ -25,14 +25,14 @@ code { font-size: .85em; word-break: break-all }
 
 def page(content: dict[str, Any]) -> str:
     """Return the page of a statement as HTML."""
-    said = content["guarantee"]
+    guarantee = content["guarantee"]
     title = f"Privacy statement for {content['silo']}"
     parts = [
         f"<h1>{escape(title)}</h1>",
         f"<p class='small'>Method: {escape(_method(content))}. {content['declared_size']} training examples."
         "</p>",
         *_simulated(content),
-        *_headline(said),
+        *_headline(guarantee),
         *_unprotected(content),
         "<h2>Epsilon against each adversary</h2>",
         _table(
@@ -68,7 +68,7 @@ def page(content: dict[str, Any]) -> str:
 
 
 def _simulated(content: dict[str, Any]) -> list[str]:
-    """Return the notice that a simulation protects nobody; it stands above the number."""
+    """Return the notice, shown above the number, that a simulation protects nobody."""
     if content["ledger"] is not None:
         return []
     return [
@@ -78,20 +78,21 @@ def _simulated(content: dict[str, Any]) -> list[str]:
     ]
 
 
-def _headline(said: dict[str, Any]) -> list[str]:
-    if said["epsilon"] is None:
+def _headline(guarantee: dict[str, Any]) -> list[str]:
+    if guarantee["epsilon"] is None:
         return ["<p class='number'>no privacy</p>", "<p>No noise was added that would protect the data.</p>"]
-    unit = escape(said["unit"])
+    unit = escape(guarantee["unit"])
     # If the noise was given, the budget is just the epsilon that follows from it.
-    budget = f"The budget is {said['budget']:g}. " if said["budget"] != said["epsilon"] else ""
-    lower = f"The true epsilon is at least {_floor(said['lower'])}. " if said["lower"] else ""
-    known = said["replace_one"] is not None
-    other = f"epsilon is at most {shown(said['replace_one'])}" if known else "no bound is known"
+    budget = f"The budget is {guarantee['budget']:g}. " if guarantee["budget"] != guarantee["epsilon"] else ""
+    lower = f"The true epsilon is at least {_floor(guarantee['lower'])}. " if guarantee["lower"] else ""
+    known = guarantee["replace_one"] is not None
+    other = f"epsilon is at most {shown(guarantee['replace_one'])}" if known else "no bound is known"
     return [
-        f"<p class='number'>epsilon ≤ {shown(said['epsilon'])} at delta {said['delta']:g}</p>",
+        f"<p class='number'>epsilon ≤ {shown(guarantee['epsilon'])} at delta {guarantee['delta']:g}</p>",
         f"<p>{budget}{lower}The protected unit is one {unit}: epsilon bounds how much the releases change if"
-        f" one {unit} is replaced by a null {unit} ({escape(said['adjacency'])} adjacency). If one {unit} is"
-        f" replaced by any other, {other}. The guarantee covers {escape(said['holds_for'])}.</p>",
+        f" one {unit} is replaced by a null {unit} ({escape(guarantee['adjacency'])} adjacency). If one"
+        f" {unit} is replaced by any other, {other}. The guarantee covers"
+        f" {escape(guarantee['holds_for'])}.</p>",
     ]
 
 
@@ -116,7 +117,7 @@ def _epsilon(value: float | None) -> str:
 def _door(door: dict[str, Any], merges: dict[str, Any] | None) -> tuple[str, str]:
     if door["door"] == "score":
         tests = f"{door['expected_batch']:g} test examples"
-        return "score", f"{door['calls']} noisy sums over all {tests}, each bounded to [0, 1]"
+        return "score", f"{door['calls']} noisy sums over all {tests}, each term bounded to [0, 1]"
     if door["door"] == "merge" and merges is not None:
         return "merge", _merge(door, merges)
     if door["door"] == "select":
@@ -126,7 +127,7 @@ def _door(door: dict[str, Any], merges: dict[str, Any] | None) -> tuple[str, str
             f"{door['calls']} uploads, each clipped to {door['clip']:g} as a whole; one example may change"
             " the whole upload, so the noise is a multiple of twice the clip"
         )
-    what = "part in an upload" if door["door"] == SOLVE_DUAL.name else "gradient"
+    what = "share of an upload" if door["door"] == SOLVE_DUAL.name else "gradient"
     clip = "not clipped" if door["clip"] is None else f"each example's {what} clipped to {door['clip']:g}"
     sample = f"on all {door['expected_batch']:g} examples"
     if door["sampler"] != "all examples":
@@ -203,7 +204,7 @@ def _totals(totals: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _published(content: dict[str, Any]) -> list[str]:
-    """Return the section about published formulas; it says which of them are below the lower bound."""
+    """Return the section about published formulas, which names those below the lower bound."""
     if not content["published"]:
         return []
     rows = [

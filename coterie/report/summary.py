@@ -1,4 +1,4 @@
-"""A result as lines over one setting that was varied: for the plot, and for a table in markdown."""
+"""A result as lines over the setting that varies, for the plot and for a table in markdown."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ ENOUGH = 3  # values of a setting that make a line
 
 @dataclass(frozen=True)
 class Line:
-    """One method: the values of the setting that varies, mean scores, and their deviations over seeds
-    (none for one seed).
+    """One method's mean scores over the setting that varies, and their deviations over seeds.
 
-    A method without this setting has no values, and one mean.
+    With a single seed, deviations are None. A method without this setting has no values and one mean.
     """
 
     label: str
@@ -34,25 +33,25 @@ def swept_key(runs: Sequence[RunRecord]) -> str | None:
         for key in run.settings:
             if (value := place_of(run, key)) is not None:
                 seen.setdefault((key, label_without(run, key)), set()).add(value)
-    best = max(seen, key=lambda one: (len(seen[one]), one[0] == "epsilon"), default=("", ""))
+    best = max(seen, key=lambda pair: (len(seen[pair]), pair[0] == "epsilon"), default=("", ""))
     return best[0] if len(seen.get(best, ())) >= ENOUGH else None
 
 
 def place_of(run: RunRecord, key: str) -> float | None:
-    """Return the value of a setting as a place on an axis, or None if it has none."""
+    """Return the value of a setting as a position on an axis, or None if it is not a finite number."""
     value = run.settings.get(key)
     number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     return float(value) if number else None  # type: ignore[arg-type]
 
 
 def label_without(run: RunRecord, key: str) -> str:
-    """Name a run without a setting that has a place on the axis."""
+    """Return the run's label, without the setting that the axis shows."""
     gone = place_of(run, key) is not None
     return label_of(run.method, {k: v for k, v in run.settings.items() if k != key or not gone})
 
 
 def lines_over(runs: Sequence[RunRecord], key: str) -> list[Line]:
-    """Return a line for each method with its other settings."""
+    """Return one line per method and combination of its other settings."""
     groups: dict[str, dict[tuple[float, ...], list[float]]] = {}
     for run in runs:
         value = place_of(run, key)
@@ -68,7 +67,7 @@ def lines_over(runs: Sequence[RunRecord], key: str) -> list[Line]:
 
 
 def markdown(result: Result) -> str:
-    """Return the summary as a table in markdown, with a column for each value of what varies most, if any."""
+    """Return the summary as a markdown table, with a column per value of the setting that varies, if any."""
     better = "higher" if result.task.higher_is_better else "lower"
     seeds = max(row["seeds"] for row in result.summary)
     counts = f"{_count(len(result.names), 'silo')}, {_count(seeds, 'seed')}"
@@ -96,15 +95,15 @@ def markdown(result: Result) -> str:
 
 
 def _spent(runs: Sequence[RunRecord], key: str, values: Sequence[float]) -> str:
-    """Say the largest epsilon of each method and value, where the values are not themselves epsilons."""
+    """Return the largest epsilon of each method and value, as one sentence or a table."""
     spent: dict[str, dict[float | None, float]] = {}
     for run in runs:
         most = max(silo.epsilon for silo in run.silos.values())
         row, value = spent.setdefault(label_without(run, key), {}), place_of(run, key)
         row[value] = max(row.get(value, 0.0), most)
-    told = {shown_spent(most) for row in spent.values() for most in row.values()}
-    if len(told) == 1:
-        return f"Epsilon at most {told.pop()}.\n"
+    distinct = {shown_spent(most) for row in spent.values() for most in row.values()}
+    if len(distinct) == 1:
+        return f"Epsilon is at most {distinct.pop()}.\n"
     rows = [
         [
             label,
@@ -115,11 +114,11 @@ def _spent(runs: Sequence[RunRecord], key: str, values: Sequence[float]) -> str:
         ]
         for label, row in spent.items()
     ]
-    return _table(f"Epsilon at most, by {key}", ["method", *(f"{value:g}" for value in values)], rows)
+    return _table(f"Upper bound on epsilon, by {key}", ["method", *(f"{value:g}" for value in values)], rows)
 
 
 def _caveats(result: Result) -> str:
-    """Say what the numbers leave out."""
+    """Return what the numbers leave out, as lines of text."""
     lines = ["The files in statements/ say what each epsilon protects, at which delta, and against whom."]
     if result.tuning is not None:
         lines.append("result.json and the statements include what tuning cost.")
@@ -129,7 +128,7 @@ def _caveats(result: Result) -> str:
 
 
 def _count(number: int, noun: str) -> str:
-    """Say how many there are of something."""
+    """Return a number with its noun, in the plural unless the number is 1."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 

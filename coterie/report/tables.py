@@ -44,7 +44,7 @@ def summary_table(result: Result) -> Table:
 
 
 def silo_table(result: Result, budgets: Sequence[Sequence[float | None]], sizes: Sequence[int]) -> Table:
-    """Return a table with a row for each silo: its budgets, what it spent, its scores by the best methods."""
+    """Return a table with a row per silo: its budgets, its spending, and its scores with the best methods."""
     firsts = {run.label: run for run in reversed(result.runs)}
     pick = max if result.task.higher_is_better else min
     means = {label_of(row["method"], row["settings"]): row["mean"] for row in result.summary}
@@ -55,7 +55,8 @@ def silo_table(result: Result, budgets: Sequence[Sequence[float | None]], sizes:
     table.add_column("silo", no_wrap=True)
     for name in ("size", "budget", "spent", "noise"):
         table.add_column(name, justify="right")
-    letters = dict(zip(labels, "abcdefghij", strict=False)) if any(len(one) > SHORT for one in labels) else {}
+    too_long = any(len(label) > SHORT for label in labels)
+    letters = dict(zip(labels, "abcdefghij", strict=False)) if too_long else {}
     for name in labels:
         table.add_column(escape(letters.get(name, name)), justify="right", no_wrap=True)
     for k, name in enumerate(result.names[:MOST_SILOS]):
@@ -70,25 +71,25 @@ def silo_table(result: Result, budgets: Sequence[Sequence[float | None]], sizes:
         table.add_row(*row, *marked)
     more = {"silos": len(result.names) - MOST_SILOS, "methods": len(firsts) - len(labels)}
     hidden = [f"{count} more {what}" for what, count in more.items() if count > 0]
-    said = [f"{' and '.join(hidden)}: see result.json"] if hidden else []
+    captions = [f"{' and '.join(hidden)}: see result.json."] if hidden else []
     if more["methods"] > 0:
-        said.append(f"The methods shown are the {len(labels)} with the best means.")
+        captions.append(f"The methods shown are the {len(labels)} with the best means.")
     key = [f"{letter}: {name}" for name, letter in letters.items()]
-    table.caption = escape("\n".join([*said, *key])) or None
+    table.caption = escape("\n".join([*captions, *key])) or None
     table.caption_justify = "left"
     return table
 
 
 def _range(values: Sequence[float], show: Callable[[float], str]) -> str:
-    """Show the smallest and the largest number, once if they look the same."""
+    """Return the smallest and the largest number as text, or one of them if they look the same."""
     low, high = show(min(values)), show(max(values))
     return low if low == high else f"{low} to {high}"
 
 
 def plan_tables(experiments: Sequence[Experiment], plans: Sequence[Plan]) -> list[Table]:
-    """Show what each silo will do and spend with the first seed.
+    """Return tables of what each silo will do and spend with the first seed.
 
-    Methods and settings that agree in this share a table, also if they send more or fewer bytes.
+    Methods and settings with the same plan share a table, even if they send different numbers of bytes.
     """
     alike: dict[Any, list[PlannedLabel]] = {}
     for experiment, plan in zip(experiments, plans, strict=True):
@@ -99,7 +100,7 @@ def plan_tables(experiments: Sequence[Experiment], plans: Sequence[Plan]) -> lis
 
 @dataclass(frozen=True)
 class PlannedLabel:
-    """A method with its settings, and the plan of its silos with one seed; other seeds may draw others."""
+    """A method with its settings and its plan for one seed; `differs` if other seeds have other plans."""
 
     label: str
     silos: tuple[SiloPlan, ...]
@@ -114,7 +115,7 @@ class PlannedLabel:
 
     @property
     def key(self) -> Any:
-        """What must agree in one table: all but bytes that a line can say for all silos."""
+        """What the plans in one table share: everything except bytes that are equal for all silos."""
         rows = self.silos
         if self.traffic is not None:
             rows = tuple(replace(silo, bytes_up=0, bytes_down=0) for silo in rows)
@@ -122,7 +123,7 @@ class PlannedLabel:
 
 
 def _planned(experiment: Experiment, plan: Plan) -> list[PlannedLabel]:
-    """Return the plans of an experiment's variants, each with the first seed."""
+    """Return the plan of each variant of an experiment, for the first seed."""
     by_key = dict(zip(experiment.keys, plan.silos, strict=True))
     seed = experiment.keys[0][0]
     differs = any(by_key[key] != by_key[seed, key[1]] for key in experiment.keys)
@@ -131,7 +132,7 @@ def _planned(experiment: Experiment, plan: Plan) -> list[PlannedLabel]:
 
 
 def _plan_table(group: Sequence[PlannedLabel]) -> Table:
-    """Show the plan that some methods and settings have in common."""
+    """Return the table of a plan that several methods and settings share."""
     silos = group[0].silos
     table = compact(escape(f"Plan: {listed([planned.label for planned in group])}"))
     table.add_column("silo", no_wrap=True)
@@ -158,14 +159,14 @@ def _plan_table(group: Sequence[PlannedLabel]) -> Table:
     if not bytes_agree:
         captions.append(f"Bytes per silo: {_traffic(group)}.")
     if group[0].differs:
-        captions.append(f"This is seed {group[0].seed}; other seeds draw other cohorts: --json shows all.")
+        captions.append(f"This is seed {group[0].seed}. Other seeds draw other cohorts: --json shows all.")
     table.caption = escape("\n".join(captions)) or None
     table.caption_justify = "left"
     return table
 
 
 def _traffic(group: Sequence[PlannedLabel]) -> str:
-    """Say how many bytes a silo sends and receives, by method."""
+    """Return how many bytes a silo sends and receives, by method, as text."""
     labels: dict[str, list[str]] = {}
     for planned in group:
         up, down = planned.traffic or (0, 0)
@@ -175,7 +176,7 @@ def _traffic(group: Sequence[PlannedLabel]) -> str:
 
 
 def listed(labels: Sequence[str]) -> str:
-    """List labels; those that differ in the value of their last setting only are put together.
+    """Return labels as text; those that differ only in the value of their last setting are combined.
 
     >>> listed(["local", "mr-mtl lam=0.1", "mr-mtl lam=1"])
     'local, mr-mtl lam={0.1, 1}'

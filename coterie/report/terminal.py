@@ -1,4 +1,4 @@
-"""What all tables for the terminal share; quick to import."""
+"""Shared pieces of tables for the terminal; quick to import."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MOST_SILOS = 20
 
 
 def number(value: float, digits: int = 4) -> str:
-    """Return a number in few digits."""
+    """Return a number as text with at most `digits` significant digits."""
     return "none" if math.isinf(value) else f"{value:.{digits}g}"
 
 
@@ -29,5 +29,5 @@ def size(count: float) -> str:
 
 
 def compact(title: str) -> Table:
-    """Return an empty table that will be no wider than it must be."""
+    """Return an empty table with narrow margins."""
     return Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, title_justify="left")

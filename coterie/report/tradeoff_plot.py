@@ -2,8 +2,8 @@
 
 The picture follows figure 3 of Wu, Chen, Wang 2020 (A Theoretical Perspective on Differentially Private
 Federated Multi-Task Learning), which shows only the central limit; here the certified curve is next to it.
-A second row shows the corner of rare false alarms, which figure 3 hides: there an attacker can be sure of a
-few members, and there the central limit reports too little.
+A second row shows the corner of rare false alarms, which figure 3 hides. There an attacker can be sure about
+a few members, and there the central limit reports too small a risk.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ import math
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..errors import Problem
+from ..errors import Problem, plainly
 from ..privacy.events import Event
 from ..privacy.published.formulas import central_limit_mu
 from ..privacy.tradeoff import CERTIFIED, TradeOff, certified_curve, gaussian_curve, misses
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 COLOURS = ("#2a6f97", "#e07a5f", "#5a9367", "#6d597a", "#c08a2b", "#b56576", "#7d8597", "#355070")
 FALSE_ALARMS = 0.05  # where the legend reads the curves
@@ -31,7 +33,7 @@ NOTE = (
 
 
 def noise_panel(noises: Iterable[float], rate: float, steps: int) -> tuple[TradeOff, ...]:
-    """Return the certified curve and that of the central limit for each noise multiplier.
+    """Return the certified curve and the central-limit curve for each noise multiplier.
 
     The curves are those of `steps` Poisson-sampled Gaussian sums, with each unit in a sample with
     probability `rate`. Figure 3 has noise .11, .65, 2.42 and 9.69 (CelebA: rate 20/9343, 400 steps; FEMNIST:
@@ -47,8 +49,22 @@ def noise_panel(noises: Iterable[float], rate: float, steps: int) -> tuple[Trade
     return tuple(curves)
 
 
-def draw_tradeoff(panels: Mapping[str, Sequence[TradeOff]], path: Path, unit: str = "one member") -> None:
-    """Draw panels of trade-off curves, each with its title, and save them as a PNG.
+@plainly
+def draw_tradeoff(
+    noise: float | Iterable[float], rate: float, steps: int, *, unit: str = "one example"
+) -> Figure:
+    """Draw how well an attacker could tell whether somebody's data was used; a matplotlib figure.
+
+    `noise` is the multiplier, or several, of `steps` Gaussian sums that are sampled with a `rate`. `unit`
+    says in words what is protected.
+    """
+    noises = [noise] if isinstance(noise, int | float) else list(noise)
+    title = f"{steps:,} steps, each with a chance of {rate:.3g}"
+    return tradeoff_figure({title: noise_panel(noises, rate, steps)}, unit)
+
+
+def tradeoff_figure(panels: Mapping[str, Sequence[TradeOff]], unit: str = "one member") -> Figure:
+    """Return a figure with panels of trade-off curves, each with its title.
 
     `unit` says in words who or what is protected. Curves with the same label share a colour. Certified curves
     are solid, others dashed.
@@ -71,7 +87,7 @@ def draw_tradeoff(panels: Mapping[str, Sequence[TradeOff]], path: Path, unit: st
     question = f"Can an attacker tell from what was released whether the data of {unit} was used?"
     figure.suptitle(textwrap.fill(question, width), fontsize=12, fontweight="bold")
     figure.supxlabel(textwrap.fill(NOTE, 2 * width), fontsize=8, color="#444444", x=0.02, ha="left")
-    figure.savefig(path, dpi=130, format="png")
+    return figure
 
 
 def _lines(whole: Any, rare: Any, curves: Sequence[TradeOff]) -> None:

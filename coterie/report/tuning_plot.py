@@ -6,8 +6,9 @@ Federated Learning), with noise from certified bounds instead of Renyi bounds.
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
+from ..errors import plainly
 from ..privacy.calibration import Target, noise_for
 from ..privacy.trials import Trials
 from ..privacy.tuning import noise_for_tuning
@@ -21,6 +22,9 @@ from ..theory.mean_estimation import (
     local_error,
     tuning_figure,
 )
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 COLOURS = ("#2a6f97", "#5a9367", "#c08a2b", "#6d597a", "#b56576")
 
@@ -54,11 +58,17 @@ def tuning_figures(epsilon: float = FIGURE_EPSILON, mean: float = FIGURE_TRIALS)
     }
 
 
-def draw_tuning(figures: dict[str, TuningFigure], epsilon: float, mean: float, path: Path) -> None:
-    """Draw the error by lam for each panel: the gain if the best lam is known, and if finding it is paid for.
+@plainly
+def draw_tuning(epsilon: float = FIGURE_EPSILON, mean: float = FIGURE_TRIALS) -> Figure:
+    """Draw what choosing lam by `mean` trials gains and costs, in the model of mean estimation.
 
-    The picture is saved as a PNG.
+    Return a matplotlib figure; `epsilon` is the budget that the trials share.
     """
+    return tuning_panels(tuning_figures(epsilon, mean), epsilon, mean)
+
+
+def tuning_panels(figures: dict[str, TuningFigure], epsilon: float, mean: float) -> Figure:
+    """Draw the error by lam for each panel: the gain if the best lam is known, and if it is paid for."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4.6 * len(figures), 6.4), layout="constrained")
@@ -85,4 +95,4 @@ def draw_tuning(figures: dict[str, TuningFigure], epsilon: float, mean: float, p
         "Tuning pays off if the lowest point of a coloured curve is below the dashed line.",
         fontsize=10,
     )
-    figure.savefig(path, dpi=130, format="png")
+    return figure

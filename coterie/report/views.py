@@ -1,4 +1,4 @@
-"""What a result can show of itself: a figure, and a folder. (`Result` itself knows of no files or plots.)"""
+"""A result as a figure and as a folder. (`Result` itself knows nothing about files or plots.)"""
 
 from __future__ import annotations
 

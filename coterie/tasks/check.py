@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import vmap
+from torch.func import grad, vmap
 
 from ..errors import Problem
 from .layout import Layout, call, tensors_of, tied_names
@@ -17,6 +18,9 @@ MIXERS: dict[type[nn.Module], str] = {
 }
 
 
+# How many examples are tried at once, as in a row of training; only two if a model has many parameters.
+ROW, LARGE = 4, 1_000_000
+ROUNDING = 1e-5
 RANDOM = (nn.modules.dropout._DropoutNd, nn.RReLU, nn.FractionalMaxPool2d, nn.FractionalMaxPool3d)
 
 
@@ -51,7 +55,11 @@ def made_up_examples(shape: tuple[int, ...], generator: torch.Generator) -> Tens
 
 
 def _check_behaviour(module: nn.Module, shape: tuple[int, ...], outputs: int) -> None:
-    """Try the module on made-up examples, small and large, together and one at a time."""
+    """Try the module on made-up examples, small and large, and swap the others of a batch for other ones.
+
+    The batch keeps its shape: in another shape a product may be rounded in another way, and a module that
+    makes large differences of small ones (a cosine of large numbers) would look as if it mixed examples.
+    """
     generator = torch.Generator().manual_seed(0)
     buffers = {k: b.clone() for k, b in module.named_buffers()}
     small = made_up_examples(shape, generator)
@@ -59,7 +67,8 @@ def _check_behaviour(module: nn.Module, shape: tuple[int, ...], outputs: int) ->
         try:
             with torch.no_grad():
                 together = module(x)
-                alone = torch.cat([module(x[i : i + 1]) for i in range(3)])
+                alone = torch.cat([module(x[i : i + 1]) for i in range(3)]) if x is small else together
+                others = [module(torch.cat([other, x[1:]])) for other in _instead(x, small)]
         except (RuntimeError, IndexError, TypeError, ValueError) as error:
             if x is not small:  # large values may well be out of a table's range
                 continue
@@ -71,23 +80,90 @@ def _check_behaviour(module: nn.Module, shape: tuple[int, ...], outputs: int) ->
                 f" three examples, got {tuple(getattr(together, 'shape', ()))}"
             )
         size = float(together.abs().max())
-        if not torch.allclose(together, alone, rtol=1e-3, atol=1e-4 * max(1.0, size), equal_nan=True):
+        if not (
+            torch.allclose(together, alone, rtol=1e-3, atol=1e-4 * max(1.0, size), equal_nan=True)
+            and all(_same(together[1:], swapped[1:]) for swapped in others)
+        ):
             raise Problem(
                 "model: the module mixes examples of a batch (its output for one depends on the"
                 " others): normalise within each example, with GroupNorm or LayerNorm"
             )
     if any(not torch.equal(b, buffers[k]) for k, b in module.named_buffers()):
         raise Problem("model: the module changes its buffers in forward: use a stateless layer")
-    parameters = {k: p.detach().unsqueeze(0) for k, p in module.named_parameters()}
-    tied = tied_names(module)
+    _check_gradients(module, shape, outputs, generator)
 
-    def one(own: dict[str, Tensor], example: Tensor) -> Any:
-        return call(module, own, example.unsqueeze(0), tied)
 
-    try:
-        vmap(vmap(one, (None, 0)))(parameters, small.unsqueeze(0))
-    except RuntimeError as error:
-        raise Problem(
-            "model: a layer cannot run for many silos at once (torch.func.vmap says:"
-            f" {str(error).splitlines()[0]})"
-        ) from error
+def _check_gradients(
+    module: nn.Module, shape: tuple[int, ...], outputs: int, generator: torch.Generator
+) -> None:
+    """Swap one example of a batch, and compare the gradients of the others, made as training makes them.
+
+    Training passes examples through the module one at a time, by `vmap` over examples inside `vmap` over
+    rows. A module that gets around it, or that remembers what it has seen, would let one example move the
+    gradients of the others, which are clipped each on its own.
+    """
+    gradients, parameters = _per_example(module, outputs, generator)
+    width = ROW if Layout.of(module).size <= LARGE else 2
+    small = torch.rand(2, width, *shape, generator=generator)
+    for x in (small, 30 * torch.randn(2, width, *shape, generator=generator)):
+        try:
+            first, *others = (gradients(parameters, given) for given in _swapped(x, small))
+            again = gradients(parameters, x)
+        except (RuntimeError, IndexError, TypeError, ValueError) as error:
+            if x is not small:
+                continue
+            said = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise Problem(
+                f"model: a layer cannot run for many silos at once (torch.func.vmap says: {said})"
+            ) from error
+        for name, values in first.items():
+            if not _same(values, again[name]):
+                raise Problem(
+                    "model: the module gives two answers to the same question: it must not remember what it"
+                    " has seen, count its calls or draw numbers"
+                )
+            kept = [swapped[name].flatten(0, 1)[1:] for swapped in others]
+            if not all(_same(values.flatten(0, 1)[1:], each) for each in kept):
+                raise Problem(
+                    "model: the module mixes examples of a batch (another example changes the gradient of"
+                    f" '{name}' for the rest): compute the output of each example from that example alone"
+                )
+
+
+def _per_example(module: nn.Module, outputs: int, generator: torch.Generator) -> tuple[Any, Any]:
+    """Return a function for gradients of a mix of outputs, `[rows, examples, ...]`, and two rows' models."""
+    tied, trained = tied_names(module), set(Layout.of(module).names)
+    mix = torch.randn(outputs, generator=generator)
+
+    def one(own: dict[str, Tensor], example: Tensor) -> Tensor:
+        return (call(module, own, example.unsqueeze(0), tied) * mix).sum()
+
+    parameters = {}
+    for name, value in module.named_parameters():
+        if name in trained:
+            drawn = torch.randn(value.shape, generator=generator)
+            parameters[name] = torch.stack([value.detach(), drawn.to(value)])
+    return vmap(vmap(grad(one), (None, 0))), parameters
+
+
+def _instead(x: Tensor, small: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what may stand in place of the first example: another, and one with other extremes."""
+    return small[1:2], 1 - small[:1] if x is small else torch.full_like(x[:1], 2 * float(x.abs().max()))
+
+
+def _swapped(x: Tensor, small: Tensor) -> Iterator[Tensor]:
+    """Yield a batch of rows, and the same with another first example."""
+    yield x
+    for other in _instead(x, small):
+        batch = x.clone()
+        batch[0, 0] = other[0, 0]
+        yield batch
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Return whether numbers agree up to rounding; the same shapes are computed in the same order."""
+    if torch.equal(one, other):
+        return True
+    finite = one[torch.isfinite(one)].abs()
+    size = float(finite.max()) if finite.numel() else 0.0
+    return torch.allclose(one, other, rtol=0, atol=ROUNDING * size, equal_nan=True)

@@ -51,6 +51,19 @@ LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
+# What others call these losses.
+ALSO_CALLED = {
+    "mse": "squared",
+    "l2": "squared",
+    "ce": "cross-entropy",
+    "nll": "cross-entropy",
+    "softmax": "cross-entropy",
+    "bce": "logistic",
+    "log": "logistic",
+    "svm": "hinge",
+}
+
+
 TWO_CLASSES = ("logistic", "hinge", "squared-hinge")
 
 

@@ -1,4 +1,4 @@
-"""Built-in models, and how modules are made from a name, a function, a class or another module.
+"""Built-in models, and how modules are built from a name, a function, a class or another module.
 
 A built-in model is a factory: a function that takes the shape of one example and the number of outputs.
 """
@@ -6,7 +6,6 @@ A built-in model is a factory: a function that takes the shape of one example an
 from __future__ import annotations
 
 import copy
-import importlib
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -16,10 +15,11 @@ from typing import Any
 from torch import nn
 
 from ..errors import Problem, nearest
+from .code import Allowed, find_code
 
 
 def linear(input_shape: tuple[int, ...], outputs: int, bias: bool = True) -> nn.Module:
-    """Make one linear layer that starts at zero: the problem is convex, a random start only costs steps."""
+    """Return a linear layer that starts at zero; the problem is convex, so a random start only adds steps."""
     layer = nn.Linear(math.prod(input_shape), outputs, bias=bias)
     for parameter in layer.parameters():
         nn.init.zeros_(parameter)
@@ -27,9 +27,11 @@ def linear(input_shape: tuple[int, ...], outputs: int, bias: bool = True) -> nn.
 
 
 def mlp(input_shape: tuple[int, ...], outputs: int, hidden: int = 64, layers: int = 1) -> nn.Module:
-    """Make linear layers with ReLU between them: `layers` of width `hidden`, then the output layer."""
-    if hidden < 1 or layers < 0:
-        raise Problem(f"model 'mlp' needs hidden >= 1 and layers >= 0, got {hidden} and {layers}")
+    """Return linear layers with ReLU between them: `layers` of width `hidden`, then the output layer."""
+    if not all(isinstance(number, int) for number in (hidden, layers)) or hidden < 1 or layers < 0:
+        raise Problem(
+            f"model 'mlp' needs whole numbers hidden >= 1 and layers >= 0, got {hidden!r} and {layers!r}"
+        )
     parts: list[nn.Module] = [nn.Flatten()]
     width = math.prod(input_shape)
     for _ in range(layers):
@@ -39,12 +41,12 @@ def mlp(input_shape: tuple[int, ...], outputs: int, hidden: int = 64, layers: in
 
 
 def cnn(input_shape: tuple[int, ...], outputs: int, channels: int = 16) -> nn.Module:
-    """Make two strided convolutions, pooling and two linear layers, for images `[height, width]`.
+    """Return two strided convolutions, pooling and two linear layers, for images `[height, width]`.
 
     Images may have channels, which may come first (3, 32, 32) or last (32, 32, 3).
     """
-    if channels < 1:
-        raise Problem(f"model 'cnn' needs channels >= 1, got {channels}")
+    if not isinstance(channels, int) or channels < 1:
+        raise Problem(f"model 'cnn' needs a whole number channels >= 1, got {channels!r}")
     if len(input_shape) == 2:
         order: nn.Module = nn.Unflatten(1, (1, input_shape[0]))
         depth, height, width = 1, *input_shape
@@ -55,7 +57,7 @@ def cnn(input_shape: tuple[int, ...], outputs: int, channels: int = 16) -> nn.Mo
         order = nn.Identity()
         depth, height, width = input_shape
     else:
-        raise Problem(f"model 'cnn' needs images, the examples have shape {input_shape}; use 'mlp'")
+        raise Problem(f"model 'cnn' needs images, but the examples have shape {input_shape}; use 'mlp'")
     for _ in range(3):  # two strided convolutions and the pooling each halve the image
         height, width = math.ceil(height / 2), math.ceil(width / 2)
     return nn.Sequential(
@@ -84,14 +86,10 @@ MODELS: dict[str, Callable[..., nn.Module]] = {"linear": linear, "mlp": mlp, "cn
 
 
 GIVEN = ("input_shape", "outputs")  # what a factory of models is told of the data
-NOT_ON_PATH = (
-    "; its folder must be on Python's search path (sys.path), to which the command line adds the"
-    " configuration's folder and the current one"
-)
 
 
-def find_factory(name: str) -> Callable[..., nn.Module]:
-    """Return a built-in model, or import `package.module:function` from Python's search path."""
+def find_factory(name: str, allowed: Allowed | None = None) -> Callable[..., nn.Module]:
+    """Return a built-in model, or import `package.module:function` if it may be run (see `code`)."""
     if ":" not in name:
         if name not in MODELS:
             raise Problem(
@@ -99,16 +97,7 @@ def find_factory(name: str) -> Callable[..., nn.Module]:
                 " (give your own model as 'package.module:function')"
             )
         return MODELS[name]
-    module_name, _, function = name.partition(":")
-    try:
-        factory = getattr(importlib.import_module(module_name), function)
-    except (ImportError, AttributeError) as error:
-        absent = isinstance(error, ModuleNotFoundError) and error.name == module_name.partition(".")[0]
-        hint = NOT_ON_PATH if absent else ""
-        raise Problem(f"model.name: cannot import '{name}': {error}{hint}") from error
-    if not callable(factory):
-        raise Problem(f"model.name: '{name}' is not a function")
-    return factory  # type: ignore[no-any-return]
+    return find_code(name, allowed)  # type: ignore[no-any-return]
 
 
 def setting_problems(name: str, factory: Callable[..., nn.Module], options: Iterable[str]) -> list[str]:
@@ -116,7 +105,7 @@ def setting_problems(name: str, factory: Callable[..., nn.Module], options: Iter
     accepted, free = _accepted(name, factory)
     known = [key for key in accepted if key not in GIVEN]
     return [
-        f"model.{key}: '{name}' has no such setting (it has: {', '.join(known)})"
+        f"model.{key}: '{name}' has no such setting (it has: {', '.join(known) or 'none'})"
         for key in options
         if key in GIVEN or (key not in accepted and not free)
     ]
@@ -131,6 +120,13 @@ def _accepted(name: str, factory: Callable[..., nn.Module]) -> tuple[list[str], 
     return list(accepted), any(p.kind is inspect.Parameter.VAR_KEYWORD for p in accepted.values())
 
 
+def _required(factory: Callable[..., nn.Module]) -> list[str]:
+    """Return the names of the arguments that a factory cannot do without."""
+    free = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    parameters = inspect.signature(factory).parameters.values()
+    return [p.name for p in parameters if p.default is p.empty and p.kind not in free]
+
+
 @dataclass(frozen=True, eq=False)
 class Factory:
     """A function or class that makes modules, and its arguments; `settings` are those the user chose.
@@ -143,13 +139,22 @@ class Factory:
     arguments: Mapping[str, Any]
     settings: Mapping[str, Any]
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Refuse to be pickled if the model cannot be found again by its name."""
+        if "<" in self.name:
+            raise Problem(
+                f"the model '{self.name}' cannot be pickled: define its function or class at the top of a"
+                " module, or save the result with result.save"
+            )
+        return dict(vars(self))
+
     @property
     def built_in(self) -> bool:
-        """Whether Coterie has this model, so that its name and settings are enough to make it again."""
+        """Whether Coterie has this model, so that its name and settings are enough to build it again."""
         return MODELS.get(self.name) is self.function
 
     def __call__(self) -> nn.Module:
-        """Make a module."""
+        """Return a new module."""
         try:
             return self.function(**self.arguments)
         except Problem:
@@ -165,7 +170,7 @@ class Copies:
     module: nn.Module
 
     def __call__(self) -> nn.Module:
-        """Make a copy."""
+        """Return a copy of the module."""
         try:
             return copy.deepcopy(self.module)
         except RuntimeError as error:
@@ -179,15 +184,17 @@ def make_factory(
     shape: tuple[int, ...],
     outputs: int,
     options: Mapping[str, Any] | None = None,
+    allowed: Allowed | None = None,
 ) -> Factory:
     """Return the factory of a model: a name, "package.module:function", a function, a class or a module.
 
     A user's function or class gets `input_shape` and `outputs` if it has such parameters. Copies of
-    a module start from its numbers, whatever the seed.
+    a module start from its numbers, whatever the seed. `allowed` says which modules a name from a
+    configuration may stand for.
     """
     function: Callable[..., nn.Module]
     if isinstance(model, str):
-        name, function = model, find_factory(model)
+        name, function = model, find_factory(model, allowed)
     elif isinstance(model, nn.Module):
         name, function = qualified_name(type(model)), Copies(Copies(model)())  # later changes do not count
     elif callable(model):
@@ -195,12 +202,21 @@ def make_factory(
     else:
         raise Problem(f"model must be a name, a function, a class or a torch.nn.Module, got {model!r}")
     settings = dict(options or {})
+    if settings and isinstance(function, Copies):
+        raise Problem("model_options: a module is made already; give its class to choose its settings")
     problems = setting_problems(name, function, settings)
     if problems:
         raise Problem("\n".join(problems))
     accepted, free = _accepted(name, function)
     given = zip(GIVEN, (shape, outputs), strict=True)
     arguments = {key: value for key, value in given if key in accepted or free} | settings
+    missing = [key for key in _required(function) if key not in arguments]
+    if missing:
+        raise Problem(
+            f"model: '{name}' needs '{missing[0]}', but what makes a module gets only input_shape and"
+            " outputs, where it has these parameters: give others as model_options (keys of [model] in a"
+            " file), or give a module"
+        )
     return Factory(name, function, arguments, settings)
 
 

@@ -1,4 +1,4 @@
-"""A task: a plain module, a loss for each example, a metric; and the layout of its vector."""
+"""A task: a plain module, a loss per example, a metric, and the layout of its vector."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import Problem, nearest
+from ..errors import Problem, nearest, plainly
 from .check import check_module
+from .code import Allowed
 from .layout import Layout, call, fill, tensors_of, tied_names
-from .losses import LOSSES, SCORE_EACH_CLASS, TWO_CLASSES, predicted_class, squared
+from .losses import ALSO_CALLED, LOSSES, SCORE_EACH_CLASS, TWO_CLASSES, predicted_class, squared
 from .models import make_factory
 
-# Seeds what a module draws when it is made and that is never trained.
+# The seed for whatever a module draws when it is built and never trains.
 FROZEN_SEED = 0
 
 
@@ -36,7 +37,9 @@ class Task:
 
     def __post_init__(self) -> None:
         if self.loss not in LOSSES:
-            raise Problem(f"model.loss: unknown loss '{self.loss}'; {nearest(self.loss, LOSSES)}")
+            meant = ALSO_CALLED.get(self.loss.lower())
+            hint = f"did you mean '{meant}'?" if meant else nearest(self.loss, LOSSES)
+            raise Problem(f"model.loss: unknown loss '{self.loss}'; {hint} (all: {', '.join(LOSSES)})")
         if self.loss == "squared" and self.classes:
             raise Problem("model.loss: 'squared' needs a numeric target, but the data has classes")
         if self.loss != "squared" and not self.classes:
@@ -49,7 +52,7 @@ class Task:
 
     @property
     def outputs(self) -> int:
-        """How many numbers the module must return per example."""
+        """The number of outputs that the module must return per example."""
         return self.classes if self.loss in SCORE_EACH_CLASS else 1
 
     @property
@@ -123,7 +126,7 @@ class Task:
         return tied_names(self.module)
 
     def initial(self, seed: int) -> Tensor:
-        """Make an initial vector; the same seed gives the same vector."""
+        """Return an initial vector; the same seed gives the same vector."""
         return self.layout.flatten(dict(self.seeded_module(seed).named_parameters())).detach()
 
     def predict(self, parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
@@ -135,7 +138,7 @@ class Task:
         return LOSSES[self.loss](output, target)
 
     def blank_targets(self, *shape: int) -> Tensor:
-        """Make targets of zeros, for trials on made-up examples."""
+        """Return targets that are all zero, for trials on made-up examples."""
         kind = torch.int64 if self.classes else torch.float32
         return torch.zeros(*shape, dtype=kind, device=self.device)
 
@@ -168,6 +171,7 @@ class Task:
         return module
 
 
+@plainly
 def make_task(
     model: str | Callable[..., nn.Module] | nn.Module,
     *,
@@ -175,13 +179,14 @@ def make_task(
     classes: int,
     loss: str = "auto",
     options: Mapping[str, Any] | None = None,
+    allowed: Allowed | None = None,
 ) -> Task:
-    """Make a task from a model: a name, "package.module:function", a function, a class or a module.
+    """Return a task for a model: a name, "package.module:function", a function, a class or a module.
 
     A user's function or class gets `input_shape` and `outputs` if it has such parameters; `options`
-    are its other arguments.
+    are its other arguments. `allowed` says which modules a name from a configuration may stand for.
     """
     if loss == "auto":
         loss = "cross-entropy" if classes else "squared"
     outputs = classes if loss in SCORE_EACH_CLASS else 1
-    return Task(make_factory(model, shape, outputs, options), loss, shape, classes)
+    return Task(make_factory(model, shape, outputs, options, allowed), loss, shape, classes)

@@ -1,6 +1,6 @@
-"""Find a matrix product for the kernels: in the library that torch ships, or else in scipy's.
+"""Find a matrix product for the kernels, in the library that torch ships or else in scipy's.
 
-Torch's is about a tenth faster for a model of two convolutions, but not every build of torch exports it.
+Torch's is about a tenth faster for a model with two convolutions, but not every build of torch exports it.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from ..._threads import torch_symbol
 
 
 def one_core_sgemm() -> int | None:
-    """Return the address of an `sgemm` that keeps to one core, or None if there is none.
+    """Return the address of an `sgemm` that stays on one core, or None if there is none.
 
-    Torch's keeps to one core under `one_thread`. Scipy's knows only a number for the whole process, which is
-    not ours to change: it is taken if that number is 1 already (see `tune_process`).
+    Torch's stays on one core under `one_thread`. Scipy's has only a setting for the whole process, which the
+    library must not change; it is used if that setting is already 1 (see `tune_process`).
     """
     address = of_torch()
     if address is None and of_scipy():

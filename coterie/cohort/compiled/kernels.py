@@ -45,7 +45,7 @@ class BatchArrays(NamedTuple):
 
 
 class StepArrays(NamedTuple):
-    """The `rate` by which pairs step along a sum of gradients.
+    """The `rate` at which pairs step along a sum of gradients.
 
     If there are targets, `share` is the part of the way to the target that a step also takes.
     """
@@ -173,7 +173,7 @@ def pool(stage, scratch, n):  # type: ignore[no-untyped-def]
 
 @compiled
 def unpool(stage, after, scratch, n):  # type: ignore[no-untyped-def]
-    """Give every place of a tile its share of the tile's error, or the first maximum all of it."""
+    """Divide each tile's error among its places, or assign all of it to the first maximum."""
     given, top, total = (
         framed(stage, scratch, stage.value, n),
         framed(after, scratch, after.value, n),

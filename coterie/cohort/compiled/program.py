@@ -1,4 +1,4 @@
-"""Plain sequences as stages for the compiled kernels: what each stage does, and where in memory."""
+"""Plain sequences as stages for the compiled kernels: what each stage does, and where it lies in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SGD of a whole cohort by the compiled kernels: each pair on its own, pairs divided among the cores."""
+"""SGD of a whole cohort with the compiled kernels: pairs are independent and divided among the cores."""
 
 from __future__ import annotations
 

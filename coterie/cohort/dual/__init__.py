@@ -4,7 +4,7 @@
 class against the rest) and returns what the moves add to X a. There are two forms.
 
 **Sampled** (`sampled.py`), certified per example. Each dual moves from the released model and itself alone,
-by at most `clip` in d_i x_i; sums over Poisson samples are noised. Why is a step a sampled Gaussian,
+by at most `clip` in d_i x_i; noise is added to sums over Poisson samples. Why is a step a sampled Gaussian,
 although the silo keeps its duals? Fix all coins of the other examples, which do not depend on the data.
 What the others add then follows from what was released. Example i adds nothing with probability 1 - rate,
 whatever happened before; otherwise it adds a vector no longer than the clip, which may depend on its own

@@ -39,6 +39,11 @@ class Shape:
             return weights
         return torch.cat([weights, vectors[..., self.outputs * plain :].unsqueeze(-1)], -1)
 
+    def places(self) -> np.ndarray:
+        """Return where each number of a matrix, row by row, stands in the vector."""
+        count = self.outputs * self.features
+        return self.matrix(torch.arange(count)).reshape(-1).numpy()
+
     def vector(self, matrices: Tensor) -> Tensor:
         """Return matrices `[..., outputs, features]` as vectors `[..., P]`."""
         plain = self.features - self.bias

@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...protocol.streams import Streams
+from ...protocol.streams import Dice, Streams
 from ..dp_sgd import Cohort
 from ..gradients.clipping import ROUNDING
+from ..noise import add_noise_to_array, drawn_for
 from ..sampling import coins
 from .linear import Points, linear_shape, points_of
 
@@ -117,19 +118,19 @@ def solve_apart(
     points, pairs = points_of(cohort.examples, cohort.task), pairs_of(cohort, request)
     if not len(pairs.places):
         return torch.zeros_like(request.models), request.duals
-    hits, noises = _draw(cohort, pairs, streams, round_, call)
+    hits, drawn, dice = _draw(cohort, pairs, streams, round_, call)
     row = 8 * points.x.shape[1] * max(work.expected for work in cohort.work)
     width = max(1, int(CACHED / row))
     parts = []
     for start in range(0, len(pairs.places), width):
         cut = slice(start, start + width)
-        parts.append(_apart(cohort, points, pairs.part(cut), hits[cut], noises[cut]))
+        parts.append(_apart(cohort, points, pairs.part(cut), hits[cut], drawn[cut], dice[cut]))
     total, reached = (np.concatenate(each) for each in zip(*parts, strict=True))
     return answer(cohort, request, pairs, total, reached - pairs.duals)
 
 
 def _apart(
-    cohort: Cohort, points: Points, pairs: Pairs, hits: np.ndarray, noises: np.ndarray
+    cohort: Cohort, points: Points, pairs: Pairs, hits: np.ndarray, drawn: np.ndarray, dice: list[Dice]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Take the steps of some pairs; return the total of the noisy sums and the duals reached."""
     deviation = np.where(pairs.noise == 0, 0.0, pairs.noise) * np.where(pairs.noise == 0, 1.0, pairs.clip)
@@ -146,7 +147,7 @@ def _apart(
         move = best_move(cohort.task.loss, score, dual, points.y[place], curvature[:, :, None])
         move = clipped_moves(move, np.sqrt(norm), pairs.clip[:, None]) * real[:, :, None]
         noisy = np.matmul(move.transpose(0, 2, 1), x)
-        noisy += deviation[:, None, None] * noises[:, step]
+        add_noise_to_array(noisy, np.where(pairs.counts > step, deviation, 0.0), drawn[:, step], dice)
         noisy[pairs.counts <= step] = 0
         np.add.at(reached, (rows, example), move.astype(np.float32))
         total, model = total + noisy, model + stiffness * noisy
@@ -181,22 +182,27 @@ def answer(
     return torch.from_numpy(up).reshape(request.models.shape).to(device), torch.from_numpy(duals).to(device)
 
 
+def dice_of(cohort: Cohort, pairs: Pairs, streams: Streams, round_: int, call: int) -> list[Dice]:
+    """Return the dice of each pair."""
+    names, silos = cohort.examples.names, len(cohort.work)
+    return [streams.dice(k // silos, names[k % silos], round_, call) for k in pairs.places.tolist()]
+
+
 def _draw(
     cohort: Cohort, pairs: Pairs, streams: Streams, round_: int, call: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return coins `[pairs, steps, longest]` and noise `[pairs, steps, outputs, features]`."""
+) -> tuple[np.ndarray, np.ndarray, list[Dice]]:
+    """Return coins `[pairs, steps, longest]`, material of noise `[pairs, steps, P]`, and the pairs' dice."""
     silos, shape = len(cohort.work), linear_shape(cohort.task)
     most = int(pairs.counts.max(initial=0))
     hits = np.zeros((len(pairs.places), most, max(cohort.examples.sizes)), dtype=bool)
-    noises = np.zeros((len(pairs.places), most, cohort.task.layout.size), dtype=np.float32)
+    dice = dice_of(cohort, pairs, streams, round_, call)
+    drawn = drawn_for(dice, most, cohort.task.layout.size)
     for row, place in enumerate(pairs.places.tolist()):
         work, count = cohort.work[place % silos], int(pairs.counts[row])
-        name = cohort.examples.names[place % silos]
-        sampler, dice = streams.generators(place // silos, name, round_, call)
-        hits[row, :count, : work.size] = coins(sampler, work, work.steps)[:count]
+        hits[row, :count, : work.size] = coins(dice[row], work, work.steps)[:count]
         if pairs.noise[row] > 0:
-            dice.standard_normal(dtype=np.float32, out=noises[row, :count])
-    return hits, shape.matrix(torch.from_numpy(noises)).numpy()
+            dice[row].fill(drawn[row, :count])
+    return hits, drawn[..., shape.places()], dice
 
 
 def _sampled(hits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

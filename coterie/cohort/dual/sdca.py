@@ -13,14 +13,15 @@ import torch
 from torch import Tensor
 
 from ...protocol.doors import Work
-from ...protocol.streams import Streams
+from ...protocol.streams import Dice, Streams
 from ...tasks.task import Task
 from ..derived import derived
 from ..dp_sgd import Cohort
 from ..examples import Examples
 from ..gradients.clipping import ROUNDING
+from ..noise import add_noise_to_array, drawn_for
 from .linear import Points, linear_shape, points_of
-from .sampled import LEAST_CURVATURE, DualRequest, Pairs, answer, best_move, pairs_of
+from .sampled import LEAST_CURVATURE, DualRequest, Pairs, answer, best_move, dice_of, pairs_of
 
 SENSITIVITY = 2.0  # times the clip: one example may change the whole upload
 BLOCK = 16  # turns after which the scores of all examples are updated
@@ -48,18 +49,20 @@ def solve_in_turn(
         return torch.zeros_like(request.models), request.duals
     silos = len(cohort.work)
     dual_noise = np.zeros_like(pairs.duals)
-    orders, drawn = [], np.zeros((len(pairs.places), cohort.task.layout.size), dtype=np.float32)
+    dice = dice_of(cohort, pairs, streams, round_, call)
+    orders, drawn = [], drawn_for(dice, 1, cohort.task.layout.size)[:, 0]
     for row, place in enumerate(pairs.places.tolist()):
-        name, work = cohort.examples.names[place % silos], cohort.work[place % silos]
-        sampler, dice = streams.generators(place // silos, name, round_, call)
-        orders.append(order(sampler, work, int(pairs.counts[row])))
+        work = cohort.work[place % silos]
+        orders.append(order(dice[row], work, int(pairs.counts[row])))
         if request.unproven is not None:
+            material = np.empty((work.size, dual_noise.shape[2]), dtype=drawn.dtype)
+            dice[row].fill(material)
             dual_noise[row, : work.size] = (
-                dice.standard_normal((work.size, dual_noise.shape[2]), dtype=np.float32) / work.size
+                dice[row].noisy(np.zeros(material.shape), 1.0, material) / work.size
             )
         if pairs.noise[row] > 0 or request.unproven is not None:
-            dice.standard_normal(dtype=np.float32, out=drawn[row])
-    noises = linear_shape(cohort.task).matrix(torch.from_numpy(drawn)).double().numpy()
+            dice[row].fill(drawn[row])
+    drawn = drawn[:, linear_shape(cohort.task).places()]
     reached = _moved(cohort, points, pairs, orders)
     moved = np.where(np.isfinite(reached), reached, pairs.duals) - pairs.duals
     x = points.x.reshape(silos, points.longest, -1)
@@ -68,7 +71,8 @@ def solve_in_turn(
         sums = _products(moved.transpose(0, 2, 1), x, pairs.silos)
         length = 2 * sigma * np.sqrt((moved.astype(np.float64) ** 2).sum((1, 2)))
         share = request.xi.reshape(-1).cpu().double().numpy()[pairs.places]
-        noisy = sums + length[:, None, None] * noises
+        noisy = sums.astype(np.float64)
+        add_noise_to_array(noisy, length, drawn, dice)
         return answer(cohort, request, pairs, noisy, moved + (on_duals / share)[:, None, None] * dual_noise)
     sums = _products(moved.transpose(0, 2, 1), x, pairs.silos).astype(np.float64)
     room = np.sqrt((sums**2).sum((1, 2))) * (1 + ROUNDING)
@@ -78,14 +82,15 @@ def solve_in_turn(
     factor = np.where(room > pairs.clip, pairs.clip / np.maximum(room, LEAST_CURVATURE), 1.0)[:, None, None]
     deviation = np.where(pairs.noise > 0, SENSITIVITY * pairs.noise, 0.0)
     scale = np.where(pairs.noise > 0, pairs.clip, 1.0)
-    noisy = factor * sums + (deviation * scale)[:, None, None] * noises
+    noisy = factor * sums
+    add_noise_to_array(noisy, deviation * scale, drawn, dice)
     return answer(cohort, request, pairs, noisy, factor * moved)
 
 
-def order(sampler: np.random.Generator, work: Work, steps: int) -> np.ndarray:
+def order(dice: Dice, work: Work, steps: int) -> np.ndarray:
     """Return the examples in the order in which their duals move: random passes over all of them."""
     wanted = round(steps * work.expected)
-    passes = [sampler.permutation(work.size) for _ in range(-(-wanted // work.size))]
+    passes = [dice.permutation(work.size) for _ in range(-(-wanted // work.size))]
     return np.concatenate([np.zeros(0, dtype=np.int64), *passes])[:wanted]
 
 

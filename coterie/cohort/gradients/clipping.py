@@ -19,8 +19,7 @@ from ..sampling import WIDE, Rows
 from .choose import recorder
 from .tape import Tape
 
-# Gradients, clips and noise are float32, and so are sums of up to eight of them. This share of the clip
-# covers their rounding errors.
+# The share of the clip that pays for float32 (the package's docstring adds it up).
 ROUNDING = 1e-5
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ...errors import Problem, nearest
+from ...errors import Problem, as_path, nearest, plainly
 from . import columns, digits, har, idx, leaf, matlab, npz
-from .table import Table
+from .table import Table, own_name
 
 BUILT_IN = {"digits": digits.read}
 FILES = (".npz", ".csv", ".parquet", ".mat", ".json")
@@ -31,9 +31,9 @@ def data_folder(data_dir: str | Path | None) -> Path | None:
     place = data_dir or os.environ.get("COTERIE_DATA")
     if not place:
         return None
-    folder = Path(place).expanduser()
+    folder = as_path("data_dir", place).expanduser()
     if not folder.is_dir():
-        raise Problem(f"the data folder '{folder}' does not exist (set by --data-dir or COTERIE_DATA)")
+        raise Problem(f"the data folder '{folder}' does not exist (set by data_dir or COTERIE_DATA)")
     return folder
 
 
@@ -65,19 +65,20 @@ def find_table(
     if source in BUILT_IN:
         return BUILT_IN[source]()
     path = locate(source, data_folder(data_dir))
-    form = form_of(path)
-    if form == "npz":
-        return npz.read(path)
-    if form in ("CSV", "Parquet"):
-        return columns.read(path, silo_column, target_column, drop)
-    if form == "MATLAB":
-        return matlab.read(path)
-    if form == "LEAF":
-        return leaf.read(path)
-    if form == "IDX":
-        return idx.read(path)
+    form = "CSV" if path.suffix.lower() in columns.EXCEL else form_of(path)  # which refuses Excel's
     if form == "UCI HAR":
-        return har.read(path)
+        return har.read(path)  # which has one name, wherever it is
+    readers: dict[str | None, Callable[[Path], Table]] = {
+        "npz": npz.read,
+        "CSV": lambda path: columns.read(path, silo_column, target_column, drop),
+        "Parquet": lambda path: columns.read(path, silo_column, target_column, drop),
+        "MATLAB": matlab.read,
+        "LEAF": leaf.read,
+        "IDX": idx.read,
+    }
+    if form in readers:
+        name = leaf.source_name(path) if form == "LEAF" else own_name(path)
+        return replace(readers[form](path), source=name)
     raise Problem(
         f"data.source: '{path}' has no known format; use a file ({', '.join(FILES)}) or a folder of IDX,"
         " LEAF or UCI HAR files"
@@ -87,6 +88,8 @@ def find_table(
 def locate(source: str, folder: Path | None) -> Path:
     """Return the path of the file or folder that a source names."""
     path = Path(source).expanduser()
+    if path.suffix.lower() in columns.EXCEL:
+        return path
     if path.suffix.lower() in FILES or path.is_dir() or path.is_absolute() or "/" in source:
         for base in (path, *([folder / path] if folder is not None else [])):
             if base.exists():
@@ -95,7 +98,7 @@ def locate(source: str, folder: Path | None) -> Path:
     if folder is None:
         raise Problem(
             f"data.source: '{source}' is not built in (built in: {', '.join(BUILT_IN)}); name a file, or set"
-            " the folder that contains it with --data-dir or COTERIE_DATA"
+            " the folder that contains it with data_dir or COTERIE_DATA"
         )
     for suffix in FILES:
         if (folder / f"{source}{suffix}").is_file():
@@ -106,6 +109,7 @@ def locate(source: str, folder: Path | None) -> Path:
     raise Problem(f"data.source: there is no '{source}' in '{folder}'; {nearest(source, known)}")
 
 
+@plainly
 def list_data(data_dir: str | Path | None = None) -> list[Entry]:
     """List what can be loaded by name: built in, or in a folder (else in `COTERIE_DATA`)."""
     return entries(data_folder(data_dir))

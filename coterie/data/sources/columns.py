@@ -8,24 +8,47 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...errors import Problem, nearest
+from ...errors import Problem, nearest, reason
+from .limits import check_file, check_size, why
 from .table import Column, Table
 
 if TYPE_CHECKING:
     import pandas as pd
+
+EXCEL = (".xlsx", ".xls", ".xlsm", ".ods")
 
 
 def read_frame(path: Path, text: Sequence[str] = ()) -> pd.DataFrame:
     """Read a CSV or Parquet file; `text` are columns of a CSV to take as they are written."""
     import pandas as pd
 
+    if path.suffix.lower() in EXCEL:
+        raise Problem(
+            f"data: '{path}' is an Excel file: save it as CSV, or read it with pandas.read_excel and give the"
+            " DataFrame"
+        )
     try:
         if path.suffix.lower() == ".parquet":
+            _check_parquet(path)
             return pd.read_parquet(path)
+        check_file(path)
         return pd.read_csv(path, dtype=dict.fromkeys(text, str))
+    except Problem:
+        raise
+    except (OSError, UnicodeDecodeError) as error:
+        raise Problem(f"data: cannot read '{path}': {reason(error)}") from error
+    except pd.errors.EmptyDataError as error:
+        raise Problem(f"data: cannot read '{path}': it is empty") from error
     except Exception as error:  # the readers raise many kinds
-        first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise Problem(f"data: cannot read '{path}': {first}") from error
+        raise Problem(f"data: cannot read '{path}': {why(error)}") from error
+
+
+def _check_parquet(path: Path) -> None:
+    """Raise `Problem` if a file has more cells than fit: repeated values take no room in it."""
+    from pyarrow.parquet import read_metadata
+
+    about = read_metadata(path)
+    check_size(8 * about.num_rows * about.num_columns, f"'{path}'")
 
 
 def encode(frame: pd.DataFrame, text: Sequence[str]) -> tuple[list[str], np.ndarray]:
@@ -52,6 +75,29 @@ def read(path: Path, silo_column: str | None, target_column: str | None, drop: S
     return from_frame(read_frame(path), path.stem, path.name, silo_column, target_column, drop)
 
 
+def _check_cells(column: pd.Series[Any], what: str) -> None:
+    """Raise `Problem` for a column of cells that are neither numbers nor text."""
+    if column.dtype.kind == "c":
+        raise Problem(
+            f"data: column '{column.name}' of '{what}' holds complex numbers: give real and imaginary parts"
+            " as two columns"
+        )
+    held = (
+        next((value for value in column if not _is_scalar(value)), None) if column.dtype == object else None
+    )
+    if held is not None:
+        raise Problem(
+            f"data: column '{column.name}' of '{what}' holds cells of several values, such as a"
+            f" {type(held).__name__}: make a column of each value"
+        )
+
+
+def _is_scalar(value: Any) -> bool:
+    import pandas as pd
+
+    return bool(pd.api.types.is_scalar(value)) and not isinstance(value, complex)
+
+
 def from_frame(
     frame: pd.DataFrame,
     name: str,
@@ -75,11 +121,21 @@ def from_frame(
             if len(frame.columns) == 1:
                 hint = "it has only one column: are its values separated by commas?"
             raise Problem(f"data.{key}: '{what}' has no column '{column}'; {hint}")
+    if silo_column == target_column:
+        raise Problem(f"data.silo_column: '{silo_column}' is the column to predict too: name two columns")
     named = [c for c in (target_column, silo_column) if c is not None]
+    for column in drop:
+        if column in named:
+            key = "target_column" if column == target_column else "silo_column"
+            raise Problem(
+                f"data.drop: '{column}' is the {key}, which is no feature anyway: leave it out here"
+            )
     rest = frame.drop(columns=[*named, *drop])
     if rest.columns.empty:
         raise Problem(f"data: '{what}' has no feature column besides the target and the silo")
     text = [c for c in rest.columns if not pd.api.types.is_numeric_dtype(rest[c])]
+    for column in rest.columns:
+        _check_cells(rest[column], what)
     for column in (*named, *text):
         missing = np.flatnonzero(frame[column].isna())
         if len(missing):
@@ -101,6 +157,8 @@ def from_frame(
                 f"data: text column '{column}' of '{what}' has {rest[column].nunique()} different"
                 " values, more than the 100 allowed; encode it yourself, or leave it out with data.drop"
             )
+    wide = len(rest.columns) - len(text) + sum(rest[column].nunique() for column in text)
+    check_size(4 * len(rest) * wide, f"'{what}' with a column for each value of its text columns")
     encoded, x = encode(rest, text)
     kept = len(rest.columns) - len(text)
     counts = ", ".join(f"'{column}' ({rest[column].nunique()})" for column in text)
@@ -118,4 +176,6 @@ def from_frame(
         float_target_is_number=False,
         raw_columns=tuple(Column(str(c), values_of(rest[c]) if c in text else None) for c in rest.columns),
         other_columns=tuple(map(str, (*named, *drop))),
+        target=str(target_column),
+        what=what,
     )

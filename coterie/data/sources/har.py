@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from ...errors import Problem, reason
+from .limits import check_file
 from .table import Table, join
 
 
@@ -22,6 +23,7 @@ def read(folder: Path) -> Table:
         place = folder / part
         if part == "test" and not place.is_dir():
             continue
+        check_file(place / f"X_{part}.txt")
         try:
             x.append(np.loadtxt(place / f"X_{part}.txt", dtype=np.float32, ndmin=2))
             y.append(np.loadtxt(place / f"y_{part}.txt", dtype=np.int64, ndmin=1))

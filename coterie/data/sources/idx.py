@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from ...errors import Problem, reason
+from .limits import check_size, why
 from .table import Table, join
 
 TYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
@@ -56,24 +57,23 @@ def read(folder: Path) -> Table:
 
 
 def read_array(path: Path) -> np.ndarray:
-    """Read one IDX file."""
+    """Read one IDX file; its header says how much there is to unpack."""
     try:
         opener = gzip.open if path.suffix == ".gz" else open
         with opener(path, "rb") as file:
-            content = file.read()
-    except (OSError, EOFError, zlib.error) as error:
-        raise Problem(f"data: cannot read '{path}': {reason(error)}") from error
-    if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in TYPES:
-        raise Problem(f"data: '{path}' is not an IDX file")
-    axes = content[3]
-    start = 4 + 4 * axes
-    if len(content) < start:
-        raise Problem(f"data: '{path}' ends within its header; download it again")
-    shape = struct.unpack(f">{axes}I", content[4:start])
-    kind = np.dtype(TYPES[content[2]])
-    surplus = len(content) - start - math.prod(shape) * kind.itemsize
-    if surplus:
-        what = "too short" if surplus < 0 else "too long"
+            first = file.read(4)
+            if len(first) < 4 or first[:2] != b"\0\0" or first[2] not in TYPES:
+                raise Problem(f"data: '{path}' is not an IDX file")
+            sizes = file.read(4 * first[3])
+            if len(sizes) < 4 * first[3]:
+                raise Problem(f"data: '{path}' ends within its header; download it again")
+            shape, kind = struct.unpack(f">{first[3]}I", sizes), np.dtype(TYPES[first[2]])
+            size = math.prod(shape) * kind.itemsize
+            check_size(size, f"'{path}'")
+            content = file.read(size + 1)
+    except (OSError, EOFError, zlib.error, MemoryError) as error:
+        raise Problem(f"data: cannot read '{path}': {reason(error) or why(error)}") from error
+    if len(content) != size:
+        what = "too short" if len(content) < size else "too long"
         raise Problem(f"data: '{path}' is {what} for the shape {shape} in its header; download it again")
-    array = np.frombuffer(content, kind, offset=start).reshape(shape)
-    return array.astype(kind.newbyteorder("="))
+    return np.frombuffer(content, kind).reshape(shape).astype(kind.newbyteorder("="))

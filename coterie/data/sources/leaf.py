@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from ...errors import Problem
-from .table import Table, join, numbers
+from ...privacy.ledger.data_sets import CUT
+from .limits import check_file
+from .table import Table, join, numbers, own_name
 
 
 def files(folder: Path) -> list[tuple[Path, int]]:
@@ -23,16 +25,31 @@ def recognise(folder: Path) -> bool:
     return bool(files(folder))
 
 
+def source_name(path: Path) -> str:
+    """Return what ledgers call a file or folder: a folder with one file is that file.
+
+    Of several files in train/ and test/, one is a part of the folder.
+    """
+    path = path.resolve()
+    found = files(path) if path.is_dir() else [(path, 0)]
+    whole = path.parent.parent
+    if path.is_file() and path.parent.name in ("train", "test") and len(files(whole)) > 1:
+        part = json.dumps({"file": str(path.relative_to(whole))})
+        return f"{own_name(whole)}{CUT}{part}"
+    return own_name(found[0][0] if len(found) == 1 else path)
+
+
 def read(path: Path) -> Table:
     """Read one file or a folder; each user is a silo."""
     sources = files(path) if path.is_dir() else [(path, 0)]
     x, y, silo, split = [], [], [], []
     for file, number in sources:
+        check_file(file)
         try:
             data = json.loads(file.read_text())
             people = {user: data["user_data"][user] for user in data["users"]}
             pairs = [(user, arrays["x"], np.asarray(arrays["y"])) for user, arrays in people.items()]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise Problem(
                 f"data: '{file}' is not a LEAF file: it needs 'users', and 'user_data' with the x and y of"
                 f" each user ({type(error).__name__}: {error})"

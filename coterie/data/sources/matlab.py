@@ -2,12 +2,44 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
 
 from ...errors import Problem
+from .limits import check_size, data_limit, why
 from .table import Table, join, numbers
+
+COMPRESSED, PIECE = 15, 2**20
+
+
+def unpacked_size(path: Path) -> int:
+    """Return how many bytes the variables of a file have when unpacked; stop counting above the limit.
+
+    Each variable begins with its kind and its number of bytes. Compressed ones are unpacked piece by piece,
+    and only counted. Files of other versions than 5 count as they are.
+    """
+    total, most = 0, data_limit()
+    with path.open("rb") as file:
+        head = file.read(128)
+        order = {b"IM": "<", b"MI": ">"}.get(head[126:128])
+        if len(head) < 128 or order is None:
+            return path.stat().st_size
+        while len(tag := file.read(8)) == 8 and total <= most:
+            kind, size = struct.unpack(f"{order}II", tag)
+            if kind != COMPRESSED:
+                total += size
+                file.seek(size, 1)
+                continue
+            unpack = zlib.decompressobj()
+            while size > 0 and (piece := file.read(min(size, PIECE))):
+                size -= len(piece)
+                while piece and total <= most:
+                    total += len(unpack.decompress(piece, PIECE))
+                    piece = unpack.unconsumed_tail
+    return total
 
 
 def read(path: Path) -> Table:
@@ -18,9 +50,12 @@ def read(path: Path) -> Table:
     from scipy.io import loadmat
 
     try:
+        check_size(8 * unpacked_size(path), f"the MATLAB file '{path}'")  # a byte may stand for a double
         content = loadmat(str(path), mat_dtype=True)  # otherwise whole doubles arrive as bytes
+    except Problem:
+        raise
     except Exception as error:  # loadmat raises many kinds
-        raise Problem(f"data: cannot read '{path}' as a MATLAB file: {error}") from error
+        raise Problem(f"data: cannot read '{path}' as a MATLAB file: {why(error)}") from error
     cells = {
         k.lower(): v.ravel() for k, v in content.items() if getattr(v, "dtype", None) == np.dtype(object)
     }

@@ -45,6 +45,13 @@ def read(
     return _arrays(source, name)
 
 
+def _array(key: str, value: Any) -> np.ndarray:
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise Problem(f"data: '{key}' must be an array with rows of equal length") from error
+
+
 def _arrays(source: Mapping[Any, Any], name: str) -> Table:
     """Take the arrays of a dict, which means what it means in an .npz file."""
     unknown = [key for key in source if key not in ARRAYS]
@@ -53,7 +60,7 @@ def _arrays(source: Mapping[Any, Any], name: str) -> Table:
             f"data: a dict of arrays has x, y, silo and perhaps split, not '{unknown[0]}'; for columns with"
             f" names of their own, name the target_column ({nearest(str(unknown[0]), ARRAYS)})"
         )
-    arrays = {key: np.asarray(value) for key, value in source.items() if value is not None}
+    arrays = {key: _array(key, value) for key, value in source.items() if value is not None}
     for key in ("y", "silo"):
         if key in arrays and arrays[key].dtype.kind == "O":
             missing = [row for row, value in enumerate(arrays[key]) if value is None or value != value]

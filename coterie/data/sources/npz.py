@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
-import zlib
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from ...errors import Problem
+from .limits import check_size, why
 from .table import Table
 
-UNREADABLE = (ValueError, OSError, zipfile.BadZipFile, zlib.error)
+NAMES = ("x", "y", "silo", "split")
+
+
+class Header(NamedTuple):
+    """What an archive says about one of its arrays, and where its numbers end."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    end: int
+
+    @property
+    def size(self) -> int:
+        """How many bytes the array has."""
+        return math.prod(self.shape) * self.dtype.itemsize
 
 
 def read(path: Path) -> Table:
@@ -19,11 +34,51 @@ def read(path: Path) -> Table:
     if not zipfile.is_zipfile(path):
         raise Problem(f"data: '{path}' is not a numpy archive such as numpy.savez writes")
     try:
+        found = headers(path)
+        check_size(sum(header.size for header in found.values()), f"the archive '{path}'")
         with np.load(path, allow_pickle=False) as archive:
-            arrays = {key: archive[key] for key in archive.files if key in ("x", "y", "silo", "split")}
-    except UNREADABLE as error:
-        raise Problem(f"data: cannot read the numpy archive '{path}': {error}") from error
+            arrays = {key: archive[key] for key in found}
+    except Problem:
+        raise
+    except Exception as error:  # zipfile, zlib and numpy raise many kinds
+        raise Problem(f"data: cannot read the numpy archive '{path}': {why(error)}") from error
     return from_arrays(arrays, path.stem, str(path))
+
+
+def headers(path: Path) -> dict[str, Header]:
+    """Return what an archive says about its arrays, after checking that it holds what it says.
+
+    No array is read: a header is some hundred bytes.
+    """
+    found: dict[str, Header] = {}
+    with zipfile.ZipFile(path) as archive:
+        for member in archive.infolist():
+            name = member.filename.removesuffix(".npy")
+            if name not in NAMES or name == member.filename:
+                continue
+            with archive.open(member) as file:
+                version = np.lib.format.read_magic(file)
+                read_header = {
+                    (1, 0): np.lib.format.read_array_header_1_0,
+                    (2, 0): np.lib.format.read_array_header_2_0,
+                }.get(version)
+                if read_header is None:
+                    raise ValueError(f"'{name}' has the unknown version {version[0]}.{version[1]}")
+                shape, _, dtype = read_header(file)
+                header = Header(tuple(shape), dtype, file.tell())
+            if dtype.hasobject:
+                raise ValueError(f"'{name}' holds Python objects: save it as numbers or text")
+            if min(shape, default=0) < 0 or header.end + header.size != member.file_size:
+                raise ValueError(
+                    f"'{name}' says that it has the shape {_short(shape)}, which does not fit its"
+                    f" {member.file_size - header.end} bytes"
+                )
+            found[name] = header
+    return found
+
+
+def _short(shape: tuple[int, ...]) -> str:
+    return str(shape) if len(str(shape)) <= 80 else f"{str(shape)[:80]}...)"
 
 
 def from_arrays(arrays: dict[str, np.ndarray], name: str, what: str) -> Table:
@@ -43,7 +98,7 @@ def from_arrays(arrays: dict[str, np.ndarray], name: str, what: str) -> Table:
             )
         width = len(str(silo.max())) if silo.dtype.kind in "iu" else 0
         names = np.array([f"silo-{int(s):0{width}d}" if width else str(s) for s in silo])
-    return Table(name, arrays["x"], arrays["y"], names, arrays.get("split"))
+    return Table(name, arrays["x"], arrays["y"], names, arrays.get("split"), what=what)
 
 
 def describe(path: Path) -> tuple[int, int] | None:
@@ -51,10 +106,15 @@ def describe(path: Path) -> tuple[int, int] | None:
     if not zipfile.is_zipfile(path):
         return None
     try:
+        found = headers(path)
+        if not {"x", "y"} <= set(found) or not found["y"].shape:
+            return None
+        rows = found["y"].shape[0]
+        if "silo" not in found:
+            return rows, 0
+        check_size(found["silo"].size, f"'silo' of '{path}'")
         with np.load(path, allow_pickle=False) as archive:
-            if not {"x", "y"} <= set(archive.files):
-                return None
-            silo = archive["silo"] if "silo" in archive.files else np.full(len(archive["y"]), -1)
-    except UNREADABLE:
+            silo = archive["silo"]
+    except Exception:  # zipfile, zlib and numpy raise many kinds
         return None
     return len(silo), 0 if (silo == -1).all() else len(np.unique(silo))

@@ -27,8 +27,9 @@ class Table:
     `raw_columns` are the feature columns of the source before text became numbers, `other_columns` those
     that are no features. `indicators` are the columns that are 0 or 1 because they came from text.
     `float_target_is_number` is False if whole floats may be labels, as in a CSV column.
-    `always_cut` is true for data whose ledgers are named after the cut even if no partition was asked for.
-    A table without a name has no ledgers.
+    `target` is the column that rows are labelled by. `source` is the name in ledgers if it is not `name`: the
+    file's own, whatever path led to it. `always_cut` is true for data whose older ledgers are named after the
+    cut even if none was asked for. A table without a name has no ledgers; messages then say `what` it is.
     """
 
     name: str
@@ -43,13 +44,31 @@ class Table:
     raw_columns: tuple[Column, ...] = ()
     other_columns: tuple[str, ...] = ()
     always_cut: bool = False
+    target: str = ""
+    source: str = ""
+    what: str = ""
+
+    @property
+    def called(self) -> str:
+        """What messages call the data: its name, or `what` it is."""
+        return self.name or self.what or "the data"
+
+
+def own_name(path: Path) -> str:
+    """Return the name of a file without its ending, or of a folder: its own, not that of a link to it."""
+    path = path.resolve()
+    return path.name if path.is_dir() else path.stem
 
 
 def numbers(values: Any, what: str) -> np.ndarray:
     """Return values as float32; those that are too large become infinite."""
     try:
+        if np.iscomplexobj(values):
+            raise Problem(f"data: {what} are complex numbers: give real and imaginary parts as two columns")
         with np.errstate(over="ignore"):
             return np.asarray(values, dtype=np.float32)
+    except Problem:
+        raise
     except (TypeError, ValueError) as error:
         raise Problem(f"data: {what} must be numbers in rows of equal length: {error}") from error
 

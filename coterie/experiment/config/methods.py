@@ -13,10 +13,10 @@ def method_problems(k: int, table: Any) -> list[str]:
 
 
 def _problems_of(table: Any) -> list[str]:
-    """List what is wrong with the table of a method, or of the one `after` which it runs."""
+    """Return what is wrong with the table of a method, or with the table of the method it comes `after`."""
     from ...methods import METHODS
     from ...protocol.settings import check_setting, settings_of
-    from ..experiment import BUDGETS
+    from ..notes import BUDGETS
 
     if not isinstance(table, dict) or not isinstance(table.get("name"), str):
         return [f"name: expected the name of a method, got {table!r}"]

@@ -15,12 +15,15 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PrivateAttr,
     ValidationError,
 )
 from pydantic_core import PydanticCustomError
 
 from ...errors import Problem, nearest, reason
 from ...privacy.preferences import check_preference
+from ...privacy.units import UnitName
+from ...tasks.code import Allowed, allowing
 from ...tasks.models import MODELS, find_factory, setting_problems
 from .files import apply_change, find_beside, read_budget_files
 from .methods import method_problems
@@ -217,7 +220,7 @@ class Train(Section):
 class PrivacyTable(Section):
     """What each silo may spend."""
 
-    unit: Literal["example", "silo"] = "example"
+    unit: UnitName = "example"
     noise_by: Literal["server", "silos"] = "server"
     epsilon: Epsilon = None
     noise: Positive = None
@@ -241,8 +244,18 @@ class Tuning(Section):
     score: Literal["noised", "public"] = "noised"
 
 
+TABLES: dict[str, type[Section]] = {
+    "data": Data,
+    "train": Train,
+    "privacy": PrivacyTable,
+    "tuning": Tuning,
+}
+
+
 class Config(Section):
-    """A whole configuration file."""
+    """A whole configuration file, and which modules its names may stand for."""
+
+    _allowed: Allowed = PrivateAttr(default=Allowed())
 
     data: Data = Data()
     model: Model = Model()
@@ -251,6 +264,11 @@ class Config(Section):
     tuning: Tuning | None = None
     method: list[dict[str, Any]]
 
+    @property
+    def allowed(self) -> Allowed:
+        """Which modules may be imported for a model that the configuration names."""
+        return self._allowed
+
     def to_toml(self) -> str:
         """Return the configuration as TOML, with every default filled in."""
         import tomli_w
@@ -258,9 +276,13 @@ class Config(Section):
         return tomli_w.dumps(self.model_dump(exclude_none=True))
 
 
-def read(path: str | Path, changes: Sequence[str] = ()) -> Config:
-    """Return the checked configuration in a file, after `key=value` changes."""
+def read(path: str | Path, changes: Sequence[str] = (), allow: Sequence[str] = ()) -> Config:
+    """Return the checked configuration in a file, after `key=value` changes.
+
+    A model of one's own is imported only if its module lies beside the file, or is one that `allow` names.
+    """
     path = Path(path)
+    allowed = allowing(path.parent, allow)
     try:
         content = tomllib.loads(path.read_text())
     except FileNotFoundError as error:
@@ -273,11 +295,14 @@ def read(path: str | Path, changes: Sequence[str] = ()) -> Config:
         apply_change(content, change)
     find_beside(content, path.parent)
     read_budget_files(content, path.parent)
-    return check(content, str(path))
+    return check(content, str(path), allowed)
 
 
-def check(content: dict[str, Any], where: str = "config") -> Config:
-    """Return a checked configuration; raise one `Problem` that lists everything wrong with it."""
+def check(content: dict[str, Any], where: str = "config", allowed: Allowed | None = None) -> Config:
+    """Return a checked configuration; raise one `Problem` that lists everything wrong with it.
+
+    Without `allowed`, no model of one's own is imported.
+    """
     problems: list[str] = []
     config = None
     try:
@@ -299,6 +324,7 @@ def check(content: dict[str, Any], where: str = "config") -> Config:
     if problems or config is None:
         lines = "".join(f"\n  {p}" for p in dict.fromkeys(problems))
         raise Problem(f"{where} has {len(dict.fromkeys(problems))} problem(s):{lines}")
+    config._allowed = allowed or Allowed()
     return config
 
 
@@ -348,13 +374,7 @@ def sentence(error: Mapping[str, Any]) -> str:
     key = ".".join(parts)
     kind, message, given = error["type"], str(error["msg"]), error.get("input")
     if kind == "extra_forbidden":
-        tables: dict[str, type[BaseModel]] = {
-            "data": Data,
-            "train": Train,
-            "privacy": PrivacyTable,
-            "tuning": Tuning,
-        }
-        table = tables.get(parts[0], Config) if len(parts) > 1 else Config
+        table: type[BaseModel] = TABLES.get(parts[0], Config) if len(parts) > 1 else Config
         if key == "privacy.adjacency":
             return f"{key}: {ONE_ADJACENCY}"
         return f"{key}: unknown key; {nearest(parts[-1], table.model_fields)}"

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...errors import Problem
-from ..budget import UNITS
 from ..keys import Key
+from ..units import UNITS
 from .claim import Claim
 from .custody import Custody, disagreement, refusal
 from .entries import FIRST, Changes, LedgerEntry, LedgerState, hash_of, parse
@@ -235,7 +235,11 @@ class Ledger:
             now = rows.state.budgets.get(unit)
             raised = now is not None and (epsilon > now[0] or delta > now[1])
             if raised and not (higher and reason.strip()):
-                missing = "a reason (--reason)" if higher else "--raise and a reason (--reason)"
+                missing = (
+                    "a reason"
+                    if higher
+                    else "saying so and a reason (--raise --reason WHY, or higher=True, reason=...)"
+                )
                 raise Problem(
                     f"ledger '{self.path}': the budget is ({now[0]:g}, {now[1]:g});"  # type: ignore[index]
                     f" raising it requires {missing}"
@@ -257,6 +261,8 @@ class Ledger:
         try:
             with self.change() as rows:
                 granted += [grant(rows, claim, partial) for claim in claims]
+                if not partial:
+                    rows.state.filter.check_granted(rows.state, claims)
         except Unwitnessed:
             for claim in granted:  # nothing was released, so nothing needs to stay charged
                 with contextlib.suppress(Unwitnessed):
@@ -273,6 +279,7 @@ class Ledger:
             with self.change() as rows:
                 for claim in claims:
                     grant(rows, claim, partial=False)
+                rows.state.filter.check_granted(rows.state, claims)
                 raise _Undo
         except _Undo:
             pass

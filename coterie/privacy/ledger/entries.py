@@ -167,6 +167,22 @@ class LedgerState:
         """Return the spans of rounds that a run reserved; rounds reserved twice appear twice."""
         return self._spans.get(run, ())
 
+    def unreserved(self) -> dict[int, tuple[int, int]]:
+        """Return the rounds that each unfinished run may still reserve.
+
+        A run is unfinished until it has reserved all rounds that it may train. If its newest reservation is
+        committed, it was stopped and gave the others back. A run from before a recovery cannot continue.
+        """
+        newest = {run: seq for seq, row in self.reservations.items() for run in runs_of(row)}
+        ends = {run: max((last for _, last in self.reserved(run)), default=0) for run in self.runs}
+        return {
+            run: (ends[run], int(body["allowed"]))
+            for run, body in self.runs.items()
+            if run > self.recovered
+            and ends[run] < int(body["allowed"])
+            and newest.get(run) not in self.committed
+        }
+
     def repeats(self, run: int, first: int) -> bool:
         """Return whether a run has reserved the round `first`, or a later one, before."""
         return any(first < last for _, last in self.reserved(run))

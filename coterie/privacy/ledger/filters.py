@@ -9,6 +9,7 @@ after another, so across runs only bounds for adaptively chosen events hold:
   crash are charged as separate releases.
 - *rdp*: the Renyi divergences of reserved rounds add up at one order, fixed when the ledger is created
   (Feldman and Zrnic 2021, theorem 4.3). Only reserved rounds are charged, which suits many short runs.
+  Runs begin only if they fit together with what unfinished runs may still reserve.
 """
 
 from __future__ import annotations
@@ -53,6 +54,10 @@ class Filter(Protocol):
 
     def fits(self, state: LedgerState, claims: Sequence[Claim]) -> bool:
         """Return whether the budget certainly covers all of these runs together."""
+        ...
+
+    def check_granted(self, state: LedgerState, claims: Sequence[Claim]) -> None:
+        """Raise `Spent` unless the budget covers all rounds of these runs, which the state has, together."""
         ...
 
     def check_reserve(self, state: LedgerState, runs: Sequence[int], first: int, last: int) -> None:
@@ -172,6 +177,9 @@ class Basic:
                 return False
         return True
 
+    def check_granted(self, state: LedgerState, claims: Sequence[Claim]) -> None:
+        """Do nothing: a run is charged when it is granted, so the next is compared with what is left."""
+
     def check_reserve(self, state: LedgerState, runs: Sequence[int], first: int, last: int) -> None:
         """Raise `Spent` if repeated rounds do not fit, or if the budget has been lowered since the charge.
 
@@ -259,6 +267,26 @@ class Renyi:
         """Return False: this filter charges reservations, which are not known in advance."""
         return False
 
+    def check_granted(self, state: LedgerState, claims: Sequence[Claim]) -> None:
+        """Add what all unfinished runs may still reserve, these among them, to what is spent."""
+        waiting = {run: (state.claim_of(run), span) for run, span in state.unreserved().items()}
+        for unit in dict.fromkeys(unit for claim in claims for unit in vetoing(state, claim)):
+            epsilon, delta = _budget(state, unit)
+            for adversary in dict.fromkeys(name for claim in claims for name in claim.seen):
+                counted = {run: waiting[run] for run in state.seen(unit, adversary) if run in waiting}
+                needed = self._spent(state, unit, adversary) + math.fsum(
+                    claim.divergence(*span, state.order, unit)
+                    for run, (claim, left) in counted.items()
+                    for span in _more(claim, state.reserved(run), left)
+                )
+                total = needed + _turned(state.order, delta)
+                if total > epsilon + SUM_TOLERANCE:
+                    raise Spent(
+                        f"the budget of this data set is (epsilon {epsilon:g}, delta {delta:g}) in the unit"
+                        f" '{unit}', but what is spent and what unfinished runs may still spend would be"
+                        f" epsilon {total:.4g}, so {len(claims)} run(s) more do not fit"
+                    )
+
     def check_reserve(self, state: LedgerState, runs: Sequence[int], first: int, last: int) -> None:
         """Raise `Spent` unless the reservation fits into what is left."""
         claims = [(state.claim_of(run), state.reserved(run)) for run in runs if state.claim_of(run).seen]
@@ -266,7 +294,7 @@ class Renyi:
             asked = math.fsum(
                 claim.divergence(*span, state.order, unit)
                 for claim, before in claims
-                for span in _charged(claim, [*before, (first, last)])[len(_charged(claim, before)) :]
+                for span in _more(claim, before, (first, last))
             )
             if asked > min(self._left(state, claim, unit) for claim, _ in claims) + SUM_TOLERANCE:
                 epsilon, _ = _budget(state, unit)
@@ -283,6 +311,13 @@ def best_order(epsilon: float, delta: float) -> int:
 def _charged(claim: Claim, spans: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
     """Return the spans that count: all reserved ones or, for a best trial, the first and repetitions."""
     return spans if claim.trials is None else [*spans[:1], *repeated(spans)]
+
+
+def _more(
+    claim: Claim, before: Sequence[tuple[int, int]], span: tuple[int, int]
+) -> Sequence[tuple[int, int]]:
+    """Return the spans that count in addition if one more is reserved."""
+    return _charged(claim, [*before, span])[len(_charged(claim, before)) :]
 
 
 def _turned(order: int, delta: float) -> float:

@@ -21,7 +21,8 @@ from urllib.parse import quote
 from ...errors import Problem
 from ..keys import Key, sync_folder
 from .book import Ledger as Ledger
-from .book import cannot_write, check_budget, check_unit
+from .book import cannot_write, check_unit
+from .book import check_budget as check_budget
 from .custody import Custody, missing
 from .entries import Changes, parse
 from .filters import FILTERS, best_order
@@ -57,10 +58,13 @@ def open_ledger(
     unit: str = "example",
     filter: str = "basic",
     custody: Custody | None = None,
+    *,
+    another: bool = False,
 ) -> Ledger:
     """Open the ledger of a data set to charge it; create it if there is none and a budget is given.
 
-    Raise `Problem` unless its key is at hand and its witness agrees with it.
+    With `another`, a new ledger says that its folder had ledgers of the same data. Raise `Problem` unless the
+    ledger's key is at hand and its witness agrees with it.
     """
     path, custody = folder / f"{identity.fingerprint}.sqlite", custody or Custody()
     custody.witness.ready()
@@ -71,18 +75,18 @@ def open_ledger(
         if budget is None:
             raise Problem(
                 f"there is no ledger of '{identity.silo}' in '{folder}'; create it with a budget for all runs"
-                " (coterie ledger open)"
+                " (`coterie ledger open`, or open_ledgers in Python)"
             )
         if path.with_suffix(".secret").exists():
             raise Problem(
                 f"the ledger '{path}' is missing, although its silo was metered before, and the witness"
-                f" '{custody.witness}' does not know it: restore a backup, or name its witness (--witness)"
+                f" '{custody.witness}' does not know it: restore a backup, or name its witness"
             )
         check_budget(*budget)
         check_unit(unit)
         if filter not in FILTERS:
             raise Problem(f"filter: expected one of {', '.join(FILTERS)}, got '{filter}'")
-        opened = {"filter": filter, "order": best_order(*budget)}
+        opened = {"filter": filter, "order": best_order(*budget)} | ({"another": True} if another else {})
         make_ledger(path, identity, opened, {unit: budget}, custody)
     ledger = read_ledger(path, custody=custody)
     try:

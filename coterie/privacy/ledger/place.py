@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ...errors import Problem
+from ...errors import Problem, as_path, plainly
 from .custody import Custody
 from .ledger import Identity, Ledger, read_ledger
 from .recovery import adopt_ledger, recover_ledger, rekey_ledger
@@ -17,7 +17,7 @@ from .witness import find_witness
 
 def ledger_files(place: str | Path) -> list[Path]:
     """Return the ledger file at a place, or all ledger files in a folder."""
-    place = Path(place)
+    place = as_path("place", place)
     if place.is_dir():
         files = sorted(place.glob("*.sqlite"))
         if not files:
@@ -28,6 +28,7 @@ def ledger_files(place: str | Path) -> list[Path]:
     return [place]
 
 
+@plainly
 def read_ledgers(place: str | Path, *, witness: str | Path | None = None) -> list[Report]:
     """Check every ledger at a place and return their contents, sorted by silo.
 
@@ -49,6 +50,7 @@ def ledger_rows(place: str | Path) -> Iterator[dict[str, Any]]:
             ledger.close()
 
 
+@plainly
 def set_budget(
     place: str | Path,
     epsilon: float,
@@ -79,6 +81,7 @@ def set_budget(
     return changed
 
 
+@plainly
 def adopt_ledgers(
     place: str | Path,
     reason: str,
@@ -94,6 +97,7 @@ def adopt_ledgers(
     return [_closed(adopt_ledger(path, reason, custody)) for path in ledger_files(place)]
 
 
+@plainly
 def recover_ledgers(
     place: str | Path,
     reason: str,
@@ -107,7 +111,7 @@ def recover_ledgers(
     `place` may be the file of a ledger that is lost: it is made again. In a folder, ledgers with which the
     witness agrees stay as they are.
     """
-    custody, place = Custody.of(keys, witness), Path(place)
+    custody, place = Custody.of(keys, witness), as_path("place", place)
     paths = ledger_files(place) if place.is_dir() else [place]
     if place.is_dir():
         paths = [path for path in paths if _differs(path, custody)]
@@ -119,6 +123,7 @@ def recover_ledgers(
     return [_closed(recover_ledger(path, reason, custody)) for path in paths]
 
 
+@plainly
 def rekey_ledgers(
     place: str | Path,
     reason: str,
@@ -158,5 +163,5 @@ def _refuse_lowering(path: Path, unit: str, epsilon: float, delta: float) -> Non
     if now is not None and (epsilon < now[0] or delta < now[1]):
         raise Problem(
             f"the budget of '{silo}' is ({now[0]:g}, {now[1]:g}), so ({epsilon:g}, {delta:g}) would lower it;"
-            " omit --raise, or name only the ledger files whose budget you want to raise"
+            " do not ask to raise it, or name only the ledger files whose budget you want to raise"
         )

@@ -10,7 +10,7 @@ from typing import Any
 from ...errors import Problem
 from ..accountant import MACHINE_TOLERANCE
 from ..adversaries import ADVERSARIES
-from ..budget import UNITS
+from ..units import UNITS
 from .claim import Claim
 from .entries import LedgerEntry, LedgerState, runs_of
 from .filters import vetoing

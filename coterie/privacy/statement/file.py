@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...errors import Problem, reason
-from .build import SEES_UPLOADS
+from ...errors import Problem, as_path, nearest, plainly, reason
+from .build import SEES_UPLOADS, text_of
 from .in_ledger import find_in_ledger
 from .verify import verify as recompute
+
+FEW = 8  # neighbours that a message lists
 
 
 @dataclass(frozen=True)
@@ -19,7 +22,7 @@ class Verified:
     `in_ledger` says whether its run was found in a ledger. `not_checked` names what only a ledger can show.
     """
 
-    path: Path
+    path: Path | None
     silo: str
     method: str
     epsilon: float | None
@@ -36,25 +39,55 @@ class Verified:
         return f"Verified('{self.silo}', {self.method}: {privacy}{found})"
 
 
-def verify(path: str | Path, ledger: str | Path | None = None) -> Verified:
+def _read(path: Path) -> str:
+    """Return the text of a statement's file; if it is not there, name what is."""
+    if path.is_dir():
+        places = ("statements/*/*.json", "*/*.json", "*.json")
+        inside = next((file for place in places for file in sorted(path.glob(place))), None)
+        hint = f", such as '{inside}'" if inside else ""
+        raise Problem(f"'{path}' is a folder: name the file of a statement{hint}")
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        hint = _beside(path) if isinstance(error, FileNotFoundError) else ""
+        raise Problem(f"statement '{path}' cannot be read: {reason(error)}{hint}") from error
+
+
+def _text_of(content: Mapping[str, Any]) -> str:
+    """Return a statement that is given itself as its file would have it."""
+    try:
+        return text_of(dict(content))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Problem("statement: this dict is not a statement") from error
+
+
+def _beside(path: Path) -> str:
+    """Return a hint that names what is next to the first part of a path that does not exist."""
+    part = path
+    while not part.parent.exists():
+        part = part.parent
+    known = [entry.name for entry in part.parent.iterdir() if entry.suffix == ".json" or entry.is_dir()]
+    hint = nearest(part.name, known)
+    return f"; in '{part.parent}', {hint}" if 0 < len(known) <= FEW or hint.startswith("did") else ""
+
+
+@plainly
+def verify(path: str | Path | Mapping[str, Any], ledger: str | Path | None = None) -> Verified:
     """Recompute a statement from its events; with a ledger, or a folder of them, also find its run there.
 
-    Raise `Problem` if anything differs.
+    `path` is a statement's file, or the statement itself as `Result.statement` returns it. Raise `Problem` if
+    anything differs.
     """
-    path = Path(path)
-    try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise Problem(f"statement '{path}' cannot be read: {reason(error)}") from error
-    content = recompute(text)
+    where = None if isinstance(path, Mapping) else as_path("path", path)
+    content = recompute(_text_of(path) if isinstance(path, Mapping) else _read(Path(path)))
     if ledger is not None:
-        find_in_ledger(content, Path(ledger))
+        find_in_ledger(content, as_path("ledger", ledger))
     said, unchecked = content["guarantee"], None
     sent = any(content["adversaries"][who]["epsilon"] for who in SEES_UPLOADS)
     if ledger is None and said["epsilon"] and not sent:
-        unchecked = "that nothing was sent; only its ledger shows this (--ledger)"
+        unchecked = "that nothing was sent; only its ledger shows this (give the ledger to check it)"
     return Verified(
-        path,
+        where,
         content["silo"],
         content["method"],
         said["epsilon"],

@@ -11,6 +11,7 @@ from ...errors import Problem
 from ..accountant import MACHINE_TOLERANCE
 from ..adversaries import ADVERSARIES
 from ..events import Event, grouped
+from ..ledger.data_sets import silo_key
 from ..ledger.entries import LedgerState
 from ..ledger.filters import charge
 from ..ledger.ledger import read_ledger
@@ -36,7 +37,7 @@ def find_in_ledger(content: dict[str, Any], folder: Path) -> None:
         )
     state = LedgerState.of(entries[: hashes.index(named["head"]) + 1])
     run, now = named["run"], LedgerState.of(entries)
-    if run not in state.runs or report.identity.silo != content["silo"]:
+    if run not in state.runs or silo_key(report.identity.silo) != silo_key(content["silo"]):
         raise Problem(f"statement: ledger '{path}' does not contain its run {run}")
     claim = state.claim_of(run)
     released = grouped(event for span in state.reserved(run) for event in claim.events(*span))

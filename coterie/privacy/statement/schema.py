@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ...errors import Problem
+from ..units import UnitName
 
 Bound = Annotated[float, Field(ge=0)] | None
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -21,7 +22,7 @@ class Part(BaseModel):
 class Guarantee(Part):
     """The certified guarantee; numbers are null if nothing protects the data."""
 
-    unit: Literal["example", "silo"]
+    unit: UnitName
     adjacency: Literal["zero-out"]
     epsilon: Bound
     lower: Bound

@@ -114,7 +114,7 @@ def published_convex_steps(constants: PullConstants) -> tuple[float, float]:
 def published_convex_bound(
     constants: PullConstants, gap: float, steps: int, largest: float, local_steps: int = 1
 ) -> float:
-    """Return theorem 7, (78), over m: a bound on the mean of f_k - f_k* after `steps`, which says nothing.
+    """Return theorem 7, (78), over m: a vacuous bound on the mean of f_k - f_k* after `steps`.
 
     `gap` is that mean at the start, and `largest` is B, the largest f_k of all silos and steps. The bound is
     at least B, and losses are not negative, so it holds whatever is trained.

@@ -1,0 +1,55 @@
+"""What a user should know before an experiment is planned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import torch
+
+from ..privacy.budget import loose_deltas, values_of
+
+if TYPE_CHECKING:
+    from .experiment import Experiment
+
+BUDGETS = {
+    "own": "every silo keeps to its own budget",
+    "minimum": "every silo keeps to the smallest budget",
+    "maximum": "every silo spends the largest budget, which is more than most agreed to; for comparison only",
+    "none": "no privacy; for comparison only",
+    "uniform": "all silos add the same noise, and each leaves when its budget is spent",
+    "closed-form": "the noise follows the closed form of Liu et al. 2021 where that is more than needed",
+}
+
+
+def notes_of(experiment: Experiment) -> list[str]:
+    """Return a sentence for each thing that looks like a mistake, or that no budget covers."""
+    federation, privacy, batch = experiment.federation, experiment.privacy, experiment.training.batch
+    sizes, names = federation.sizes, federation.names
+    notes = list(federation.notes)
+    listed = values_of(privacy.epsilon)
+    if len(listed) == len(names) > 1 and not any(isinstance(value, Mapping) for value in listed):
+        notes.append(
+            f"privacy.epsilon: a list of {len(listed)} is one run per entry, and there are as many silos; for"
+            " one number per silo use {'each': [...]}, or name the silos"
+        )
+    if experiment.budgets in ("maximum", "none"):
+        notes.append(
+            f"{experiment.method.title}, budgets = {experiment.budgets}: {BUDGETS[experiment.budgets]}"
+        )
+    if not torch.isinf(experiment.epsilon).all():
+        protected = experiment.accounting.protected(sizes)
+        notes += loose_deltas(experiment.delta[0].tolist(), protected, names, privacy.unit)
+    notes += [f"not covered by any budget: {what}" for what in federation.not_covered]
+    largest = max(float(silo.x.abs().max()) * federation.scale for silo in federation.silos)
+    if largest > 10:
+        notes.append(
+            f"features reach {largest:.4g}; because gradients are clipped, models learn better from numbers"
+            " around one: load the data with feature_range (public bounds) or features"
+        )
+    if small := [name for name, n in zip(names, sizes, strict=True) if n < batch]:
+        notes.append(
+            f"train.batch: {len(small)} silo(s), such as '{small[0]}', have fewer than {batch} training"
+            " examples: each of their batches is the whole silo (rate 1)"
+        )
+    return notes

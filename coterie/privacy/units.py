@@ -1,0 +1,8 @@
+"""The names of the units that privacy may protect: the one list, from which types and checks are derived."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+UnitName = Literal["example", "silo"]
+UNITS: tuple[str, ...] = get_args(UnitName)
