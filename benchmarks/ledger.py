@@ -13,12 +13,15 @@ import time
 from pathlib import Path
 
 from coterie.experiment.experiment import Experiment
-from coterie.guard.meter import make_meter, open_ledgers
+from coterie.guard.ledgers import open_ledgers
+from coterie.guard.meter import make_meter
 from coterie.guard.session import Session
 from coterie.methods import MRMTL
 from coterie.planning.plan import Plan
 from coterie.planning.training import Training
 from coterie.privacy.budget import Privacy
+from coterie.privacy.ledger.custody import Custody
+from coterie.privacy.ledger.witness import FolderWitness
 from coterie.tasks.task import make_task
 
 from .school import federation
@@ -88,7 +91,12 @@ def _command(folder: Path, name: str, metered: bool) -> tuple[float, float]:
     own = folder / name
     command = [str(Path(sys.executable).with_name("coterie"))]
     given = ["--ledger", str(own / "ledgers")] if metered else []
-    where = {**os.environ, "COTERIE_CACHE": str(folder / "cache")}
+    (own / "witness").mkdir(parents=True)
+    where = {
+        **os.environ,
+        "COTERIE_CACHE": str(folder / "cache"),
+        "COTERIE_WITNESS": str(own / "witness"),
+    }
     if metered:
         asked = ["ledger", "open", str(CONFIG), *given, "--epsilon", "10000", "--delta", "0.5"]
         subprocess.run([*command, *asked], check=True, capture_output=True, env=where)
@@ -114,10 +122,11 @@ def _plain(made: Experiment, plan: Plan) -> float:
 
 def _metered(made: Experiment, plan: Plan) -> float:
     with tempfile.TemporaryDirectory() as folder:
-        for ledger in open_ledgers(Path(folder), made.federation, [(1e4, 0.5)] * SILOS):
+        custody = Custody(witness=FolderWitness(Path(folder) / "witness", make=True))
+        for ledger in open_ledgers(Path(folder), made.federation, [(1e4, 0.5)] * SILOS, custody=custody):
             ledger.close()
         began = time.perf_counter()
-        meter = make_meter(Path(folder), made.federation, [None] * SILOS)
+        meter = make_meter(Path(folder), made.federation, [None] * SILOS, custody=custody)
         made.train(plan, session=Session(Path(folder) / "checkpoint", "key", meter))
         meter.close()
         return time.perf_counter() - began

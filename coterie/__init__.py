@@ -40,7 +40,12 @@ if TYPE_CHECKING:
     from .methods import Local as Local
     from .planning.training import Training as Training
     from .privacy.budget import Privacy as Privacy
+    from .privacy.keys import new_key as new_key
+    from .privacy.keys import read_public_key as read_public_key
+    from .privacy.ledger.place import adopt_ledgers as adopt_ledgers
     from .privacy.ledger.place import read_ledgers as read_ledgers
+    from .privacy.ledger.place import recover_ledgers as recover_ledgers
+    from .privacy.ledger.place import rekey_ledgers as rekey_ledgers
     from .privacy.ledger.place import set_budget as set_budget
     from .privacy.statement.file import verify as verify
     from .protocol.method import Method as Method
@@ -65,6 +70,7 @@ _HOME = {
     "StudyPlan": "experiment.study",
     "Task": "tasks.task",
     "Training": "planning.training",
+    "adopt_ledgers": "privacy.ledger.place",
     "advise": "experiment.advise",
     "draw_tradeoff": "report.tradeoff_plot",
     "draw_tuning": "report.tuning_plot",
@@ -73,9 +79,13 @@ _HOME = {
     "load": "api",
     "load_model": "experiment.saved_models",
     "make_task": "tasks.task",
+    "new_key": "privacy.keys",
     "open_ledgers": "api",
     "plan": "api",
+    "read_public_key": "privacy.keys",
     "read_ledgers": "privacy.ledger.place",
+    "recover_ledgers": "privacy.ledger.place",
+    "rekey_ledgers": "privacy.ledger.place",
     "run": "api",
     "set_budget": "privacy.ledger.place",
     "sweep": "api",

@@ -27,6 +27,7 @@ from .experiment.study import Study, StudyPlan, plan_study
 from .guard.ledgers import check_new
 from .guard.ledgers import open_ledgers as open_all
 from .privacy.budget import PerSilo, Privacy, check_budgets, per_silo
+from .privacy.ledger.custody import Custody
 from .privacy.ledger.verify import Report, check_ledger
 from .report.folder import Folder
 from .report.views import Views
@@ -152,6 +153,8 @@ def run(
     privacy: Privacy | None = None,
     *,
     ledger: str | Path | None = None,
+    keys: str | Path | None = None,
+    witness: str | Path | None = None,
     out: str | Path | None = None,
     model: ModelLike = "linear",
     loss: str = "auto",
@@ -168,7 +171,8 @@ def run(
     `ledger` is a folder of ledgers. Every run is then charged to each silo before it happens, and its noise
     comes from the system's entropy. Nothing is trained unless the ledgers pay for all methods. In a folder
     without ledgers a single run makes them, each with the budget of the run; otherwise make them with
-    `open_ledgers`.
+    `open_ledgers`. `keys` is the folder of the silos' keys; without it, each ledger has a key beside it.
+    `witness` is a folder that keeps the ledgers' heads, so that an old copy is noticed (see `open_ledgers`).
 
     `out` is a folder for results, statements and models, like the one `coterie run` writes. If a run is
     interrupted, the same call resumes it. `on_round(method, round, score)` is called after every round.
@@ -183,7 +187,7 @@ def run(
         asked = _study(study, methods, privacy, training, how, data_dir, changes, allow)
     if asked.config.tuning is not None and asked.config.tuning.trials != "all":
         raise Problem("the configuration has a [tuning] table: use sweep, or remove it")
-    asked = asked.with_ledger(None if ledger is None else as_path("ledger", ledger))
+    asked = asked.with_ledger(*_places(ledger, keys, witness))
     result = train_study(asked, planned, heard, _folder(out))
     result.views = Views()
     return result
@@ -201,6 +205,8 @@ def sweep(
     most: int | None = None,
     score: str = "noised",
     ledger: str | Path | None = None,
+    keys: str | Path | None = None,
+    witness: str | Path | None = None,
     out: str | Path | None = None,
     model: ModelLike = "linear",
     loss: str = "auto",
@@ -228,7 +234,7 @@ def sweep(
     else:
         how["tuning"] = given
     made = _study(study, method, privacy, training, how, data_dir, changes, allow)
-    made = made.with_ledger(None if ledger is None else as_path("ledger", ledger))
+    made = made.with_ledger(*_places(ledger, keys, witness))
     every = made.config.tuning is not None and made.config.tuning.trials == "all"
     store = _folder(out)
     result = train_study(made, None, heard, store) if every else sweep_study(made, heard, store)
@@ -246,6 +252,8 @@ def open_ledgers(
     unit: str = "example",
     filter: str = "basic",
     another: bool = False,
+    keys: str | Path | None = None,
+    witness: str | Path | None = None,
 ) -> list[Report]:
     """Create a ledger for each silo, with the budget that all its runs together may spend.
 
@@ -254,6 +262,10 @@ def open_ledgers(
 
     If the folder has ledgers of the same data already, with other silos, sizes or cuts, new ones would be a
     further budget. `another=True` says that they are for other examples; the ledgers record it.
+
+    `keys` is a folder with a key for each silo (`new_key`), or one .key file; without it, a key is made
+    beside each ledger. `witness` is the folder that keeps the heads of the ledgers: best on another disk or
+    machine. Without it, it is that of the environment variable COTERIE_WITNESS or the user's own.
     """
     if not isinstance(federation, Federation):
         raise Problem(f"federation: expected what load returns, got a {type(federation).__name__}")
@@ -262,10 +274,18 @@ def open_ledgers(
     numbers = per_silo("epsilon", epsilon, names), per_silo("delta", delta, names)
     check_budgets(*numbers, ())
     budgets = list(zip(*numbers, strict=True))
-    ledgers = open_all(folder, federation, budgets, filter, unit, another=another)
+    _, *places = _places(None, keys, witness)
+    custody = Custody.of(*places)
+    ledgers = open_all(folder, federation, budgets, filter, unit, custody, another=another)
     for ledger in ledgers:
         ledger.close()
-    return [check_ledger(ledger.path) for ledger in ledgers]
+    return [check_ledger(ledger.path, custody.witness) for ledger in ledgers]
+
+
+def _places(*given: Any) -> list[Path | None]:
+    """Return the arguments `ledger`, `keys` and `witness` as paths."""
+    named = zip(("ledger", "keys", "witness"), given, strict=True)
+    return [None if value is None else as_path(name, value) for name, value in named]
 
 
 def _study(

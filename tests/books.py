@@ -7,7 +7,9 @@ from coterie.guard.meter import make_meter
 from coterie.privacy.accountant import epsilon_of
 from coterie.privacy.events import Event
 from coterie.privacy.ledger.claim import Claim
+from coterie.privacy.ledger.custody import Custody
 from coterie.privacy.ledger.ledger import Identity, open_ledger
+from coterie.privacy.ledger.witness import FolderWitness
 
 WHO = Identity("school", "north", 100)
 DELTA = 1e-5
@@ -20,8 +22,13 @@ def plan(rounds=10, noise=4.0, rate=0.5, delta=DELTA, seen=("server", "silos", "
     return Claim("fedavg", "example", delta, certified, whole.stages, seen)
 
 
+def custody(folder):
+    """Custody with a witness in the folder of the ledgers: several folders know nothing of each other."""
+    return Custody(witness=FolderWitness(folder / "witness", make=True))
+
+
 def ledger(tmp_path, epsilon=100.0, delta=1e-3, filter="basic"):
-    return open_ledger(tmp_path, WHO, (epsilon, delta), filter=filter)
+    return open_ledger(tmp_path, WHO, (epsilon, delta), filter=filter, custody=custody(tmp_path))
 
 
 def spent(book, adversary="server"):
@@ -32,6 +39,7 @@ def meter_of(made, tmp_path, budgets=None, filter="basic"):
     """Make the meter of an experiment, with new ledgers where there are none, and its plan."""
     plan = made.plan()
     budgets = budgets or [(silo.budget, silo.delta) for silo in plan.silos[0]]
-    for made_now in open_ledgers(tmp_path / "ledgers", made.federation, budgets, filter):
+    place = tmp_path / "ledgers"
+    for made_now in open_ledgers(place, made.federation, budgets, filter, custody=custody(place)):
         made_now.close()
-    return make_meter(tmp_path / "ledgers", made.federation, budgets), plan
+    return make_meter(place, made.federation, budgets, custody=custody(place)), plan

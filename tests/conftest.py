@@ -43,6 +43,14 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ.pop("COTERIE_DATA", None)
 
 
+@pytest.fixture(autouse=True)
+def witness(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Heads of ledgers are kept in a folder of the test, never in the home folder."""
+    folder = tmp_path_factory.mktemp("witness")
+    monkeypatch.setenv("COTERIE_WITNESS", str(folder))
+    return folder
+
+
 @pytest.fixture
 def shared_data() -> Path:
     if not SHARED.is_dir():

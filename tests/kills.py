@@ -28,6 +28,7 @@ from coterie.privacy.accountant import epsilon_of
 from coterie.privacy.events import Event
 from coterie.privacy.ledger.ledger import read_ledger
 from coterie.protocol.messages import pack
+from tests.books import custody
 from tests.helpers import experiment
 
 ROUNDS = 12
@@ -47,7 +48,7 @@ def train(made, plan, folder: Path, metered: bool) -> None:
     """Train in a child: every round is logged after it was done, before the next begins."""
     meter = None
     if metered:
-        meter = make_meter(folder / "ledgers", made.federation, [(1e6, 0.5)] * 3)
+        meter = make_meter(folder / "ledgers", made.federation, [(1e6, 0.5)] * 3, custody=custody(folder))
     log = os.open(folder / "released", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     began = []

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -14,6 +16,7 @@ from coterie.errors import Problem
 from coterie.privacy import calibration
 from coterie.privacy.events import grouped
 from coterie.privacy.ledger.filters import Spent
+from coterie.privacy.ledger.heads import PURPOSE, SignedHead, sign_head
 from coterie.privacy.ledger.ledger import read_ledger
 from coterie.privacy.ledger.verify import check_ledger
 from coterie.privacy.trials import Trials
@@ -21,10 +24,21 @@ from tests.books import DELTA, ledger, plan, spent
 
 
 def forge(book, *rows):
-    """Append rows that no call would write, chained as they should be."""
-    with book.change() as changes:
+    """Append rows that no call would write, chained as they should be, and signed: the key's holder can."""
+    first, before = book.entries()[0].body, book.signed_head.facts
+
+    def sign(key, identity, number, last, state):
+        try:
+            return sign_head(key, identity, number, last, state)
+        except (LookupError, TypeError, Problem):  # rows that cannot be added up
+            pass
+        text = json.dumps({**before, "number": number, "rows": last.seq, "hash": last.hash})
+        return SignedHead(text, key.sign(PURPOSE, text))
+
+    with patch("coterie.privacy.ledger.book.sign_head", sign), book.change() as changes:
         for kind, body in rows:
-            changes.add(kind, body)
+            changes.state.sums.clear()
+            changes.add(kind, {**first, **body} if kind == "open" else body)
 
 
 @pytest.mark.parametrize(
@@ -172,8 +186,8 @@ def test_raising_does_not_lower_anybody(tmp_path):
     with pytest.raises(
         Problem, match=r"the budget of 'north' is \(8, 0\.001\), so \(6, 0\.01\) would lower it"
     ):
-        set_budgets(tmp_path, "example", 6.0, 1e-2, "more", True)
-    set_budgets(tmp_path, "example", 9.0, 1e-2, "more", True)
+        set_budgets(tmp_path, "example", (6.0, 1e-2), "more", True, witness=str(tmp_path / "witness"))
+    set_budgets(tmp_path, "example", (9.0, 1e-2), "more", True, witness=str(tmp_path / "witness"))
 
 
 def test_runs_that_do_not_all_fit_are_refused_and_nothing_is_written(tmp_path):

@@ -23,6 +23,7 @@ from coterie.methods import FedAvg
 from coterie.privacy.events import Event
 from coterie.tasks.task import Task
 from coterie.testing import NotConforming, check_method
+from tests.books import custody
 from tests.helpers import vectors
 from tests.measured import (
     BATCH,
@@ -58,7 +59,7 @@ def test_noise_that_is_drawn_and_thrown_away(monkeypatch, tmp_path, metered):
         if not metered:
             return vectors(made)[0]
         budgets = [(silo.budget, silo.delta) for silo in made.plan().silos[0]]
-        meter = make_meter(tmp_path / name, made.federation, budgets)
+        meter = make_meter(tmp_path / name, made.federation, budgets, custody=custody(tmp_path / name))
         try:
             return made.train(session=Session(meter=meter)).vectors[0]
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 
 import pytest
 
@@ -24,6 +25,7 @@ from coterie.privacy.ledger.ledger import Identity, open_ledger
 from coterie.privacy.ledger.verify import check_ledger
 from coterie.privacy.statement.build import text_of
 from coterie.privacy.statement.verify import verify
+from tests.books import custody
 from tests.helpers import experiment
 from tests.measured import batch_sizes, is_poisson, noise_is_as_charged, silent
 
@@ -38,7 +40,7 @@ def meter_for(made, folder):
     """Ledgers whose budget is that of one run, and the run's plan."""
     plan = made.plan()
     budgets = [(silo.budget, silo.delta) for silo in plan.silos[0]]
-    return metering.make_meter(folder, made.federation, budgets), plan
+    return metering.make_meter(folder, made.federation, budgets, custody=custody(folder)), plan
 
 
 def metered(made, folder):
@@ -98,7 +100,8 @@ def run_until_refused(folder):
     """Reserve round after round in a ledger that adds up divergences; give its path."""
     events = (Event("gaussian", 4.0, 0.5, 2),)
     asked = Claim("fedavg", "example", DELTA, epsilon(4.0, 0.5, 80, DELTA), ((40, events),))
-    book = open_ledger(folder, Identity("made", "north", 100), (3.0, DELTA), filter="rdp")
+    who = Identity("made", "north", 100)
+    book = open_ledger(folder, who, (3.0, DELTA), filter="rdp", custody=custody(folder))
     claim = book.claim(asked, partial=True)
     for number in range(claim.rounds):
         book.reserve(claim.run, number, number + 1)
@@ -174,10 +177,11 @@ def test_a_budget_that_is_full_again_at_every_start(monkeypatch, federation, tmp
         return real(place, identity, *rest, **more)
 
     monkeypatch.setattr(ledgers, "open_ledger", starts_anew)
-    ending = "sqlite"
-    with pytest.raises(Problem, match="is missing, although its silo was metered before"):
-        metered(made, folder)
-    ending = ""  # who removes the secret, too, begins anew: the statement tells
+    for removed in ("sqlite", ""):  # the ledger alone, or together with its key and its secret
+        ending = removed
+        with pytest.raises(Problem, match=r"there is no ledger of 'silo-0' .* the witness .* has seen one"):
+            metered(made, folder)
+    shutil.rmtree(folder / "witness")  # together with all that knew of it: the statement tells
     metered(made, folder)
     with pytest.raises(Problem, match="rows were lost"):
         verify_statement(file, folder, as_json=False)

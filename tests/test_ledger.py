@@ -248,10 +248,11 @@ def test_a_flipped_byte_anywhere_is_found_or_changes_nothing(tmp_path):
 CHILD = """
 import sys, time
 from pathlib import Path
-from tests.books import WHO, plan
+from tests.books import WHO, custody, plan
 from coterie.privacy.ledger.filters import Spent
 from coterie.privacy.ledger.ledger import open_ledger
-book = open_ledger(Path(sys.argv[1]), WHO, (1e9, 1e-1))
+place = Path(sys.argv[1])
+book = open_ledger(place, WHO, (1e9, 1e-1), custody=custody(place))
 count = 0
 while True:
     try:
@@ -327,7 +328,7 @@ def test_another_schema_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("coterie.privacy.ledger.ledger.SCHEMA", "coterie-ledger/0")
     book = ledger(tmp_path)
     monkeypatch.undo()
-    with pytest.raises(Problem, match="expected the schema coterie-ledger/1, got coterie-ledger/0"):
+    with pytest.raises(Problem, match="expected the schema coterie-ledger/2, got coterie-ledger/0"):
         read_ledger(book.path)
 
 

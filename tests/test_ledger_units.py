@@ -17,7 +17,7 @@ from coterie.privacy.ledger.entries import NONE
 from coterie.privacy.ledger.filters import Spent
 from coterie.privacy.ledger.ledger import open_ledger
 from coterie.privacy.ledger.verify import check_ledger
-from tests.books import DELTA, WHO, plan
+from tests.books import DELTA, WHO, custody, plan
 from tests.test_audit import forge
 
 OTHERS = ("silos", "shared", "personal")
@@ -35,7 +35,7 @@ def replaced(asked, first=0, last=6):
 
 
 def book_of(tmp_path, silo=100.0, example=None, filter="basic"):
-    book = open_ledger(tmp_path, WHO, (silo, 1e-3), "silo", filter)
+    book = open_ledger(tmp_path, WHO, (silo, 1e-3), "silo", filter, custody(tmp_path))
     if example is not None:
         book.set_budget("example", example, 1e-3)
     return book

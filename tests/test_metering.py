@@ -255,11 +255,15 @@ def test_ledgers_in_python(federation, tmp_path):
     several = [coterie.FedAvg(), coterie.Local()]
     with pytest.raises(Problem, match="there is no ledger of 'silo-0'"):
         coterie.run(federation, several, privacy, **(ask | {"ledger": tmp_path / "none"}))
-    alone = coterie.run(federation, coterie.FedAvg(), privacy, **(ask | {"ledger": tmp_path / "new"}))
+    with pytest.raises(Problem, match=r"there is no ledger of 'silo-0' in .* has seen one"):
+        coterie.run(federation, coterie.FedAvg(), privacy, **(ask | {"ledger": tmp_path / "new"}))
+    (tmp_path / "other").mkdir()
+    ask |= {"ledger": tmp_path / "new", "witness": tmp_path / "other"}
+    alone = coterie.run(federation, coterie.FedAvg(), privacy, **ask)
     assert alone.statement("silo-0")["ledger"] is not None
-    assert [report.budgets for report in coterie.read_ledgers(tmp_path / "new")] == [
-        {"example": (2.0, 1e-3)}
-    ] * 3
+    assert [
+        report.budgets for report in coterie.read_ledgers(tmp_path / "new", witness=tmp_path / "other")
+    ] == [{"example": (2.0, 1e-3)}] * 3
 
 
 def test_going_on_with_the_ledger_of_another_run_is_refused(federation, tmp_path):

@@ -28,6 +28,7 @@ from coterie.privacy.events import Event
 from coterie.privacy.ledger.entries import NONE
 from coterie.privacy.ledger.filters import Spent
 from coterie.privacy.ledger.verify import check_ledger
+from tests.books import custody
 from tests.helpers import task_for
 from tests.measured import CHANCE, federation_of
 
@@ -77,7 +78,7 @@ def metered(made, folder, budgets=None, **how):
     """Train with ledgers; new ones get the budgets, or that of the run."""
     plan = made.plan()
     budgets = budgets or [(silo.budget, silo.delta) for silo in plan.silos[0]]
-    meter = make_meter(folder, made.federation, budgets, "silo")
+    meter = make_meter(folder, made.federation, budgets, "silo", custody(folder))
     hear = how.pop("hear", None)
     return made.train(plan, hear, Session(meter=meter, **how)), meter, plan
 
@@ -250,7 +251,7 @@ def interrupted(made, folder, at=3):
 
     states = []
     for hear in (dies, None):
-        meter = make_meter(folder / "ledgers", made.federation, budgets, "silo")
+        meter = make_meter(folder / "ledgers", made.federation, budgets, "silo", custody(folder))
         session = Session(folder / "checkpoint", "key", meter, every=2)
         real = OpenSession.after
 

@@ -22,6 +22,7 @@ from coterie.privacy.merges import MergeEvents
 from coterie.privacy.statement.build import EXAMPLES_APART, HIDDEN, METERED, SEES_ALL, checksum, text_of
 from coterie.privacy.statement.verify import verify
 from coterie.report.statement_page import page
+from tests.books import custody
 from tests.helpers import call, experiment
 from tests.test_silo_ledger import DRAWS, interrupted, protected, silent, tossed
 
@@ -153,7 +154,8 @@ def shown_in(folder: Path, ledgers: Path) -> dict[str, object]:
     del result["summary"]
     found["result"] = result
     for file in sorted(ledgers.glob("*.sqlite")):
-        rows = [(row.kind, {**row.body, "time": 0, "digest": 0}) for row in read_ledger(file).entries()]
+        blank = dict.fromkeys(("time", "digest", "ledger", "key"), 0)
+        rows = [(row.kind, {**row.body, **blank}) for row in read_ledger(file).entries()]
         found[file.name] = rows
     found["files"] = sorted(str(file.relative_to(folder)) for file in folder.rglob("*"))
     return found
@@ -165,6 +167,8 @@ def test_nothing_that_is_told_depends_on_the_coins(whole, monkeypatch, capsys):
     for name, rule in (("all", lambda _: 0.0), ("nobody", lambda _: 1.0), ("some", lambda r: r % 2)):
         with monkeypatch.context() as patched:
             found = tossed(patched, rule)
+            patched.setenv("COTERIE_WITNESS", str(custody(Path(name)).witness))
+            Path(name, "witness").mkdir(parents=True)
             changed = ("--set", "privacy.ledger=kept", "--set", "train.checkpoint=2")
             assert call(patched, capsys, "run", whole, "--out", "out", *changed)[0] == 0, name
         assert len(found) == 3
@@ -178,7 +182,7 @@ def test_nothing_that_is_told_depends_on_the_coins(whole, monkeypatch, capsys):
 def stated(made, folder, budgets=None, **how):
     plan = made.plan()
     budgets = budgets or [(50.0, 1e-1)] * len(made.federation)
-    meter = make_meter(folder, made.federation, budgets, "silo")
+    meter = make_meter(folder, made.federation, budgets, "silo", custody(folder))
     made.train(plan, session=Session(meter=meter, **how))
     return [statement_of(made, plan, 0, k, meter) for k in range(len(made.federation))], meter
 
@@ -226,7 +230,7 @@ def test_a_run_on_examples_after_one_on_whole_silos(federation, tmp_path):
         ledger.set_budget("example", 90.0, 1e-1)
     made = experiment(federation, FedAvg(), epsilon=2.0)
     plan = made.plan()
-    later = make_meter(tmp_path, federation, [None] * 3)
+    later = make_meter(tmp_path, federation, [None] * 3, custody=custody(tmp_path))
     made.train(plan, session=Session(meter=later))
     content = statement_of(made, plan, 0, 0, later)
     assert verify(text_of(content)) == content

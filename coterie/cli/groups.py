@@ -1,4 +1,4 @@
-"""Commands that come in groups: `coterie data`, `figure`, `ledger` and `statement`.
+"""Commands that come in groups: `coterie data`, `figure`, `ledger`, `statement` and `keys`.
 
 Anything heavy is imported where it is used, so that help is quick.
 """
@@ -18,9 +18,12 @@ from .options import (
     ConfigCommand,
     ConfigPath,
     DataDir,
+    Keys,
     LedgerFolder,
     Rate,
+    Reason,
     Steps,
+    WitnessFolder,
     read_config,
 )
 
@@ -130,29 +133,31 @@ def ledger_open(
     changes: Changes = None,
     allow: Allow = None,
     ledger: LedgerFolder = None,
+    keys: Keys = None,
+    witness: WitnessFolder = None,
     data_dir: DataDir = None,
 ) -> None:
     """Create ledgers for CONFIG's silos, each with this budget."""
     from .ledger import open_config
 
-    checked = read_config(config, changes, None, ledger, allow)
+    checked = read_config(config, changes, None, ledger, allow, (keys, witness))
     open_config(checked, (epsilon, delta), filter, data_dir, unit, another)
 
 
 @ledger_app.command("show")
-def ledger_show(place: Ledgers, as_json: AsJson = False) -> None:
+def ledger_show(place: Ledgers, witness: WitnessFolder = None, as_json: AsJson = False) -> None:
     """Show each ledger's budget, its totals per adversary and its number of runs."""
     from .ledger import show_ledgers
 
-    show_ledgers(place, as_json)
+    show_ledgers(place, witness, as_json)
 
 
 @ledger_app.command("verify")
-def ledger_verify(place: Ledgers, as_json: AsJson = False) -> None:
-    """Check the chain of rows, and recompute every epsilon from its events."""
+def ledger_verify(place: Ledgers, witness: WitnessFolder = None, as_json: AsJson = False) -> None:
+    """Check rows, signatures and the witness, and recompute every epsilon from its events."""
     from .ledger import verify_ledgers
 
-    verify_ledgers(place, as_json)
+    verify_ledgers(place, witness, as_json)
 
 
 @ledger_app.command("export")
@@ -171,11 +176,75 @@ def ledger_budget(
     higher: Annotated[bool, typer.Option("--raise", help="Allow the budget to be raised.")] = False,
     reason: Annotated[str, typer.Option(help="Why the budget is raised; the ledger keeps it.")] = "",
     unit: Annotated[str, typer.Option(help="What is protected: example or silo.")] = "example",
+    keys: Keys = None,
+    witness: WitnessFolder = None,
 ) -> None:
     """Lower the budget of a data set, or raise it with a reason."""
     from .ledger import set_budgets
 
-    set_budgets(place, unit, epsilon, delta, reason, higher)
+    set_budgets(place, unit, (epsilon, delta), reason, higher, keys, witness)
+
+
+@ledger_app.command("adopt")
+def ledger_adopt(place: Ledgers, reason: Reason, keys: Keys = None, witness: WitnessFolder = None) -> None:
+    """Sign ledgers of an older version from now on; they say that earlier rows were never signed."""
+    from .ledger import adopt
+
+    adopt(place, reason, keys, witness)
+
+
+@ledger_app.command("recover")
+def ledger_recover(place: Ledgers, reason: Reason, keys: Keys = None, witness: WitnessFolder = None) -> None:
+    """Accept ledgers that are behind their witness, or lost, charged with all that the witness knows.
+
+    Name the file of a ledger that is lost, as the refusal does.
+    """
+    from .ledger import recover
+
+    recover(place, reason, keys, witness)
+
+
+@ledger_app.command("rekey")
+def ledger_rekey(
+    place: Ledgers,
+    reason: Reason,
+    keys: Annotated[str, typer.Option("--keys", help="The new keys: a folder, or a .key file.")],
+    old: Annotated[str | None, typer.Option(help="The old keys (else beside the ledgers).")] = None,
+    witness: WitnessFolder = None,
+) -> None:
+    """Sign ledgers with other keys from now on, such as after a key has expired."""
+    from .ledger import rekey
+
+    rekey(place, reason, keys, old, witness)
+
+
+keys_app = typer.Typer(no_args_is_help=True, help="The keys that silos sign ledgers and statements with.")
+
+
+@keys_app.command("new")
+def keys_new(
+    place: Annotated[Path, typer.Argument(help="A folder, or a file that ends in .key.")],
+    silo: Annotated[str | None, typer.Option(help="Whose key it is (else it may sign for any silo).")] = None,
+    passphrase: Annotated[
+        bool, typer.Option("--passphrase", help="Encrypt it; asks, or takes COTERIE_PASSPHRASE.")
+    ] = False,
+    valid_days: Annotated[float | None, typer.Option(help="Days until it expires (else never).")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make an Ed25519 key: a private file that only you can read, and a public one beside it."""
+    from .keys import make_key
+
+    make_key(place, silo, passphrase, valid_days, as_json)
+
+
+@keys_app.command("show")
+def keys_show(
+    place: Annotated[Path, typer.Argument(help="A key's file, or a folder of keys.")], as_json: AsJson = False
+) -> None:
+    """Show whose keys these are, and how long they are valid."""
+    from .keys import show_keys
+
+    show_keys(place, as_json)
 
 
 @statement_app.command("verify")
@@ -198,4 +267,10 @@ def statement_schema() -> None:
     typer.echo(json.dumps(json_schema(), indent=2))
 
 
-GROUPS = {"data": data_app, "figure": figure_app, "ledger": ledger_app, "statement": statement_app}
+GROUPS = {
+    "data": data_app,
+    "figure": figure_app,
+    "ledger": ledger_app,
+    "statement": statement_app,
+    "keys": keys_app,
+}

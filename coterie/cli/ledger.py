@@ -12,8 +12,16 @@ from .._json import finite
 from ..errors import Problem
 from ..privacy.accountant import shown
 from ..privacy.adversaries import ADVERSARIES
-from ..privacy.ledger.place import ledger_rows, read_ledgers, set_budget
-from ..privacy.ledger.verify import Report
+from ..privacy.ledger.place import (
+    adopt_ledgers,
+    ledger_rows,
+    read_ledgers,
+    recover_ledgers,
+    rekey_ledgers,
+    set_budget,
+)
+from ..privacy.ledger.verify import Report, check_ledger
+from ..privacy.ledger.witness import find_witness
 from .output import say
 
 if TYPE_CHECKING:
@@ -31,12 +39,14 @@ def report_facts(report: Report) -> dict[str, Any]:
         "file": str(report.path), "identity": asdict(report.identity), "rows": report.rows,
         "head": report.head, "filter": report.filter, "budgets": budgets, "totals": totals,
         "runs": report.runs, "uncommitted": report.uncommitted, "rechecked": dict(report.rechecked),
+        "sequence": report.sequence, "key": report.key, "witnessed": report.witnessed,
+        "notes": list(report.notes),
     }  # fmt: skip
 
 
-def show_ledgers(place: Path, as_json: bool) -> None:
+def show_ledgers(place: Path, witness: str | None, as_json: bool) -> None:
     """Print the budgets and totals of ledgers, after checking each of them."""
-    reports = read_ledgers(place)
+    reports = read_ledgers(place, witness=witness)
     if as_json:
         print(json.dumps(finite({"ledgers": [report_facts(report) for report in reports]}), indent=2))
         return
@@ -72,6 +82,8 @@ def show_ledgers(place: Path, as_json: bool) -> None:
             "Runs under the unit 'silo' also count toward the unit 'example'. Runs under 'example' do not"
             " protect whole silos."
         )
+    for line in (f"{report.identity.silo}: {note}" for report in reports for note in report.notes):
+        say(line)
 
 
 def _above(spent: float, budget: float) -> bool:
@@ -79,15 +91,23 @@ def _above(spent: float, budget: float) -> bool:
     return budget * (1 + 1e-6) < spent < math.inf
 
 
-def verify_ledgers(place: Path, as_json: bool) -> None:
+def verify_ledgers(place: Path, witness: str | None, as_json: bool) -> None:
     """Check ledgers and print what was checked; raise a Problem for the first that fails."""
-    reports = read_ledgers(place, independently=True)
+    reports = read_ledgers(place, independently=True, witness=witness)
     if as_json:
         print(json.dumps(finite({"ledgers": [report_facts(report) for report in reports]}), indent=2))
         return
     for report in reports:
         who = f"{report.identity.silo} ({report.path})"
-        say(f"{who}: {report.rows} rows, every epsilon recomputed{_by_whom(report)}, head {report.head}")
+        seen = (
+            "no witness knows it" if report.witnessed is None else f"its witness has seen {report.witnessed}"
+        )
+        signed = f"{report.sequence} changes signed with key {report.key}, {seen}"
+        say(
+            f"{who}: {report.rows} rows, every epsilon recomputed{_by_whom(report)}, head {report.head}; {signed}"
+        )
+        for note in report.notes:
+            say(f"  {note}")
 
 
 def _by_whom(report: Report) -> str:
@@ -105,10 +125,41 @@ def export_ledgers(place: Path) -> None:
         print(json.dumps(row, sort_keys=True))
 
 
-def set_budgets(place: Path, unit: str, epsilon: float, delta: float, reason: str, higher: bool) -> None:
-    """Set the budget of ledgers, and print whose budgets were set."""
-    for path, who in set_budget(place, epsilon, delta, unit=unit, reason=reason, higher=higher):
-        say(f"{who.silo} ({path}): budget ({epsilon:g}, {delta:g}) in the unit '{unit}'")
+def set_budgets(
+    place: Path,
+    unit: str,
+    budget: tuple[float, float],
+    reason: str,
+    higher: bool,
+    keys: str | None = None,
+    witness: str | None = None,
+) -> None:
+    """Set the budget of ledgers, and print whose they are."""
+    how = {"unit": unit, "reason": reason, "keys": keys, "witness": witness}
+    for path, who in set_budget(place, *budget, higher=higher, **how):  # type: ignore[arg-type]
+        say(f"{who.silo} ({path}): budget ({budget[0]:g}, {budget[1]:g}) in the unit '{unit}'")
+
+
+def adopt(place: Path, reason: str, keys: str | None, witness: str | None) -> None:
+    """Sign ledgers of an older version, and print whose they are."""
+    for path, who in adopt_ledgers(place, reason, keys=keys, witness=witness):
+        say(f"{who.silo} ({path}): signed from now on; the rows before never were")
+
+
+def recover(place: Path, reason: str, keys: str | None, witness: str | None) -> None:
+    """Recover ledgers, and print what is spent now."""
+    for path, who in recover_ledgers(place, reason, keys=keys, witness=witness):
+        report = check_ledger(path, find_witness(witness))
+        most = max(e for totals in report.totals.values() for e, _ in totals.values())
+        say(f"{who.silo} ({path}): recovered; at most epsilon {shown(most)} is spent now")
+
+
+def rekey(place: Path, reason: str, keys: str, old: str | None, witness: str | None) -> None:
+    """Change the keys of ledgers, and print whose they are."""
+    for path, who in rekey_ledgers(place, reason, keys, old=old, witness=witness):
+        report = check_ledger(path, find_witness(witness))
+        vouched = "" if not report.notes else f" ({report.notes[-1]})"
+        say(f"{who.silo} ({path}): signed with key {report.key} from now on{vouched}")
 
 
 def open_config(
@@ -128,7 +179,9 @@ def open_config(
     unit = unit or config.privacy.unit
     federation = study_of(config, data_dir).experiments[0].federation
     folder = config.privacy.ledger
-    reports = api.open_ledgers(folder, federation, *budget, unit=unit, filter=filter, another=another)
+    keys, witness = config.privacy.keys, config.privacy.witness
+    how = {"unit": unit, "filter": filter, "another": another, "keys": keys, "witness": witness}
+    reports = api.open_ledgers(folder, federation, *budget, **how)  # type: ignore[arg-type]
     where = "" if unit == "example" else f" in the unit '{unit}'"
     each = f"each may spend epsilon {budget[0]:g} at delta {budget[1]:g}{where}"
     say(f"{len(reports)} ledgers in {folder}: {each}")

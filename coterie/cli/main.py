@@ -19,9 +19,11 @@ from .options import (
     DataDir,
     DeltaOption,
     Device,
+    Keys,
     LedgerFolder,
     Rate,
     Steps,
+    WitnessFolder,
     read_config,
     tune,
 )
@@ -76,6 +78,8 @@ def run(
     data_dir: DataDir = None,
     device: Device = None,
     ledger: LedgerFolder = None,
+    keys: Keys = None,
+    witness: WitnessFolder = None,
 ) -> None:
     """Train what CONFIG describes; save results, statements and models.
 
@@ -83,7 +87,7 @@ def run(
     """
     from .run import run_config
 
-    checked = read_config(config, changes, device, ledger, allow)
+    checked = read_config(config, changes, device, ledger, allow, (keys, witness))
     tune()
     run_config(checked, out, config.stem, data_dir=data_dir, as_json=as_json)
 
@@ -98,6 +102,8 @@ def sweep(
     data_dir: DataDir = None,
     device: Device = None,
     ledger: LedgerFolder = None,
+    keys: Keys = None,
+    witness: WitnessFolder = None,
 ) -> None:
     """Choose settings from the lists in CONFIG by a random number of trials, and charge for choosing.
 
@@ -105,7 +111,7 @@ def sweep(
     """
     from .sweep import sweep_config
 
-    checked = read_config(config, changes, device, ledger, allow)
+    checked = read_config(config, changes, device, ledger, allow, (keys, witness))
     tune()
     sweep_config(checked, out, config.stem, data_dir, as_json)
 

@@ -35,6 +35,17 @@ Device = Annotated[
 LedgerFolder = Annotated[
     str | None, typer.Option(help="Folder of the silos' ledgers, to meter the run (default: privacy.ledger).")
 ]
+Keys = Annotated[
+    str | None,
+    typer.Option("--keys", help="Folder of the silos' keys, or a .key file (default: beside each ledger)."),
+]
+WitnessFolder = Annotated[
+    str | None,
+    typer.Option(
+        "--witness", help="Folder that keeps the ledgers' heads (default: $COTERIE_WITNESS, or your own)."
+    ),
+]
+Reason = Annotated[str, typer.Option(help="Why; the ledger keeps it.")]
 AsJson = Annotated[
     bool, typer.Option("--json", help="Print JSON on standard output, everything else on standard error.")
 ]
@@ -77,11 +88,13 @@ def read_config(
     device: str | None,
     ledger: str | None = None,
     allow: list[str] | None = None,
+    custody: tuple[str | None, str | None] = (None, None),
 ) -> Config:
-    """Return the configuration of a command, with what its options change."""
+    """Return the configuration of a command, with what its options change; `custody`: keys and witness."""
     from ..experiment.config.schema import read
 
     given = {"train.device": device, "privacy.ledger": ledger}
+    given |= {"privacy.keys": custody[0], "privacy.witness": custody[1]}
     changed = [*(changes or []), *(f"{key}={json.dumps(value)}" for key, value in given.items() if value)]
     return read(config, changed, allow or ())
 

@@ -237,7 +237,7 @@ def meters_for(study: Study, alone: Plan | None) -> list[Meter | None]:
         most = max(silo.budget for silo in alone.silos[0])
         given = privacy.noise is not None  # then a budget is what a silo spends, by how often it comes
         budgets = [(most if given else silo.budget, silo.delta) for silo in alone.silos[0]]
-    first = make_meter(study.ledger, federation, budgets, privacy.unit)
+    first = make_meter(study.ledger, federation, budgets, privacy.unit, study.custody)
     return [first.another() for _ in study.experiments]
 
 

@@ -13,6 +13,7 @@ from ..errors import Problem, plain_methods
 from ..guard.checkpoint import key_of
 from ..planning.plan import Plan
 from ..privacy.accountant import shown_spent
+from ..privacy.ledger.custody import Custody
 from .config.schema import Config
 from .estimate import seconds
 from .experiment import Experiment
@@ -60,11 +61,20 @@ class Study:
         """The description, by which a folder recognises the study."""
         return self.config.to_toml()
 
-    def with_ledger(self, folder: str | Path | None) -> Study:
-        """Return the study metered by the ledgers of a folder; the same without one."""
-        if folder is None:
+    @property
+    def custody(self) -> Custody:
+        """Which keys sign the ledgers, and which witness keeps their heads."""
+        return Custody.of(self.config.privacy.keys, self.config.privacy.witness)
+
+    def with_ledger(
+        self, folder: str | Path | None, keys: str | Path | None = None, witness: str | Path | None = None
+    ) -> Study:
+        """Return the study metered by the ledgers of a folder, with these keys and this witness."""
+        given = {"ledger": folder, "keys": keys, "witness": witness}
+        changed = {key: str(Path(value).absolute()) for key, value in given.items() if value is not None}
+        if not changed:
             return self
-        privacy = self.config.privacy.model_copy(update={"ledger": str(Path(folder).absolute())})
+        privacy = self.config.privacy.model_copy(update=changed)
         return replace(self, config=self.config.model_copy(update={"privacy": privacy}))
 
     def without_examples(self) -> Study:

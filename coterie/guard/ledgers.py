@@ -13,6 +13,7 @@ from pathlib import Path
 from .._threads import in_threads
 from ..data.federation import Federation
 from ..errors import Problem
+from ..privacy.ledger.custody import Custody
 from ..privacy.ledger.data_sets import data_name, data_sets, holds_ledgers, nothing_spent
 from ..privacy.ledger.ledger import Identity, Ledger, check_budget, open_ledger
 
@@ -25,13 +26,14 @@ def open_ledgers(
     budgets: Budgets,
     filter: str = "basic",
     unit: str = "example",
+    custody: Custody | None = None,
     *,
     another: bool = False,
 ) -> list[Ledger]:
     """Return the open ledgers of all silos; make those that are missing and have a budget.
 
     All budgets are checked before any ledger is made. With `another`, new ledgers say that the folder had
-    ledgers of the same data.
+    ledgers of the same data. `custody` says which keys sign them and which witness keeps their heads.
     """
     found = find_ledgers(folder, federation)
     for known, budget in zip(found, budgets, strict=True):
@@ -39,15 +41,17 @@ def open_ledgers(
             check_budget(*budget)
     whose = [known or own for known, own in zip(found, federation.identities, strict=True)]
     pairs = zip(whose, budgets, strict=True)
-    return in_threads(lambda pair: open_ledger(folder, *pair, unit, filter, another=another), pairs)
+    return in_threads(lambda pair: open_ledger(folder, *pair, unit, filter, custody, another=another), pairs)
 
 
-def open_for_run(folder: Path, federation: Federation, budgets: Budgets, unit: str) -> list[Ledger]:
+def open_for_run(
+    folder: Path, federation: Federation, budgets: Budgets, unit: str, custody: Custody | None = None
+) -> list[Ledger]:
     """Return the open ledgers of a run, which makes them only in a folder that holds none yet."""
     missing = _missing(folder, federation) if None not in budgets and holds_ledgers(folder) else []
     if missing and not _just_begun(folder, federation):
         raise _refusal(folder, missing[0])
-    return open_ledgers(folder, federation, budgets, unit=unit)
+    return open_ledgers(folder, federation, budgets, unit=unit, custody=custody)
 
 
 def _refusal(folder: Path, who: Identity) -> Problem:

@@ -13,6 +13,7 @@ from ..errors import Problem
 from ..planning.accounting import Account
 from ..privacy.adversaries import ADVERSARIES
 from ..privacy.ledger.claim import Claim
+from ..privacy.ledger.custody import Custody
 from ..privacy.ledger.entries import LedgerEntry, LedgerState, runs_of
 from ..privacy.ledger.filters import Spent, charge, repeated
 from ..privacy.ledger.ledger import GrantedClaim, Ledger
@@ -26,9 +27,10 @@ def make_meter(
     federation: Federation,
     budgets: Sequence[tuple[float, float] | None],
     unit: str = "example",
+    custody: Custody | None = None,
 ) -> Meter:
     """Return the meter of a training; in a folder without ledgers, `budgets` are those of new ones."""
-    ledgers = open_for_run(folder, federation, budgets, unit)
+    ledgers = open_for_run(folder, federation, budgets, unit, custody)
     secrets = in_threads(lambda ledger: secret_of(folder, ledger.identity), ledgers)
     return Meter(federation.names, ledgers, EntropyStreams(dict(zip(federation.names, secrets, strict=True))))
 

@@ -230,6 +230,8 @@ class PrivacyTable(Section):
     clip: Positive = 1.0
     budget_seed: Annotated[int, Field(ge=0)] = 0
     ledger: str | None = None
+    keys: str | None = None
+    witness: str | None = None
 
 
 class Tuning(Section):

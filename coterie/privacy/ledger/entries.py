@@ -7,7 +7,8 @@ import json
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ...errors import Problem
@@ -33,10 +34,23 @@ class LedgerEntry:
 
 @dataclass
 class LedgerState:
-    """What the rows of a ledger say: budgets, runs and reservations. Rows are only ever added."""
+    """What the rows of a ledger say: budgets, runs and reservations. Rows are only ever added.
 
+    `ledger` is the id of the ledger and `key` its public key, as plain data. `carried` is what a recovered
+    ledger begins with, for each unit and adversary, in the filter's own numbers; `bare_before` are those
+    against whom nothing protects. Runs before the row `recovered` cannot continue.
+    """
+
+    filter_name: str = "basic"
     filter: Filter = field(default_factory=lambda: filter_for("basic"))
     order: int = 2
+    ledger: str = ""
+    key: dict[str, Any] = field(default_factory=dict)
+    carried: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
+    bare_before: frozenset[tuple[str, str]] = frozenset()
+    adopted: int = 0
+    recovered: int = 0
+    recoveries: int = 0
     budgets: dict[str, tuple[float, float]] = field(default_factory=dict)
     runs: dict[int, dict[str, Any]] = field(default_factory=dict)
     reservations: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -56,16 +70,15 @@ class LedgerState:
 
     def copy(self) -> LedgerState:
         """Return a copy, so that rows can be added and dropped again."""
-        return LedgerState(
-            self.filter, self.order, dict(self.budgets), dict(self.runs), dict(self.reservations),
-            set(self.committed), dict(self.charges), dict(self.sums), dict(self._spans), dict(self._claims),
-        )  # fmt: skip
+        return LedgerState(**{each.name: copy(getattr(self, each.name)) for each in fields(self)})
 
     def add(self, entry: LedgerEntry, claim: Claim | None = None) -> None:
         """Add one row; `claim` may be given for a new run, so that it need not be parsed."""
         body = entry.body
         if entry.kind == "open":
-            self.filter, self.order = filter_for(body["filter"]), body["order"]
+            self.filter_name, self.order = body["filter"], body["order"]
+            self.filter = filter_for(self.filter_name)
+            self.ledger, self.key = body.get("ledger", ""), body.get("key", {})
         elif entry.kind == "budget":
             self.budgets[body["unit"]] = body["epsilon"], body["delta"]
         elif entry.kind == "run":
@@ -86,6 +99,32 @@ class LedgerState:
         elif entry.kind == "cancel":
             del self.runs[body["run"]]
             self.sums.clear()
+        elif entry.kind == "adopt":
+            self.adopted, self.ledger, self.key = entry.seq, body["ledger"], body["key"]
+        elif entry.kind == "key":
+            self.key = body["key"]
+        elif entry.kind == "recover":
+            self._recover(entry)
+
+    def _recover(self, entry: LedgerEntry) -> None:
+        """Begin again with what a lost ledger spent; no run before this row can continue."""
+        self.recovered, self.recoveries = entry.seq, self.recoveries + 1
+        for unit, amounts in entry.body["carried"].items():
+            for name, amount in amounts.items():
+                more = [math.inf if part is None else float(part) for part in amount]
+                before = self.carried.get((unit, name), (0.0, 0.0))
+                self.carried[unit, name] = before[0] + more[0], before[1] + more[1]
+        bare = {(unit, name) for unit, names in entry.body["bare"].items() for name in names}
+        self.bare_before |= bare
+        self.sums.clear()
+
+    def check_not_before(self, run: int) -> None:
+        """Raise `Problem` for a run that began before a recovery: what became of it is not known."""
+        if run < self.recovered:
+            raise Problem(
+                f"run {run} began before the ledger was recovered (row {self.recovered}), so it stays charged"
+                " and cannot continue: start over in another folder"
+            )
 
     def check_shorter(self, reservation: int, last: int) -> None:
         """Raise `Problem` unless a reservation's rounds from `last` on may be given back.
@@ -94,6 +133,8 @@ class LedgerState:
         """
         body = self.reservations[reservation]
         mine = set(runs_of(body))
+        for run in mine:
+            self.check_not_before(run)
         later = any(seq > reservation and mine & set(runs_of(row)) for seq, row in self.reservations.items())
         if reservation in self.committed or later or not body["first"] < last <= body["last"]:
             raise Problem(f"row {reservation}: the rounds from {last} on cannot be given back")
@@ -130,14 +171,16 @@ class LedgerState:
         """Return the rounds that each unfinished run may still reserve.
 
         A run is unfinished until it has reserved all rounds that it may train. If its newest reservation is
-        committed, it was stopped and gave the others back.
+        committed, it was stopped and gave the others back. A run from before a recovery cannot continue.
         """
         newest = {run: seq for seq, row in self.reservations.items() for run in runs_of(row)}
         ends = {run: max((last for _, last in self.reserved(run)), default=0) for run in self.runs}
         return {
             run: (ends[run], int(body["allowed"]))
             for run, body in self.runs.items()
-            if ends[run] < int(body["allowed"]) and newest.get(run) not in self.committed
+            if run > self.recovered
+            and ends[run] < int(body["allowed"])
+            and newest.get(run) not in self.committed
         }
 
     def repeats(self, run: int, first: int) -> bool:
@@ -152,7 +195,8 @@ class LedgerState:
     def bare(self, unit: str, adversary: str) -> bool:
         """Return whether an adversary has ever seen the silo's raw uploads, so that nothing protects it."""
         counted = (body for body in self.runs.values() if body["unit"] in COUNTED[unit])
-        return any(adversary in body.get("unprotected", ()) for body in counted)
+        before = (unit, adversary) in self.bare_before
+        return before or any(adversary in body.get("unprotected", ()) for body in counted)
 
     def spent(self, unit: str, adversary: str) -> tuple[float, float]:
         """Return the (epsilon, delta) of all protected releases that an adversary sees, in a unit."""
@@ -181,10 +225,14 @@ class LedgerState:
 
 
 class Changes:
-    """The rows that a transaction adds, and the state that includes them."""
+    """The rows that a transaction adds, and the state that includes them.
 
-    def __init__(self, last: LedgerEntry | None, state: LedgerState) -> None:
+    `number` is the sequence number of the head that the transaction ends with.
+    """
+
+    def __init__(self, last: LedgerEntry | None, state: LedgerState, number: int = 1) -> None:
         self.last = last
+        self.number = number
         self.state = state.copy()
         self.added: list[LedgerEntry] = []
         self.texts: list[str] = []

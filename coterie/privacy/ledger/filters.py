@@ -48,6 +48,13 @@ class Filter(Protocol):
         """Return the (epsilon, delta) spent."""
         ...
 
+    def carried(self, state: LedgerState, unit: str, adversary: str) -> tuple[float, float]:
+        """Return what was spent in the filter's own numbers, from which a recovered ledger goes on.
+
+        `total` includes `state.carried`, which are such numbers.
+        """
+        ...
+
     def affordable(self, state: LedgerState, claim: Claim, partial: bool) -> int:
         """Return how many rounds of a run the budget covers: all, none or, with `partial`, some."""
         ...
@@ -135,8 +142,13 @@ class Basic:
         """Return the sums of epsilon and delta over the runs that the adversary sees."""
         if (unit, adversary) not in state.sums:
             charged = [charge(state, run, unit=unit) for run in state.seen(unit, adversary)]
+            charged.append(state.carried.get((unit, adversary), (0.0, 0.0)))
             state.sums[unit, adversary] = math.fsum(e for e, _ in charged), math.fsum(d for _, d in charged)
         return state.sums[unit, adversary]
+
+    def carried(self, state: LedgerState, unit: str, adversary: str) -> tuple[float, float]:
+        """Return the sums of epsilon and delta."""
+        return self.total(state, unit, adversary)
 
     def _spent(self, state: LedgerState, claim: Claim, unit: str) -> list[tuple[float, float]]:
         """Return what was spent against each adversary who sees a run."""
@@ -224,8 +236,13 @@ class Renyi:
             return 0.0, 0.0
         return max(0.0, spent + _turned(state.order, delta)), delta
 
+    def carried(self, state: LedgerState, unit: str, adversary: str) -> tuple[float, float]:
+        """Return the divergence at the ledger's order."""
+        return self._spent(state, unit, adversary), 0.0
+
     def _spent(self, state: LedgerState, unit: str, adversary: str) -> float:
-        return math.fsum(
+        before, _ = state.carried.get((unit, adversary), (0.0, 0.0))
+        return before + math.fsum(
             state.claim_of(run).divergence(*span, state.order, unit)
             for run in state.seen(unit, adversary)
             for span in _charged(state.claim_of(run), state.reserved(run))

@@ -16,8 +16,11 @@ from ..units import UNITS
 from .claim import Claim
 from .entries import LedgerEntry, LedgerState, runs_of
 from .filters import vetoing
+from .heads import units_of
 from .ledger import Identity, read_ledger
 from .recheck import recheck_run
+from .verify_heads import KINDS, HeadsCheck, witnessed
+from .witness import Witness, find_witness
 
 WHOLE = {"order", "size", "rounds", "allowed", "first", "last", "count", "run", "reservation"}
 NUMBERS = WHOLE | {"epsilon", "delta", "noise", "rate", "as_example", "time", "mean", "shape", "most"}
@@ -37,18 +40,23 @@ class Report:
     totals: dict[str, dict[str, tuple[float, float]]]
     runs: int
     uncommitted: int
+    sequence: int = 0
+    key: str = ""
+    witnessed: int | None = None
+    notes: tuple[str, ...] = ()
     rechecked: Mapping[str, int] = field(default_factory=dict)
 
 
-def check_ledger(path: Path, independently: bool = False) -> Report:
+def check_ledger(path: Path, witness: Witness | None = None, independently: bool = False) -> Report:
     """Recompute a ledger and replay its rules; raise `Problem`, naming the row, if anything differs.
 
+    Every signature is checked, and that the witness (by default the user's) has seen no later or other head.
     If `independently`, dp-accounting recomputes every epsilon (see `recheck`); our own accountant decides
     only where dp-accounting cannot. `rechecked` counts the epsilons of each verdict.
     """
     ledger = read_ledger(path, only_read=True)
     try:
-        entries = ledger.entries()
+        entries, heads = ledger.entries(), HeadsCheck.of(ledger)
         named = len(path.stem) == 24 and path.stem != ledger.identity.fingerprint
         if named and path.suffix == ".sqlite":
             raise Problem(
@@ -58,7 +66,9 @@ def check_ledger(path: Path, independently: bool = False) -> Report:
         for entry in entries:
             try:
                 _check_row(state, entry)
+                heads.before(state, entry)
                 state.add(entry)
+                heads.after(state, entry)
                 if independently:
                     for run in _charged(entry):
                         verdicts.update(recheck_run(state, run))
@@ -66,11 +76,17 @@ def check_ledger(path: Path, independently: bool = False) -> Report:
                     _check_budget(state, state.claim_of(run))
             except (Problem, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
                 raise Problem(f"ledger '{path}': row {entry.seq}: {error}") from error
-        totals = {unit: {name: state.total(unit, name) for name in ADVERSARIES} for unit in _units(state)}
+        try:
+            heads.finish(state, ledger.signed_head)
+        except Problem as problem:
+            raise Problem(f"ledger '{path}': row {entries[-1].seq}: {problem}") from problem
+        seen = witnessed(ledger, witness or find_witness())
+        totals = {unit: {name: state.total(unit, name) for name in ADVERSARIES} for unit in units_of(state)}
         uncommitted = len(state.reservations.keys() - state.committed)
         return Report(
             path, ledger.identity, len(entries), entries[-1].hash, entries[0].body["filter"],
-            state.budgets, totals, len(state.runs), uncommitted, dict(verdicts),
+            state.budgets, totals, len(state.runs), uncommitted, heads.number, state.key["id"], seen,
+            tuple(heads.notes), dict(verdicts),
         )  # fmt: skip
     finally:
         ledger.close()
@@ -79,11 +95,6 @@ def check_ledger(path: Path, independently: bool = False) -> Report:
 def _charged(entry: LedgerEntry) -> list[int]:
     """Return the runs that a row charges."""
     return runs_of(entry.body) if entry.kind == "reserve" else [entry.seq] if entry.kind == "run" else []
-
-
-def _units(state: LedgerState) -> list[str]:
-    """Return the units with a budget, and always "example" once there is any budget."""
-    return sorted({*state.budgets, "example"} if state.budgets else ())
 
 
 def _check_row(state: LedgerState, entry: LedgerEntry) -> None:
@@ -101,6 +112,8 @@ def _check_row(state: LedgerState, entry: LedgerEntry) -> None:
             raise Problem("a reservation must name one or more different runs")
         if not all(type(value) is int for value in (*runs_of(body), body["first"], body["last"])):
             raise Problem("runs and rounds must be whole numbers")
+        for run in runs_of(body):
+            state.check_not_before(run)
         for allowed in [int(state.runs[run]["allowed"]) for run in runs_of(body)]:
             if not 0 <= body["first"] < body["last"] <= allowed:
                 raise Problem(
@@ -112,9 +125,10 @@ def _check_row(state: LedgerState, entry: LedgerEntry) -> None:
         if "last" in body:
             state.check_shorter(body["reservation"], body["last"])
     elif entry.kind == "cancel":
+        state.check_not_before(body["run"])
         if body["run"] not in state.runs or state.reserved(body["run"]):
             raise Problem(f"it cancels run {body['run']}, which does not exist or has released something")
-    elif entry.kind != "open":
+    elif entry.kind not in ("open", *KINDS):
         raise Problem(f"unknown kind of row '{entry.kind}'")
 
 
