@@ -103,9 +103,8 @@ def verify_ledgers(place: Path, witness: str | None, as_json: bool) -> None:
             "no witness knows it" if report.witnessed is None else f"its witness has seen {report.witnessed}"
         )
         signed = f"{report.sequence} changes signed with key {report.key}, {seen}"
-        say(
-            f"{who}: {report.rows} rows, every epsilon recomputed{_by_whom(report)}, head {report.head}; {signed}"
-        )
+        rows = f"{report.rows} rows, every epsilon recomputed{_by_whom(report)}"
+        say(f"{who}: {rows}, head {report.head}; {signed}")
         for note in report.notes:
             say(f"  {note}")
 
