@@ -650,6 +650,8 @@ def test_messages_of_ledgers_and_folders_fit_python(clinics):
         ct.run(clinics, "local", PRIVACY, rounds=1, ledger="ledgers", out="study")
     with refused("raising it requires saying so and a reason (--raise --reason WHY, or higher=True"):
         ct.set_budget("ledgers", 9, 1e-2)
+    with refused("epsilon: expected a number, got '9'"):
+        ct.set_budget("ledgers", "9", 1e-2)
     with refused("there is no ledger of 'north' in 'others'; create it with a budget for all runs (`coterie"):
         ct.run(clinics, ["local", "fedavg"], PRIVACY, rounds=1, ledger="others")
 

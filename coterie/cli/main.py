@@ -146,6 +146,10 @@ def predict(
         str | None,
         typer.Option(help="What builds your own module, as package.module:function.", metavar="NAME"),
     ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(help="An argument of what makes it: width=8. May be repeated.", metavar="KEY=VALUE"),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Write a CSV file instead of printing it.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -155,7 +159,7 @@ def predict(
     """
     from .predict import predict_file
 
-    predict_file(model, csv, module, out, as_json)
+    predict_file(model, csv, module, option or (), out, as_json)
 
 
 @app.command(cls=ConfigCommand)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+import tomllib
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
@@ -15,12 +17,28 @@ from ..tasks.code import Allowed
 from ..tasks.models import find_factory
 
 
-def predict_file(model: Path, rows: Path, module: str | None, out: Path | None, as_json: bool) -> None:
-    """Print or write what a saved model predicts for the rows of a file."""
+def _option(text: str) -> tuple[str, Any]:
+    """Read KEY=VALUE; the value is one of TOML, or else a text."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise Problem(f"--option: expected KEY=VALUE, such as width=8, got '{text}'")
+    try:
+        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), value.strip()
+
+
+def predict_file(
+    model: Path, rows: Path, module: str | None, options: Sequence[str], out: Path | None, as_json: bool
+) -> None:
+    """Print or write what a saved model predicts for the rows of a file.
+
+    `options` are arguments of the module, each as KEY=VALUE.
+    """
     named: str | Callable[..., nn.Module] | None = module
     if module is not None and ":" in module:  # it may lie in the current folder
         named = find_factory(module, Allowed(modules=(module.partition(":")[0],)))
-    saved = load_model(model, named)
+    saved = load_model(model, named, dict(map(_option, options)))
     predictions = saved.predict(rows)
     if out is not None:
         try:

@@ -21,6 +21,7 @@ from . import preprocess
 from .cut import DEFAULT_SILOS, Cut
 from .partition import Part, Partition, View, split_into_silos
 from .preparation import Preparation, SiloSteps, plan_preparation
+from .recipe import Recipe
 from .sources.catalogue import find_table
 from .sources.memory import read as read_memory
 from .sources.table import Table, some_rows
@@ -77,6 +78,8 @@ class Federation:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "source", tidy(self.name if self.source is None else self.source))
+        if self.recipe is not None:
+            object.__setattr__(self, "recipe", Recipe(self.recipe))
         if not self.silos:
             raise Problem(f"data: '{self.name}' has no silo")
         if len(set(self.names)) != len(self.names):

@@ -6,6 +6,7 @@ examples went.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -145,6 +146,10 @@ class Preparation:
             preprocess.check_ranges(limits, encoded, "the model")
         if content["features"] not in preprocess.FEATURES:
             raise ValueError(f"features: unknown choice {content['features']!r}")
+        norm, scale = content["norm"], float(content["scale"])
+        for key, number in (("norm", 1.0 if norm is None else float(norm)), ("scale", scale)):
+            if not 0 < number < math.inf:
+                raise ValueError(f"{key}: expected a finite number > 0, got {number:g}")
         return cls(
             shape=tuple(map(int, content["shape"])),
             uint8=bool(content["uint8"]),
@@ -153,9 +158,9 @@ class Preparation:
             encoded=encoded,
             indicators=tuple(map(int, content["indicators"])),
             feature_range=limits,
-            norm=None if content["norm"] is None else float(content["norm"]),
+            norm=None if norm is None else float(norm),
             features=content["features"],
-            scale=float(content["scale"]),
+            scale=scale,
             classes=tuple(map(str, content["classes"])),
             target_range=None if target is None else _pair(target),
             not_covered=tuple(map(str, content["not_covered"])),

@@ -11,15 +11,17 @@ from typing import Any
 
 from .._json import finite
 
+OWNER_ONLY, EVERYBODY = 0o600, 0o644  # who may read a file
 
-def write(path: Path, fill: Callable[[Path], None]) -> None:
-    """Write a file in one move: `fill` writes it to the temporary path that it receives."""
+
+def write(path: Path, fill: Callable[[Path], None], mode: int = EVERYBODY) -> None:
+    """Write a file in one move: `fill` writes it at the path it is given."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=path.suffix)
     os.close(handle)
     try:
         fill(Path(name))
-        Path(name).chmod(0o644)
+        Path(name).chmod(mode)
         Path(name).replace(path)
     finally:
         Path(name).unlink(missing_ok=True)

@@ -278,8 +278,8 @@ def _privacy(privacy: Privacy) -> dict[str, Any]:
 
 
 def _data(federation: Federation) -> Data:
-    """Return data as a [data] table."""
-    recipe = federation.recipe or {"source": f"{federation.name} (in memory)"}
+    """Describe data as a [data] table."""
+    recipe = dict(federation.recipe or {"source": f"{federation.name} (in memory)"})
     return Data.model_validate(recipe)
 
 

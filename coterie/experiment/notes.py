@@ -12,6 +12,7 @@ from ..privacy.budget import loose_deltas, values_of
 if TYPE_CHECKING:
     from .experiment import Experiment
 
+LARGE = 10  # features beyond this are remarked on
 BUDGETS = {
     "own": "every silo keeps to its own budget",
     "minimum": "every silo keeps to the smallest budget",
@@ -41,11 +42,10 @@ def notes_of(experiment: Experiment) -> list[str]:
         protected = experiment.accounting.protected(sizes)
         notes += loose_deltas(experiment.delta[0].tolist(), protected, names, privacy.unit)
     notes += [f"not covered by any budget: {what}" for what in federation.not_covered]
-    largest = max(float(silo.x.abs().max()) * federation.scale for silo in federation.silos)
-    if largest > 10:
-        notes.append(
-            f"features reach {largest:.4g}; because gradients are clipped, models learn better from numbers"
-            " around one: load the data with feature_range (public bounds) or features"
+    if any(float(silo.x.abs().max()) * federation.scale > LARGE for silo in federation.silos):
+        notes.append(  # without the number, which would be an exact statistic of somebody's example
+            f"features exceed {LARGE}; because gradients are clipped, models learn better from numbers around"
+            " one: load the data with feature_range (public bounds) or features"
         )
     if small := [name for name, n in zip(names, sizes, strict=True) if n < batch]:
         notes.append(

@@ -106,9 +106,10 @@ class Result:
     """Runs, with the personal vectors of each: `vectors[run]` is `[silos, P]`.
 
     `relations[run]` is Omega `[silos, silos]`, of methods that learn how silos are related.
-    `trained[run]` is what is known about the experiment whose runs begin with that one, and `study` is what
-    the user asked for; neither holds examples. `views` draws and saves. `preparation` is how raw rows become
-    examples.
+    `trained[run]` is what is known of the experiment whose runs begin with that one, and `study` what was
+    asked for; both hold no examples. `views` draws and saves. `preparation` is how raw rows become examples:
+    where features were standardized, it holds the mean and deviation of every silo's own examples, so such a
+    result is not to be shared.
     """
 
     task: Task
@@ -359,7 +360,9 @@ class Result:
         """Save one silo's personal model, whole; `load_model` reads it (run: see `find_run`)."""
         run = self.find_run(run, method, seed)
         vector, label = self.vector(silo, run), self.runs[run].label
-        save_model(as_path("path", path), self.task, vector, self.preparation, str(silo), label)
+        first = max((first for first in self.trained if first <= run), default=None)
+        raw = first is not None and self.trained[first].is_raw(run - first, self._place(silo))
+        save_model(as_path("path", path), self.task, vector, self.preparation, str(silo), label, raw)
 
 
 def _names_of(method: Any) -> set[str]:

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from torch import Tensor
 
@@ -58,12 +58,6 @@ class Store(Protocol):
 
     def save_experiment(self, trained: Trained, result: Result) -> None:
         """Write the statements and models of the first run of each variant."""
-        ...
-
-    def save_run(
-        self, experiment: Experiment, label: str, statements: list[dict[str, Any]], vectors: Tensor
-    ) -> None:
-        """Write the statement and the model of every silo of a run."""
         ...
 
     def save(self, result: Result, complete: bool) -> None:

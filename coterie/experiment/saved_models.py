@@ -20,11 +20,12 @@ from torch import Tensor, nn
 from ..data.new_rows import Rows
 from ..data.preparation import Preparation
 from ..errors import Problem, as_path, plain_methods, plainly, reason
-from ..tasks.check import made_up_examples
 from ..tasks.layout import fill, tensors_of
 from ..tasks.losses import PROBABILITIES, class_scores, predicted_class
 from ..tasks.models import MODELS, Factory, qualified_name
 from ..tasks.task import Task, make_task
+from .files import OWNER_ONLY
+from .probes import REFUSALS, differs, probe, read_probes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,6 +35,10 @@ KEY = "coterie"  # of the record among the file's metadata
 CHUNK = 1024  # examples that go through a module at a time
 HOLDS_STATISTICS = (
     "this file holds the mean and deviation of the silo's own training examples, which no budget covers"
+)
+RAW = (
+    "no privacy protects this model: it was fitted to the silo's own examples without noise, so it must not"
+    " leave the silo"
 )
 
 
@@ -103,18 +108,33 @@ def personal_model(
 
 
 def save_model(
-    path: str | Path, task: Task, vector: Tensor, preparation: Preparation | None, silo: str, method: str
+    path: str | Path,
+    task: Task,
+    vector: Tensor,
+    preparation: Preparation | None,
+    silo: str,
+    method: str,
+    raw: bool = False,
 ) -> None:
-    """Save the whole model of one vector, with a record of what it is."""
+    """Save the model of one vector, whole, with the record of what it is.
+
+    A `raw` model, which no privacy protects, is marked and for its owner only.
+    """
     from safetensors.torch import save_file
 
     record = record_of(task, vector, preparation, silo, method)
+    record["notes"] += [RAW] * raw
     folder = Path(path).parent
     if not folder.is_dir():
         raise Problem(f"cannot save the model as '{path}': there is no folder '{folder}'")
     try:
         # One entry only: safetensors writes several in any order, and equal models should be equal files.
+        if raw:
+            Path(path).touch(OWNER_ONLY)
+            Path(path).chmod(OWNER_ONLY)
         save_file(task.state(vector), str(path), {KEY: json.dumps(record, allow_nan=False)})
+        if raw:
+            Path(path).chmod(OWNER_ONLY)
     except Exception as error:  # safetensors raises its own kinds
         raise Problem(f"cannot save the model as '{path}': {reason(error)}") from error
 
@@ -125,12 +145,10 @@ def record_of(
     """Return what a file records about its numbers, as plain data.
 
     `trained` are the names of the trained parameters, `tied` the further names of tensors that have
-    several. `made_up` are the outputs for made-up examples, by which loading recognises another module.
+    several. `probes` are outputs for made-up examples, by which loading recognises another module.
     """
     own = None if preparation is None else preparation.pick([silo])
     parameters = task.layout.unflatten(vector.detach().to(task.device))
-    with torch.no_grad():
-        outputs = task.predict(parameters, _trial(task.shape).to(task.device))
     return {
         "schema": SCHEMA,
         "silo": silo,
@@ -142,14 +160,10 @@ def record_of(
         "model": _model_of(task),
         "trained": list(task.layout.names),
         "tied": task.tied,
-        "made_up": [[x if abs(x) < np.inf else None for x in row] for row in outputs.tolist()],
+        "probes": probe(lambda x: task.predict(parameters, x.to(task.device)), task.shape),
         "preparation": None if own is None else own.to_json(),
         "notes": [HOLDS_STATISTICS] if own is not None and own.steps_of(silo).mean is not None else [],
     }
-
-
-def _trial(shape: tuple[int, ...]) -> Tensor:
-    return made_up_examples(shape, torch.Generator().manual_seed(0))
 
 
 def _class_names(count: int, preparation: Preparation | None) -> tuple[str, ...]:
@@ -180,17 +194,20 @@ def _is_plain(value: Any) -> bool:
 
 @plainly
 def load_model(
-    path: str | Path, module: str | Callable[..., nn.Module] | nn.Module | None = None
+    path: str | Path,
+    module: str | Callable[..., nn.Module] | nn.Module | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> PersonalModel:
     """Load a saved model.
 
-    A built-in model needs only the file. For a user's module, `module` is its class, the function that builds
-    it (also as "package.module:function") or an instance, which is copied. It must be the module that was
-    trained: its names, its shapes and its outputs on made-up examples are compared.
+    A built-in model needs the file only. For a user's module, `module` is its class, the function that makes
+    it (also as "package.module:function") or an instance, which is copied; `options` are the arguments of the
+    class or function, as `model_options` were when it was trained. It must be the module that was trained:
+    options, names and shapes are compared, and what it computes on made-up examples.
     """
     record, tensors = _read(as_path("path", path))
     try:
-        task = _task_of(record, module, path)
+        task = _task_of(record, module, options, path)
         preparation = None
         if record["preparation"] is not None:
             preparation = Preparation.from_json(record["preparation"])
@@ -199,13 +216,21 @@ def load_model(
             task.seeded_module(), str(record["silo"]), str(record["method"]), task.loss, preparation
         )
         values = _values_for(model.module, tensors, dict(record["tied"]), path)
-        expected = [[np.nan if x is None else float(x) for x in row] for row in record["made_up"]]
+        expected = read_probes(record)
     except Problem:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise Problem(f"the model '{path}' is damaged: {type(error).__name__}: {error}") from error
     fill(model.module, values)
-    _check_outputs(model.module, task, np.array(expected), path)
+    try:
+        other = differs(model.module, task.shape, expected)
+    except REFUSALS as error:
+        raise Problem(f"'{path}' does not fit the module: {str(error).splitlines()[0]}") from error
+    if other:
+        raise Problem(
+            f"'{path}' does not fit the module: names and shapes agree, but the module computes something"
+            " other than the one that was trained (only parameters and buffers are saved)"
+        )
     return model
 
 
@@ -234,9 +259,16 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return record, tensors
 
 
-def _task_of(record: Mapping[str, Any], module: Any, path: str | Path) -> Task:
-    """Return the task of a record, with the model that it names or that the caller gives."""
+def _task_of(record: Mapping[str, Any], module: Any, options: Any, path: str | Path) -> Task:
+    """Return the task of a record, with the model that it names or that the caller gives.
+
+    The file decides on the settings of a built-in model only.
+    """
     about = record["model"]
+    if options is not None and not isinstance(options, Mapping):
+        raise Problem(f"options: expected a dict of settings, got {type(options).__name__}")
+    if options and (module is None or isinstance(module, nn.Module)):
+        raise Problem("options: they are for a class or function that makes a module; give it as module=")
     if module is None:
         module = about["built_in"]
         if module is None:
@@ -248,9 +280,34 @@ def _task_of(record: Mapping[str, Any], module: Any, path: str | Path) -> Task:
             raise Problem(f"'{path}' needs the built-in model '{module}', which this version does not have")
     elif isinstance(module, str) and ":" not in module:
         raise Problem(f"module must be 'package.module:function', got '{module}'")
-    settings = {} if isinstance(module, nn.Module) else dict(about["settings"])
+    built_in = isinstance(module, str) and module in MODELS
+    settings = dict(about["settings"] if built_in else options or {})
+    if not isinstance(module, nn.Module) and not built_in:
+        _check_options(about, {**getattr(module, "keywords", {}), **settings}, settings, path)
     shape, loss = tuple(map(int, record["shape"])), str(record["loss"])
     return make_task(module, shape=shape, classes=len(record["classes"]), loss=loss, options=settings)
+
+
+def _check_options(
+    about: Mapping[str, Any], known: Mapping[str, Any], given: Mapping[str, Any], path: str | Path
+) -> None:
+    """Raise `Problem` unless a factory has the options with which the module was trained."""
+    settings, left_out = dict(about["settings"]), list(about["left_out"])
+    other = [key for key, value in settings.items() if key not in known or _plain(known[key]) != value]
+    other += [key for key in left_out if key not in known]
+    if other:
+        said = f" ({json.dumps(settings[other[0]])})" if other[0] in settings else ""
+        raise Problem(
+            f"'{path}' was trained with another '{other[0]}'{said} than the module has: give it as options="
+            f"{{'{other[0]}': ...}} in Python, or as --option {other[0]}=VALUE on the command line"
+        )
+    if surplus := [key for key in given if key not in settings and key not in left_out]:
+        raise Problem(f"options: '{path}' was trained without '{surplus[0]}': leave it out")
+
+
+def _plain(value: Any) -> Any:
+    """Return a setting as a file gives it back."""
+    return json.loads(json.dumps(value)) if _is_plain(value) else None
 
 
 def _check_preparation(preparation: Preparation, record: Mapping[str, Any]) -> None:
@@ -290,21 +347,3 @@ def _values_for(
 
 def _listed(names: list[str]) -> str:
     return ", ".join(f"'{name}'" for name in names[:5]) + (" and others" if len(names) > 5 else "")
-
-
-def _check_outputs(module: nn.Module, task: Task, expected: np.ndarray, path: str | Path) -> None:
-    """Raise `Problem` if a module computes something other than the module that was trained."""
-    try:
-        with torch.no_grad():
-            outputs = module(_trial(task.shape)).double().numpy()
-    except (RuntimeError, IndexError, TypeError, ValueError) as error:
-        raise Problem(f"'{path}' does not fit the module: {str(error).splitlines()[0]}") from error
-    outputs = np.where(np.isfinite(outputs), outputs, np.nan)
-    size = max(1.0, float(np.nan_to_num(np.abs(expected)).max(initial=0.0)))
-    if outputs.shape != expected.shape or not np.allclose(
-        outputs, expected, rtol=1e-3, atol=1e-4 * size, equal_nan=True
-    ):
-        raise Problem(
-            f"'{path}' does not fit the module: names and shapes agree, but the module computes something"
-            " other than the one that was trained (only parameters and buffers are saved)"
-        )

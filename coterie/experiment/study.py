@@ -71,7 +71,7 @@ class Study:
     ) -> Study:
         """Return the study metered by the ledgers of a folder, with these keys and this witness."""
         given = {"ledger": folder, "keys": keys, "witness": witness}
-        changed = {key: str(value) for key, value in given.items() if value is not None}
+        changed = {key: str(Path(value).absolute()) for key, value in given.items() if value is not None}
         if not changed:
             return self
         privacy = self.config.privacy.model_copy(update=changed)
@@ -87,7 +87,7 @@ class Study:
         names = iter(file_names([label for experiment in self.experiments for label in experiment.labels]))
         return [tuple(itertools.islice(names, len(each.labels))) for each in self.experiments]
 
-    def key(self, parts: Sequence[Any], examples: str) -> str:
+    def key(self, parts: Sequence[Any], examples: str = "") -> str:
         """Return the key of a checkpoint: a training resumes only if it is equal.
 
         `examples` is a digest of what the training works on.
@@ -103,6 +103,12 @@ class StudyPlan:
 
     study: Study
     plans: tuple[Plan, ...]
+
+    def __getstate__(self) -> Any:
+        raise Problem(
+            "a plan cannot be pickled or copied, because it holds the silos' examples: keep what to_frame()"
+            " returns, and plan again from the data"
+        )
 
     @property
     def notes(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -43,6 +44,10 @@ class Trained:
             return [(names[self.experiment.keys[self.chosen][1]], self.chosen)]
         seeds = len(self.experiment.training.seeds)
         return [(name, number * seeds) for number, name in enumerate(names)]
+
+    def is_raw(self, run: int, k: int) -> bool:
+        """Return whether no privacy protects the personal model of silo k in one run."""
+        return self.plan.counts.raw_personal or math.isinf(self.plan.silos[run][k].epsilon)
 
     def statement(self, run: int, k: int) -> dict[str, Any]:
         """Return the statement of silo k in one run."""

@@ -47,7 +47,8 @@ class Meter:
 
     `claims[k][run]` is the row of a run in silo k's ledger. `left` says why a silo left early, by its name.
     `held[k]` is a run that was charged in full beforehand, if there is one. `waiting` are the claims of a
-    training that has not begun.
+    training that has not begun. `may_resume` says that a silo left only because its budget must be raised
+    first.
     """
 
     names: tuple[str, ...]
@@ -58,6 +59,7 @@ class Meter:
     left: dict[str, str] = field(default_factory=dict)
     held: list[int] = field(default_factory=list)
     waiting: list[list[int]] = field(default_factory=list)
+    may_resume: bool = False
     _open: dict[int, int] = field(default_factory=dict)
 
     def another(self) -> Meter:
@@ -199,13 +201,13 @@ class Meter:
                 " nothing was charged"
             )
         for k, why in refused.items():
-            self.rounds[k], self.left[self.names[k]] = first, str(why)
+            self._leave(k, first, why)
         return max(ends)
 
-    @property
-    def may_resume(self) -> bool:
-        """Whether some claims have rounds left that the budgets did not cover when they were reserved."""
-        return any(text.startswith("rounds ") for text in self.left.values())
+    def _leave(self, k: int, first: int, why: Spent) -> None:
+        """Let silo k take part in no round from `first` on."""
+        self.rounds[k], self.left[self.names[k]] = first, str(why)
+        self.may_resume = self.may_resume or why.resumable
 
     def present(self, number: int) -> list[int]:
         """Return the indices of the silos that may take part in a round."""
@@ -235,7 +237,7 @@ class Meter:
             self.streams.end(name)
         for k, row in enumerate(in_threads(reserve_silo, range(len(self.ledgers)))):
             if isinstance(row, Spent):
-                self.rounds[k], self.left[self.names[k]] = first, str(row)
+                self._leave(k, first, row)
             elif row is not None:
                 self.streams.begin(self.names[k], row.hash, first, min(last, self.rounds[k]))
                 self._open[k] = row.seq

@@ -116,7 +116,7 @@ class Privacy(metaclass=PlainlyMade):
 
 
 def by_silo(value: Any) -> Any:
-    """Return a setting with silos named by text: a dict, or a pandas Series indexed by silo, may use numbers.
+    """Return a copy of a setting with silos named by text; a dict or a pandas Series may use numbers.
 
     >>> by_silo({1: 2.0})
     {'1': 2.0}
@@ -124,7 +124,7 @@ def by_silo(value: Any) -> Any:
     if not isinstance(value, Mapping) and hasattr(value, "to_dict") and hasattr(value, "index"):
         value = value.to_dict()
     if isinstance(value, Mapping):
-        return {str(name): _plain(number) for name, number in value.items()}
+        return {str(name): by_silo(number) for name, number in value.items()}
     if isinstance(value, list | tuple):
         return type(value)(by_silo(each) for each in value)
     return _plain(value)

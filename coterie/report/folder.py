@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
@@ -14,9 +15,8 @@ from torch import Tensor
 
 from ..errors import Problem
 from ..experiment.digest import SALT_BYTES, examples_digest
-from ..experiment.experiment import Experiment
 from ..experiment.file_names import file_names
-from ..experiment.files import json_text, write, write_json, write_text
+from ..experiment.files import EVERYBODY, OWNER_ONLY, json_text, write, write_json, write_text
 from ..experiment.result import Result, RunRecord, SiloRecord, label_of
 from ..experiment.run import WAITING
 from ..experiment.saved_models import save_model
@@ -165,7 +165,7 @@ class Folder:
         """
         experiment = trained.experiment
         for label, run in trained.saved():
-            self.save_run(experiment, label, trained.statements[run], result.vectors[first + run])
+            self._save_run(trained, label, run, result.vectors[first + run])
             if first + run in result.relations:
                 self.save_relations(label, experiment.federation.names, result.relations[first + run])
 
@@ -186,20 +186,20 @@ class Folder:
                 raise Problem(f"out: '{self.path}' is damaged; choose another folder ({error})") from error
         return replace(trained, statements=statements), vectors
 
-    def save_run(
-        self, experiment: Experiment, label: str, statements: list[dict[str, Any]], vectors: Tensor
-    ) -> None:
+    def _save_run(self, trained: Trained, label: str, run: int, vectors: Tensor) -> None:
         """Write the statement and the model of every silo of a run."""
+        experiment, statements = trained.experiment, trained.statements[run]
         names = file_names(experiment.federation.names)
-        for name, content, vector in zip(names, statements, vectors, strict=True):
+        for k, (name, content, vector) in enumerate(zip(names, statements, vectors, strict=True)):
             text, shown = text_of(content), page(content)
             place = self.path / "statements" / label / f"{name}.json"
             write_text(place, text)
             write_text(place.with_suffix(".html"), shown)
             place = self.path / "models" / label / f"{name}.safetensors"
-            method = label_of(content["method"], content["settings"])
-            about = (experiment.task, vector, experiment.federation.preparation, content["silo"], method)
-            write(place, lambda at, about=about: save_model(at, *about))  # type: ignore[misc]
+            method, raw = label_of(content["method"], content["settings"]), trained.is_raw(run, k)
+            about = (experiment.task, vector, experiment.federation.preparation, content["silo"], method, raw)
+            fill = functools.partial(_save_model, about)
+            write(place, fill, OWNER_ONLY if raw else EVERYBODY)
 
     def save_relations(self, label: str, names: tuple[str, ...], omega: Tensor) -> None:
         """Write the relations between silos, as data and as a picture."""
@@ -208,6 +208,10 @@ class Folder:
         place = self.path / "relations" / f"{label}.json"
         write_json(place, relations_facts(omega, names))
         write(place.with_suffix(".png"), lambda at: draw_relations(omega, names, label, at))
+
+
+def _save_model(about: tuple[Any, ...], path: Path) -> None:
+    save_model(path, *about)
 
 
 def read_run(content: dict[str, Any]) -> RunRecord:

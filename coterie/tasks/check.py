@@ -49,9 +49,11 @@ def check_module(module: nn.Module, shape: tuple[int, ...], outputs: int) -> Non
     _check_behaviour(module, shape, outputs)
 
 
-def made_up_examples(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Draw three examples that every module must take: numbers from 0 to 1."""
-    return torch.rand(3, *shape, generator=generator)
+def trial_examples(shape: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
+    """Draw three times three examples: numbers from 0 to 1, which every module must take, and larger ones."""
+    generator = torch.Generator().manual_seed(0)
+    small = torch.rand(3, *shape, generator=generator)
+    return small, 30 * torch.randn(3, *shape, generator=generator), 1000 * small - 300
 
 
 def _check_behaviour(module: nn.Module, shape: tuple[int, ...], outputs: int) -> None:
@@ -60,10 +62,10 @@ def _check_behaviour(module: nn.Module, shape: tuple[int, ...], outputs: int) ->
     The batch keeps its shape: in another shape a product may be rounded in another way, and a module that
     makes large differences of small ones (a cosine of large numbers) would look as if it mixed examples.
     """
-    generator = torch.Generator().manual_seed(0)
     buffers = {k: b.clone() for k, b in module.named_buffers()}
-    small = made_up_examples(shape, generator)
-    for x in (small, 30 * torch.randn(3, *shape, generator=generator), 1000 * small - 300):
+    examples = trial_examples(shape)
+    small = examples[0]
+    for x in examples:
         try:
             with torch.no_grad():
                 together = module(x)
@@ -90,7 +92,7 @@ def _check_behaviour(module: nn.Module, shape: tuple[int, ...], outputs: int) ->
             )
     if any(not torch.equal(b, buffers[k]) for k, b in module.named_buffers()):
         raise Problem("model: the module changes its buffers in forward: use a stateless layer")
-    _check_gradients(module, shape, outputs, generator)
+    _check_gradients(module, shape, outputs, torch.Generator().manual_seed(1))
 
 
 def _check_gradients(

@@ -31,6 +31,20 @@ def find_beside(content: dict[str, Any], folder: Path) -> None:
             return
 
 
+def place_ledger(content: dict[str, Any], folder: Path) -> None:
+    """Make the paths of ledgers, keys and witness absolute, in place; a relative one starts in a folder.
+
+    Wherever a command is called from, the same file means the same ledgers.
+    """
+    privacy = content.get("privacy")
+    for key in ("ledger", "keys", "witness"):
+        named = privacy.get(key) if isinstance(privacy, dict) else None
+        if isinstance(privacy, dict) and isinstance(named, str):
+            content["privacy"] = privacy = {
+                **privacy, key: str((folder / Path(named).expanduser()).absolute())
+            }  # fmt: skip
+
+
 def _beside(named: Any, folder: Path) -> Any:
     if isinstance(named, str) and not Path(named).exists() and (folder / named).exists():
         return str((folder / named).resolve())

@@ -25,7 +25,7 @@ from ...privacy.preferences import check_preference
 from ...privacy.units import UnitName
 from ...tasks.code import Allowed, allowing
 from ...tasks.models import MODELS, find_factory, setting_problems
-from .files import apply_change, find_beside, read_budget_files
+from .files import apply_change, find_beside, place_ledger, read_budget_files
 from .methods import method_problems
 
 MOST_SEEDS = 10_000
@@ -291,8 +291,10 @@ def read(path: str | Path, changes: Sequence[str] = (), allow: Sequence[str] = (
         raise Problem(f"cannot read the config file '{path}': {reason(error)}") from error
     except tomllib.TOMLDecodeError as error:
         raise Problem(f"'{path}' is not valid TOML: {error}") from error
+    place_ledger(content, path.parent)
     for change in changes:
         apply_change(content, change)
+    place_ledger(content, Path())
     find_beside(content, path.parent)
     read_budget_files(content, path.parent)
     return check(content, str(path), allowed)

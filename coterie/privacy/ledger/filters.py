@@ -31,7 +31,14 @@ SUM_TOLERANCE = 1e-9
 
 
 class Spent(Problem):
-    """A budget does not cover what was asked for."""
+    """A budget does not cover what was asked for.
+
+    `resumable` says that these are rounds of a run that was granted: it can resume once the budget is raised.
+    """
+
+    def __init__(self, text: str = "", resumable: bool = False) -> None:
+        super().__init__(text)
+        self.resumable = resumable
 
 
 class Filter(Protocol):
@@ -202,7 +209,8 @@ class Basic:
                     where = "" if unit == claims[0].unit else f" in the unit '{unit}'"
                     raise Spent(
                         f"rounds {first} to {last} {why}, but the budget (epsilon {epsilon:g}, delta"
-                        f" {delta:g}){where} does not cover ({total[0]:.4g}, {total[1]:.3g})"
+                        f" {delta:g}){where} does not cover ({total[0]:.4g}, {total[1]:.3g})",
+                        resumable=True,
                     )
 
 
@@ -298,7 +306,8 @@ class Renyi:
             )
             if asked > min(self._left(state, claim, unit) for claim, _ in claims) + SUM_TOLERANCE:
                 epsilon, _ = _budget(state, unit)
-                raise Spent(f"the budget (epsilon {epsilon:g}) does not cover rounds {first} to {last}")
+                said = f"the budget (epsilon {epsilon:g}) does not cover rounds {first} to {last}"
+                raise Spent(said, resumable=True)
 
 
 def best_order(epsilon: float, delta: float) -> int:

@@ -66,6 +66,9 @@ def set_budget(
 
     Lowering a budget is always allowed. Raising one needs `higher=True` and a reason, which the ledger keeps.
     """
+    for key, value in (("epsilon", epsilon), ("delta", delta)):
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise Problem(f"{key}: expected a number, got {value!r}")
     paths, custody = ledger_files(place), Custody.of(keys, witness)
     if higher:
         for path in paths:
