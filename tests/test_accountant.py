@@ -29,7 +29,6 @@ from coterie.privacy.accountant import (
     rounding,
 )
 from coterie.privacy.events import Event, joined
-from coterie.privacy.pld.mechanisms import distribution
 
 
 def sampled(noise, rate, count, sampler="poisson"):
@@ -82,7 +81,7 @@ def test_fixed_size_samples_cost_more_than_poisson():
         fixed = bounds(sampled(2.0, rate, count, "fixed"), 1e-5, tight=True)
         assert fixed.upper >= epsilon(1.0, rate, count, 1e-5) * (1 - 1e-6)
         assert fixed.upper <= epsilon(1.0, 1.0, count, 1e-5)
-        assert fixed.lower <= epsilon(2.0, rate, count, 1e-5) * 1.001
+        assert epsilon(2.0, rate, count, 1e-5) * 0.99 <= fixed.lower <= fixed.upper
     assert epsilon_of(sampled(2.0, 1.0, 3, "fixed"), 1e-5) == epsilon_of(sampled(2.0, 1.0, 3), 1e-5)
 
 
@@ -259,14 +258,6 @@ def test_joined_counts_every_release():
     assert plain.noise == pytest.approx(1 / math.sqrt(1 / 9 + 1 / 16))
 
 
-def test_a_distribution_is_pessimistic_above_optimistic():
-    for event in (*sampled(1.0, 0.1, 10), Event("selection", 1.0, count=10), Event("laplace", 1.0, count=3)):
-        high = distribution([event], 1e-3, upper=True)
-        low = distribution([event], 1e-3, upper=False)
-        at = np.array([0.0, 0.5, 2.0])
-        assert np.all(high.delta_at(at) >= low.delta_at(at) - 1e-12)
-
-
 @pytest.mark.parametrize(
     ("make", "said"),
     [
@@ -314,7 +305,7 @@ def test_what_rounding_may_add_is_set_aside_and_most_of_it_in_what_others_state(
     aside = rounding(events, step)
     assert aside > delta / 20
     with_all, with_most, with_none = (
-        _read(events, step, ADJACENCY, delta - share * aside, upper=True) for share in (1.0, ELSEWHERE, 0.0)
+        _read(events, step, ADJACENCY, delta - share * aside) for share in (1.0, ELSEWHERE, 0.0)
     )
     assert with_all > with_most * (1 + 1e-5) > with_none * (1 + 2e-5)
     assert epsilon_of(events, delta) == with_all

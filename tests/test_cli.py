@@ -267,12 +267,12 @@ def test_tight_epsilon_shows_both_bounds_and_flags_the_central_limit(monkeypatch
     asked = ["epsilon", "--noise", "0.6", "--rate", "0.01", "--steps", "500", "--delta", "1e-5", "--tight"]
     code, out, err = call(monkeypatch, capsys, *asked)
     assert code == 0
-    assert "at most, 5.77" in out
+    assert "at most, 5.79" in out
     assert "3.72" in out
-    assert "below 5.77" in err
+    assert "below 5.79" in err
     code, out, _ = call(monkeypatch, capsys, *asked, "--json")
     found = json.loads(out)
-    assert 5.77 <= found["lower"] <= found["epsilon"] <= 5.81
+    assert 5.79 <= found["lower"] <= found["epsilon"] <= 5.81
     assert found["by"] == "pld"
     assert len(found["warnings"]) == 1
     code, out, _ = call(monkeypatch, capsys, *asked[:-1], "--adjacency", "replace-one", "--json")

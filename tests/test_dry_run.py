@@ -137,6 +137,69 @@ def test_of_many_rounds_only_the_first_are_compared(unit, monkeypatch):
         dry_run(ChoosesByValues(), roster(), LAYERS, ROUNDS, names=NAMES)
 
 
+@pytest.mark.parametrize("present", [None, PRESENT], ids=["all", "some"])
+@pytest.mark.parametrize("unit", [EXAMPLE, SILO], ids=str)
+@pytest.mark.parametrize("method", every_method(), ids=title)
+def test_many_rounds_count_as_one_by_one(method, unit, present, monkeypatch):
+    found = outcome(method, unit, present)
+    monkeypatch.setattr(module, "COMPARED", 2)
+    assert found == outcome(method, unit, present)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LateTwice(FedAvg):
+    """Asks twice in one late round, which it finds by its number, by its place in time, or by a clock."""
+
+    name: ClassVar[str] = "late-twice"
+    by: ClassVar[str] = "oracle"
+
+    def init(self, start, silos):
+        shared, own = super().init(start, silos)
+        return (shared, torch.zeros(1, 1, 1)), own
+
+    def local(self, sent, own, oracle):
+        late = oracle.round == 4 if self.by == "oracle" else sent[1].shape[-1] == 5
+        late = float(sent[1].sum()) == 4 if self.by == "clock" else late
+        moved = oracle.descend(sent[0])
+        return (oracle.descend(moved) if late else moved) - sent[0], own
+
+    def merge(self, shared, uploads, merger):
+        clock = shared[1] + 1
+        if self.by in ("roster", "copied"):
+            roster = merger.within(None).roster if self.by == "copied" else merger.roster
+            clock = clock.expand(1, 1, 5) if roster.round == 3 else clock[..., :1]
+        return super().merge(shared[0], uploads, merger), clock
+
+    def personal(self, sent, own):
+        return sent[0]
+
+
+@pytest.mark.parametrize("by", ["oracle", "roster", "copied", "clock"])
+def test_a_late_round_that_differs_is_found(by, monkeypatch):
+    monkeypatch.setattr(LateTwice, "by", by)
+    monkeypatch.setattr(module, "COMPARED", 2)
+    found = dry_run(LateTwice(), roster(), LAYERS, 12, names=NAMES)
+    assert [len(doors) for doors in found.calls] == [1, 1, 1, 1, 2, *[1] * 7]
+    monkeypatch.setattr(module, "MOST_ROUNDS", 11)
+    said = "'late-twice' asks for the number of the round, or for values.* limited to 11 rounds, got 12"
+    with pytest.raises(Refused, match=said):
+        dry_run(LateTwice(), roster(), LAYERS, 12, names=NAMES)
+
+
+@pytest.mark.parametrize("unit", [EXAMPLE, SILO], ids=str)
+def test_a_million_rounds_are_counted_at_once(unit, monkeypatch):
+    rounds, counted = 10**6, []
+    present = torch.arange(rounds * 3).reshape(rounds, 3) % 4 > 0
+    monkeypatch.setattr(module, "COMPARED", 5)
+    count = module.CountingOracle.descend
+    monkeypatch.setattr(module.CountingOracle, "descend", lambda *a, **k: counted.append(1) or count(*a, **k))
+    found = dry_run(FedAvg(), roster(), LAYERS, rounds, unit, present, NAMES)
+    assert len(counted) < 100
+    assert found.calls == ((DESCEND,),) * rounds
+    assert found.bytes_up == tuple(int(n) * 4 * 307 for n in present.sum(0))
+    assert sum(found.merged) == (0 if unit is EXAMPLE else rounds)
+
+
 def test_the_estimate_counts_calls_steps_and_who_is_there(federation, monkeypatch):
     """A call costs 2 and each step 3, here: the estimate is that of all calls, of those who come."""
 

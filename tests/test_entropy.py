@@ -149,3 +149,14 @@ def test_equal_rows_of_a_matrix_are_one_release():
     rows = one.mix(uploads, torch.tensor([[1.0, 1.0], [1.0, 1.0], [1.0, 0.0]]))[0]
     assert torch.equal(rows[0], rows[1])
     assert not torch.equal(rows[0], rows[2])
+
+
+def test_a_reservation_of_others_does_not_open_a_merge_again():
+    """A silo that begins and is not concerned with a round changes nothing of its noise."""
+    streams = EntropyStreams({"a": b"x" * 32, "b": b"y" * 32})
+    streams.begin("a", "row", 0, 10)
+    streams.begin("b", "row", 6, 10)
+    streams.merging(0, SERVER, 5)
+    streams.begin("b", "another", 6, 10)
+    with pytest.raises(Problem, match="was drawn before"):
+        streams.merging(0, SERVER, 5)

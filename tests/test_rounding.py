@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from coterie.cohort.dual.sampled import clipped_moves
 from coterie.cohort.examples import Examples
 from coterie.cohort.gradients import clipping
 from coterie.cohort.gradients.clipping import clipped_sums
 from coterie.cohort.gradients.tape import ADDED, _square
+from coterie.cohort.merging import UPLOAD_ROUNDING, clipped_sum
 from coterie.cohort.sampling import Rows
 from coterie.cohort.score import FINENESS, bounded_total
 from coterie.tasks.task import Task, make_task
@@ -111,3 +115,47 @@ def test_bounded_totals_are_exact_sums():
     assert total(everybody.flip(0)) == whole
     for k in (0, 7, 300):
         assert 0 <= float(whole - total(everybody[everybody != k])) <= 1
+
+
+@pytest.mark.parametrize(("features", "clip"), [(1, 1e-6), (1, 1e-3), (2000, 0.01)])
+def test_enormous_gradients_are_clipped_too(features, clip):
+    """Their factors are below the smallest normal number of float32."""
+    task = Task(lambda: nn.Linear(features, 1, bias=False), "squared", (features,))
+    zero = torch.zeros(1, dtype=torch.int64)
+    row = Rows(zero, zero, torch.zeros(1, 8, dtype=torch.int64), torch.tensor([[True] + [False] * 7]))
+    for size in torch.linspace(1e18, 2.2e18, 8).tolist():
+        for label in torch.linspace(5e18, 9e18, 8).tolist():
+            examples = Examples(
+                ("a",), (1,), torch.full((1, 1, features), size), torch.full((1, 1), label), 1.0
+            )
+            sums = clipped_sums(task, examples, torch.zeros(1, features), row, torch.tensor([clip]), 9)
+            assert float(sums.norm()) <= float(torch.tensor(clip))
+
+
+def exact_norm(values) -> Fraction:
+    """The squared norm, without rounding."""
+    return sum((Fraction(float(value)) ** 2 for value in np.ravel(values)), Fraction(0))
+
+
+@pytest.mark.parametrize("clip", [0.37, 1e-3])
+def test_clipped_uploads_are_within_the_clip(clip):
+    """Also in exact fractions: rounding never lengthens an upload beyond its clip."""
+    uploads = torch.randn(1, 1, 300, generator=torch.Generator().manual_seed(1)) * 1e3
+    limit = torch.tensor([clip], dtype=torch.float64)
+    assert exact_norm(clipped_sum(uploads, limit, None)) <= Fraction(clip) ** 2
+
+
+@pytest.mark.parametrize("clip", [0.37, 1e-3])
+def test_clipped_moves_are_within_the_clip(clip):
+    generator = np.random.default_rng(2)
+    for _ in range(50):
+        move, x = generator.normal(size=(1, 4)) * 100, generator.normal(size=30)
+        norm = np.sqrt((x**2).sum())
+        shorter = clipped_moves(move, np.array([norm]), np.array([clip]))
+        assert exact_norm(shorter) * exact_norm(x) <= Fraction(clip) ** 2
+
+
+def test_shares_for_rounding_are_not_nothing():
+    """They must cover float64 sums of a million squares."""
+    assert UPLOAD_ROUNDING >= 1e6 * 2.0**-53
+    assert clipping.ROUNDING >= 157 * 2.0**-24

@@ -39,14 +39,22 @@ CAME: list[torch.Tensor | None] = []
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Watched(FedAvg):
-    """Tells tests who comes."""
+    """A method of whose rounds tests are told who comes."""
 
     name: ClassVar[str] = "watched"
 
-    def merge(self, shared, uploads, merger):
-        if isinstance(merger, PrivateMerger):
-            CAME.append(merger.roster.present)
-        return super().merge(shared, uploads, merger)
+
+@pytest.fixture(autouse=True)
+def watching(monkeypatch):
+    """Note who comes where the engine makes its mergers: methods are not told."""
+    make = PrivateMerger.of
+
+    def noted(cls, roster, *given, **more):
+        CAME.append(roster.present)
+        return make(roster, *given, **more)
+
+    monkeypatch.setattr(PrivateMerger, "of", classmethod(noted))
+    CAME.clear()
 
 
 def protected(federation, method, *, epsilon=6.0, delta=1e-2, noise_by="server", task=None, **more):
@@ -312,6 +320,7 @@ def test_a_silo_whose_budget_ends_leaves_and_the_merge_stays_as_it_was(tmp_path,
     left = meter.rounds[5]
     assert 0 < left < 6
     assert meter.left == {"s5": f"its budget covers {left} of 6 rounds"}
+    assert len(CAME) == 6
     assert not any(bool(here[0, 5]) for here in CAME[left:])
     with pytest.raises(Problem, match="round 5 of 's5' was not reserved"):
         meter.streams.dice(0, "s5", 5, 0)

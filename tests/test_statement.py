@@ -83,7 +83,7 @@ def test_epsilon_against_each_adversary():
         ),
         (lambda c: c["guarantee"].update(delta=1e-2), "guarantee.lower"),
         (lambda c: c["guarantee"].update(delta=1e-7), "guarantee.epsilon"),
-        (lambda c: c["guarantee"].update(lower=5.79), "guarantee.lower"),
+        (lambda c: c["guarantee"].update(lower=5.795), "guarantee.lower"),
         (lambda c: c["guarantee"].update(replace_one=6.0), "guarantee.replace_one"),
         (
             lambda c: c["guarantee"].update(bound="upper, by the closed form of the Gaussian mechanism"),
@@ -286,19 +286,6 @@ def test_ledgers_made_beforehand_have_the_budget_that_was_given(tmp_path, monkey
     assert totals["example"]["personal"]["epsilon"] == 0.0
     code, _, err = call(monkeypatch, capsys, *opened, "--ledger", "kept")
     assert (code, "there are ledgers already" in err) == (2, True)
-
-
-def test_numbers_are_kept_and_a_forged_store_is_found(monkeypatch, tmp_path):
-    monkeypatch.setenv("COTERIE_CACHE", str(tmp_path))
-    cache = statement_cache()
-    first = make(cache=cache)
-    cache.save()
-    assert make(cache=statement_cache()) == first == make()
-    forged = statement_cache()
-    (question,) = forged.entries
-    forged.put(question, {**forged.get(question), "epsilon": 0.5})
-    with pytest.raises(Problem, match=r"guarantee\.epsilon"):
-        verify(text_of(make(cache=forged)))
 
 
 def test_a_statement_without_privacy_is_kept_too(monkeypatch, tmp_path):

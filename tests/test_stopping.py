@@ -147,7 +147,9 @@ def test_where_no_silo_can_go_on_the_training_stops_and_can_be_taken_up(federati
     again = meter_of(made, tmp_path)[0]
     before = [spent(ledger) for ledger in again.ledgers]
     for _ in range(2):
-        with pytest.raises(Spent, match=r"'silo-0': rounds 2 to 4 would be repeated.*the same command again"):
+        with pytest.raises(
+            Spent, match=r"'silo-0': rounds 2 to 4 would be repeated.*then run the same again"
+        ):
             made.train(plan, session=Session(path, "key", meter_of(made, tmp_path)[0], every=2))
     assert [spent(ledger) for ledger in again.ledgers] == before
     for ledger in again.ledgers:

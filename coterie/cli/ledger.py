@@ -38,8 +38,9 @@ def report_facts(report: Report) -> dict[str, Any]:
     return {
         "file": str(report.path), "identity": asdict(report.identity), "rows": report.rows,
         "head": report.head, "filter": report.filter, "budgets": budgets, "totals": totals,
-        "runs": report.runs, "uncommitted": report.uncommitted, "sequence": report.sequence,
-        "key": report.key, "witnessed": report.witnessed, "notes": list(report.notes),
+        "runs": report.runs, "uncommitted": report.uncommitted, "rechecked": dict(report.rechecked),
+        "sequence": report.sequence, "key": report.key, "witnessed": report.witnessed,
+        "notes": list(report.notes),
     }  # fmt: skip
 
 
@@ -92,7 +93,7 @@ def _above(spent: float, budget: float) -> bool:
 
 def verify_ledgers(place: Path, witness: str | None, as_json: bool) -> None:
     """Check ledgers and print what was checked; raise a Problem for the first that fails."""
-    reports = read_ledgers(place, witness=witness)
+    reports = read_ledgers(place, independently=True, witness=witness)
     if as_json:
         print(json.dumps(finite({"ledgers": [report_facts(report) for report in reports]}), indent=2))
         return
@@ -102,9 +103,19 @@ def verify_ledgers(place: Path, witness: str | None, as_json: bool) -> None:
             "no witness knows it" if report.witnessed is None else f"its witness has seen {report.witnessed}"
         )
         signed = f"{report.sequence} changes signed with key {report.key}, {seen}"
-        say(f"{who}: {report.rows} rows, every epsilon recomputed, head {report.head}; {signed}")
+        rows = f"{report.rows} rows, every epsilon recomputed{_by_whom(report)}"
+        say(f"{who}: {rows}, head {report.head}; {signed}")
         for note in report.notes:
             say(f"  {note}")
+
+
+def _by_whom(report: Report) -> str:
+    """Say how many epsilons dp-accounting confirms."""
+    confirmed, ours = (report.rechecked.get(verdict, 0) for verdict in ("confirmed", "undecided"))
+    if not confirmed and not ours:
+        return ""
+    rest = f"; {ours} recomputed with Coterie's own accountant only" if ours else ""
+    return f" ({confirmed} confirmed by dp-accounting{rest})"
 
 
 def export_ledgers(place: Path) -> None:

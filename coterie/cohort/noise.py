@@ -48,6 +48,8 @@ def add_noise_to_array(sums: np.ndarray, deviation: np.ndarray, drawn: np.ndarra
 def _add_exactly(values: np.ndarray, deviations: np.ndarray, drawn: np.ndarray, dice: list[Dice]) -> None:
     """Add exact noise to the rows of `values`, in place, on several cores where that pays."""
     keyed = [one for one in dice if isinstance(one, KeyedDice)]
+    if len(keyed) != len(dice):
+        raise ValueError("all pairs draw exact noise, or none does")
     words = np.ascontiguousarray(drawn)
 
     def add(rows: slice) -> None:

@@ -270,8 +270,8 @@ class Experiment:
         """Return the silos, ready to train."""
         device = self.training.device
         clip = self.clip if plan.unit.noise_in_doors else torch.full_like(self.clip, math.inf)
-        numbers = (self.lr, clip, plan.noise(), plan.choice_noise())
-        settings = Settings(*(value.float().to(device) for value in numbers))
+        lr, clip, noise = (value.float().to(device) for value in (self.lr, clip, plan.noise()))
+        settings = Settings(lr, clip, noise, plan.choice_noise().to(device))
         examples = stack(self.federation, "train", device)
         return Cohort(self.task, examples, self.work, settings, self.training.memory)
 

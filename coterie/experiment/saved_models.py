@@ -118,7 +118,7 @@ def save_model(
 ) -> None:
     """Save the model of one vector, whole, with the record of what it is.
 
-    A `raw` model, which no privacy protects, is marked and for its owner only.
+    A `raw` model, which no privacy protects, is marked and readable by its owner only.
     """
     from safetensors.torch import save_file
 

@@ -17,6 +17,7 @@ from .._threads import in_threads
 from ..planning.accounting import accounting_of
 from ..planning.plan import Plan
 from ..privacy.ledger.claim import Claim
+from ..protocol.streams import threshold
 from .secret_streams import EntropyStreams
 
 
@@ -48,7 +49,7 @@ def secret_draw(plan: Plan, streams: EntropyStreams) -> Callable[[int], Tensor] 
 
     def draw(number: int) -> Tensor:
         return torch.stack(
-            [torch.from_numpy(streams.coins(run, number, silos) < rate) for run in range(runs)]
+            [torch.from_numpy(streams.coins(run, number, silos) < threshold(rate)) for run in range(runs)]
         )
 
     return draw

@@ -46,14 +46,12 @@ class EntropyStreams:
 
     secrets: dict[str, bytes]
     _reserved: dict[str, Reserved] = field(default_factory=dict)
-    _merged: dict[str, set[tuple[int, int]]] = field(default_factory=dict)
+    _merged: set[bytes] = field(default_factory=set)
 
     def begin(self, silo: str, row: str, first: int = 0, last: int | None = None) -> None:
         """Begin a reservation of the rounds `first` up to `last`; `row` is the hash of its ledger row."""
         salt = row.encode() + os.urandom(32)
         self._reserved[silo] = Reserved(first, math.inf if last is None else last, salt)
-        self._merged = {name: done for name, done in self._merged.items() if name in self.secrets}
-        self._merged.pop(silo, None)
 
     def end(self, silo: str) -> None:
         """End the reservation of a silo: no further draws are served from it."""
@@ -87,16 +85,15 @@ class EntropyStreams:
         concerned = [name for name in reserved if name == silo] if silo in self.secrets else reserved
         if not concerned:
             raise Problem(f"the merge of round {round_} was not reserved, so its noise is not drawn")
-        done = self._merged.setdefault(silo, set())
-        if (run, round_) in done:
-            raise Problem(
-                f"the noise of the merge of round {round_} was drawn before; it is never drawn twice"
-            )
-        done.add((run, round_))
         whole = hashlib.blake2b(digest_size=KEY_BYTES)
         for name in concerned:
             key = f"{run}\0{round_}\0merge\0{silo}\0".encode() + self._reserved[name].salt
             whole.update(hashlib.blake2b(key, key=self.secrets[name]).digest())
+        if whole.digest() in self._merged:
+            raise Problem(
+                f"the noise of the merge of round {round_} was drawn before; it is never drawn twice"
+            )
+        self._merged.add(whole.digest())
         return KeyedDice(whole.digest())
 
     def coins(self, run: int, round_: int, silos: int) -> np.ndarray:

@@ -16,18 +16,18 @@ from .keystream import Keystream
 # Each weight is within 2^-50 (1 + 740) of its value: one rounding of the exponent, which is at most 740 where
 # the weight is not 0, and one of the exponential. Adding up and dividing costs less than 2^-50 per weight.
 DOUBT = 2.0**-38
-MOST = 1024  # candidates for which this holds with room to spare
+MANY = 1024  # candidates for which this holds with room to spare; for more it is larger in proportion
 
 
 def choose(penalties: np.ndarray, scale: float, stream: Keystream) -> int:
     """Return the index of the chosen candidate."""
-    if not (0 < len(penalties) <= MOST and np.isfinite(penalties).all() and np.isfinite(scale) and scale > 0):
-        raise ValueError(f"a choice needs 1 to {MOST} finite penalties and a finite scale > 0")
+    if not (len(penalties) and np.isfinite(penalties).all() and np.isfinite(scale) and scale > 0):
+        raise ValueError("a choice needs finite penalties and a finite scale > 0")
     weights = np.exp((penalties.min() - penalties) / scale)
     limits = np.cumsum(weights)[:-1] / weights.sum()
     bits, known = stream.word(), 64
     place = bits * 2.0**-64
-    if not len(limits) or np.abs(limits - place).min() > DOUBT:
+    if not len(limits) or np.abs(limits - place).min() > DOUBT * max(1.0, len(limits) / MANY):
         return int(np.searchsorted(limits, place))
     while True:
         with mpmath.workprec(known + 80):

@@ -26,6 +26,8 @@ class Keystream:
 
     def fill(self, out: np.ndarray) -> None:
         """Fill a contiguous array with the next bits."""
+        if not out.flags.c_contiguous:
+            raise ValueError("only contiguous arrays can be filled")
         view = memoryview(out.reshape(-1).view(np.uint8).data)
         for start in range(0, len(view), PIECE):
             piece = view[start : start + PIECE]

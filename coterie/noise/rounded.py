@@ -53,6 +53,7 @@ GRID = 20  # a cell is this many powers of two below the noise
 SMALLEST, LARGEST = -900, 900  # exponents of deviations that are accepted
 ARITHMETIC = 2.0**-27
 CHUNK = 256
+REACH = 2.0**100  # cells: sums further out are refused, so that nothing overflows
 
 
 class Doubting(Protocol):
@@ -94,8 +95,10 @@ def add_noise(
     exponents = np.array([grid_exponent(d) if d else 0 for d in deviation.tolist()], dtype=np.int64)
     grids = np.ldexp(1.0, exponents)
     ratios = np.where(deviation > 0, deviation / grids, 0.0)
-    if not np.isfinite(sums).all():
-        raise Problem("a sum that is to get noise is not finite; nothing is released")
+    if not (np.abs(sums) <= REACH * np.where(deviation > 0, grids, np.inf)[:, None]).all():
+        raise Problem("a sum that is to get noise is not finite, or far beyond it; nothing is released")
+    if not sums.size:
+        return
     if not words.reshape(len(sums), -1)[deviation > 0, :4].any(axis=1).all():
         raise ValueError("the words of a row were never drawn")  # by chance: once in 2^64 rows, or less
     doubtful = np.empty(64, dtype=np.int64)
@@ -149,7 +152,7 @@ def _add(  # type: ignore[no-untyped-def]
             nearest = np.rint(moved)
             buffer[k] = (whole + nearest) * grid
             doubt = 0.5 - abs(moved - nearest) - (ratio * errors[index] + ARITHMETIC)
-            doubt = -1.0 if far else doubt
+            doubt = -1.0 if far or not doubt > 0.0 else doubt
             doubts[k] = doubt
             worst = min(worst, doubt)
         if worst > 0.0:

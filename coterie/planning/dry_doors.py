@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,6 +23,25 @@ def refuse(condition: bool, why: str) -> None:
     """Raise `Refused(why)` if the condition holds."""
     if condition:
         raise Refused(why)
+
+
+class Watch:
+    """Whether a method asked for the number of the round."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+
+@dataclass(frozen=True, eq=False)
+class WatchedRoster(Roster):
+    """A roster that notes whether its `round` was read; copying it counts as reading."""
+
+    watch: Watch | None = None
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "round" and self.watch is not None:
+            self.watch.asked = True
+        return super().__getattribute__(name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +86,8 @@ class CountingOracle(Oracle):
         nudge: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         self.nudge = nudge or (lambda leaf: leaf)
-        self.round = number
+        self.watch = Watch()
+        self._number = number
         self.rounds = rounds
         self.silos = silos
         self.unit = unit
@@ -74,8 +95,14 @@ class CountingOracle(Oracle):
         self.device = device
         self.opened: list[Door] = []
 
+    @property
+    def round(self) -> int:  # type: ignore[override]
+        """The number of the round; reading it is noted."""
+        self.watch.asked = True
+        return self._number
+
     def _random(self, shape: tuple[int, ...]) -> Tensor:
-        return _random(shape, self.scale, self.round, len(self.opened), self.device)
+        return _random(shape, self.scale, self._number, len(self.opened), self.device)
 
     def descend(
         self,
@@ -148,10 +175,10 @@ class CountingOracle(Oracle):
         return label(sums, raw=False), seal(moved, apart=not whole)
 
 
-def public_roster(roster: Roster, rounds: int, run: int = 0, device: str = "cpu") -> Roster:
+def public_roster(roster: Roster, rounds: int, run: int = 0, device: str = "cpu") -> WatchedRoster:
     """Return the roster of one run for a dry run, labelled as released because its facts are public."""
     ones = label(torch.ones(1, len(roster), device=device), raw=False)
-    return Roster(
+    return WatchedRoster(
         roster.names,
         label(roster.sizes, raw=False).to(device),
         label(roster.epsilon, raw=False)[run : run + 1].to(device),

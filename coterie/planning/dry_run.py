@@ -1,6 +1,12 @@
 """The dry run: the method runs against an oracle that only counts.
 
 Its vectors carry labels (see `taint`), so a method that is not sound under a unit is refused before training.
+
+**Many rounds.** Where vectors have no values, a round of a pure method follows from the shapes, types and
+labels of the state it starts from (and the values of tensors that the method made itself), and from the
+round's number. So if a round ends with the state it began with, and the method did not ask for the number,
+all later rounds are the same: they are counted at once. Other methods are run round by round, up to
+`MOST_ROUNDS`.
 """
 
 from __future__ import annotations
@@ -25,13 +31,17 @@ from ..protocol.settings import for_run
 from ..protocol.tree import Tree, leaves, map_leaves
 from ..protocol.units import EXAMPLE, Unit
 from .dry_doors import CountingMerger, CountingOracle, RandomStart, public_roster, refuse
-from .taint import Labelling, check_known, is_raw, is_sealed, label, tree_is_raw, values_of
+from .taint import Labelling, check_known, is_apart, is_raw, is_sealed, label, tree_is_raw, values_of
 
 # Layers longer than this, or than twice the number of silos, are shortened where lengths do not matter.
 LONG = 64
 # This many first rounds are also run with other values. Later rounds need not be: training itself refuses
 # a door that is not in the plan.
 COMPARED = 1000
+# If they do not become alike within this many rounds, they are run one by one.
+FEW = 8
+# More rounds are planned only if they are all alike: one by one they take about five minutes.
+MOST_ROUNDS = 50_000
 
 
 @dataclass(frozen=True)
@@ -57,6 +67,12 @@ class Counts:
         """Return whether everything except the bytes is equal."""
         return replace(self, bytes_up=(), bytes_down=(), more=()) == replace(
             other, bytes_up=(), bytes_down=(), more=()
+        )
+
+    def first(self, rounds: int) -> Counts:
+        """Return the counts of the first rounds, without their bytes."""
+        return replace(
+            self, calls=self.calls[:rounds], merged=self.merged[:rounds], bytes_up=(), bytes_down=(), more=()
         )
 
     def runs(self) -> list[Counts]:
@@ -100,10 +116,10 @@ class Tally:
         runs = 1 if self.present is None else self.present.shape[1]
         self.bytes = np.zeros((runs, silos), dtype=np.int64)
 
-    def add(self, number: int, tree: Tree) -> None:
-        """Add the bytes of one round's message for the silos that take part in it."""
+    def add(self, first: int, last: int, tree: Tree) -> None:
+        """Add the bytes of a message in rounds `first` up to `last` for the silos that take part in them."""
         each = np.array(bytes_of(tree, self.bytes.shape[1]), dtype=np.int64)
-        self.bytes += each if self.present is None else each * self.present[number]
+        self.bytes += each * (last - first if self.present is None else self.present[first:last].sum(0))
 
 
 def dry_run(
@@ -123,10 +139,22 @@ def dry_run(
     `layers` and `names` are the lengths and names of the parameters. `present` says which silos take part in
     which rounds: `[rounds, silos]`, or `[rounds, runs, silos]` to count the bytes of several runs (see
     `Counts.more`). If layers are long, the checks use shortened ones, and doors, bytes and labels come from
-    one pass in full length without values. If the method asks for values, every pass is in full length.
+    one pass in full length without values. If the method asks for values, every pass is in full length. Of
+    many rounds that are all alike, only the first ones run.
     """
     single, facts = for_run(method, 0), Facts(roster, rounds, layers, names)
     short = facts.shortened(unit)
+    if rounds > COMPARED:
+        alike = _all_alike(Pass(single, facts, unit, present))
+        if alike is not None:
+            start = _checked(single, short, unit, present, COMPARED)
+            if start.like(alike.first(COMPARED)):
+                return alike
+        if rounds > MOST_ROUNDS:
+            raise Refused(
+                f"'{method.name}' asks for the number of the round, or for values, so its rounds are planned"
+                f" one by one, which is limited to {MOST_ROUNDS:,} rounds, got {rounds:,}: train fewer rounds"
+            )
     if short.layers == layers:
         return _checked(single, facts, unit, present)
     checked = _checked(single, short, unit, present)
@@ -139,11 +167,13 @@ def dry_run(
     return whole if whole.like(checked) else _checked(single, facts, unit, present)
 
 
-def _checked(method: Method, facts: Facts, unit: Unit, present: Tensor | None) -> Counts:
-    whole = Pass(method, facts, unit, present)
+def _checked(
+    method: Method, facts: Facts, unit: Unit, present: Tensor | None, last: int | None = None
+) -> Counts:
+    whole = Pass(method, facts, unit, present, last=last)
     first, start = whole.count(), replace(whole, last=COMPARED)
     others = [replace(start, scale=scale).count() for scale in (-1.0, 7.0)]
-    compared = start.count() if facts.rounds > COMPARED else first
+    compared = first if len(first.calls) <= COMPARED else start.count()
     if any(other != compared for other in others):
         raise Refused(
             f"'{method.name}' called different doors, or sent different bytes, for different vectors: the"
@@ -154,12 +184,31 @@ def _checked(method: Method, facts: Facts, unit: Unit, present: Tensor | None) -
 
 def one_pass(method: Method, facts: Facts, present: Tensor | None, run: int, unit: Unit = EXAMPLE) -> Counts:
     """Return the counts of one run of a method already found sound; bytes depend on who takes part."""
-    return Pass(for_run(method, run), facts, unit, present, run).count()
+    whole = Pass(for_run(method, run), facts, unit, present, run)
+    alike = _all_alike(whole) if facts.rounds > COMPARED and facts.device != "meta" else None
+    return alike or whole.count()
+
+
+def _all_alike(whole: Pass) -> Counts | None:
+    """Return the counts of a pass whose rounds become all alike, found without values; else None."""
+    try:
+        return replace(whole, facts=replace(whole.facts, device="meta"), alike=True).count()
+    except Refused:
+        raise
+    except (_Differ, RuntimeError, TypeError, ValueError):  # the method asked for the round, or for a value
+        return None
+
+
+class _Differ(Exception):
+    """Rounds that should be alike are not, as far as can be seen."""
 
 
 @dataclass(frozen=True, eq=False)
 class Pass:
-    """One run of a method on vectors of one `scale`: all of its rounds, or only those before `last`."""
+    """One run of a method on vectors of one `scale`: all of its rounds, or only those before `last`.
+
+    With `alike`, the rounds from the second one on must be alike, so that only the first ones run.
+    """
 
     method: Method
     facts: Facts
@@ -168,6 +217,7 @@ class Pass:
     run: int = 0
     scale: float = 1.0
     last: int | None = None
+    alike: bool = False
 
     def count(self) -> Counts:
         """Return the counts of this pass; bytes also of the further runs in `present`."""
@@ -190,17 +240,17 @@ def _count(given: Pass, present: Tensor | None, up: Tally, down: Tally) -> Count
     shared, own = _pair(method, "init", ("the server's state", "the silos' own"), start, silos)
     calls, merged, mixed = [], [], False
     for number in range(rounds)[: given.last]:
+        before, end = _signature((shared, own)) if given.alike else "", number + 1
         taking_part = None if present is None else label(present, raw=False)[number].unsqueeze(0)
         sent = _ask(method, "broadcast", shared)
         refuse(tree_is_raw(sent), "broadcast sends a raw value to the silos")
-        down.add(number, sent)
         asking = (number, rounds, silos, unit, given.scale, facts.device)
         if silos > 1 and (number == 0 or not unit.noise_in_doors) and facts.device != "meta":
             _check_apart(method, sent, own, asking)
         oracle = CountingOracle(*asking)
         uploads, new = _local(method, sent, own, oracle)
         _check_home(uploads, new, silos, unit)
-        up.add(number, uploads)
+        message = uploads
         if taking_part is not None:
             uploads = map_leaves(
                 lambda leaf, who=taking_part: _where(who, leaf, torch.zeros_like(leaf)), uploads
@@ -209,19 +259,28 @@ def _count(given: Pass, present: Tensor | None, up: Tally, down: Tally) -> Count
         own = new
         # Under the unit 'silo', which silos took part is hidden.
         who = None if taking_part is None else label(taking_part, raw=not unit.noise_in_doors)
-        merger = CountingMerger(replace(public, present=who, round=number), unit, tuple(leaves(uploads)))
+        roster = replace(public, present=who, round=number, watch=oracle.watch)
+        merger = CountingMerger(roster, unit, tuple(leaves(uploads)))
         shared = _merge(method, shared, uploads, merger)
         refuse(
             not unit.noise_in_doors and len(merger.asked) > 1,
             "merge asks for more than one mean: under the unit 'silo' it may ask for one mean per round",
         )
-        merged.append(bool(merger.asked))
         mixed |= "mix" in merger.asked
         refuse(
             tree_is_raw(shared),
             "merge looks into raw uploads: under the unit 'silo' it may only ask for merger.mean(uploads)",
         )
-        calls.append(tuple(oracle.opened))
+        if given.alike and number >= 1:
+            if oracle.watch.asked or number > FEW:
+                raise _Differ
+            end = rounds if _signature((shared, own)) == before else end
+        up.add(number, end, message)
+        down.add(number, end, sent)
+        calls += [tuple(oracle.opened)] * (end - number)
+        merged += [bool(merger.asked)] * (end - number)
+        if end == rounds:
+            break
     personal = _ask(method, "personal", _ask(method, "broadcast", shared), own)
     if not isinstance(personal, Tensor):
         raise Problem(
@@ -234,6 +293,19 @@ def _count(given: Pass, present: Tensor | None, up: Tally, down: Tally) -> Count
         sealed = tuple(map(is_sealed, leaves(own)))
         return Counts(tuple(calls), (), (), sealed=sealed)
     return Counts(tuple(calls), (), (), tuple(merged), is_raw(personal), mixed)
+
+
+def _signature(tree: Tree) -> str:
+    """Return everything about a tree except values on the device "meta", where there are none."""
+
+    def facts(leaf: Tensor) -> tuple[Any, ...]:
+        inner = values_of(leaf)
+        values = None if inner.is_meta else inner.tolist()
+        kind = type(leaf).__name__, is_raw(leaf), is_sealed(leaf), is_apart(leaf)
+        return kind, tuple(inner.shape), str(inner.dtype), values
+
+    with torch._C.DisableTorchFunction():
+        return repr(map_leaves(facts, tree))
 
 
 def _merge(method: Method, shared: Tree, uploads: Tree, merger: CountingMerger) -> Tree:

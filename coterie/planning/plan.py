@@ -82,8 +82,9 @@ class Plan:
         return torch.tensor([[silo.noise for silo in run] for run in self.silos])
 
     def choice_noise(self) -> Tensor:
-        """Return the noise scales of private choices, `[runs, silos]`."""
-        return torch.tensor([[silo.choice_noise for silo in run] for run in self.silos])
+        """Return the noise scales of private choices, `[runs, silos]`, in float64: nothing pays for less."""
+        scales = [[silo.choice_noise for silo in run] for run in self.silos]
+        return torch.tensor(scales, dtype=torch.float64)
 
     def steps_at(self, number: int) -> Tensor | None:
         """Return how many steps silos take in a round, `[runs, silos]`; None means all of their work."""

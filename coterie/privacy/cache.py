@@ -1,7 +1,9 @@
 """An on-disk cache for numbers that are slow to compute, in `COTERIE_CACHE` or `~/.cache/coterie`.
 
-A file that is unreadable, damaged or written by another version counts as missing. The commands
-`statement verify` and `ledger verify` never read the cache.
+A file that is unreadable, damaged or written by another version counts as missing. Anyone who can write the
+file can forge it, so nothing that is certified comes from it: calibration takes a noise from the cache and
+certifies its epsilon anew, and statements take only what papers' formulas report. The commands `statement
+verify` and `ledger verify` never read it.
 """
 
 from __future__ import annotations

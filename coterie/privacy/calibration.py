@@ -73,7 +73,7 @@ def noise_for(target: Target, guess: float | None = None) -> Calibrated:
     known: list[tuple[float, float]] = []
     for _ in range(80):
         found = _certify(math.exp(at), target)
-        if target.epsilon * (1 - SLACK) < found <= target.epsilon:
+        if _spends(found, target):
             return Calibrated(math.exp(at), found)
         if found > target.epsilon:
             if at >= math.log(MOST_NOISE):
@@ -116,14 +116,15 @@ def calibrate(
 ) -> dict[Target, Calibrated]:
     """Calibrate many budgets: equal ones share a search, and each search starts near the last result.
 
-    Results are cached on disk (see `cache`).
+    The noise is cached on disk (see `cache`), which spares the search. Its epsilon is certified anew, so a
+    wrong cache costs time and nothing else.
     """
     wanted = sorted(set(targets))
-    cache = Cache("calibration", f"{ADJACENCY}/poisson/pld/4")
+    cache = Cache("calibration", f"{ADJACENCY}/poisson/pld/5")
     found: dict[Target, Calibrated] = {}
     ratio = 1.0
     for done, target in enumerate(wanted):
-        calibrated = _cached(cache.get(repr(target)), target)
+        calibrated = _from_cache(cache.get(repr(target)), target)
         if calibrated is None:
             estimate = math.nan
             if target.epsilon > 0 and not math.isinf(target.epsilon):
@@ -132,8 +133,9 @@ def calibrate(
             if estimate > 0:
                 ratio = min(max(calibrated.noise / estimate, 0.2), 5.0)
             if calibrated.noise > 0:
-                cache.put(repr(target), [calibrated.noise, calibrated.epsilon])
-                _remember(target, calibrated)
+                cache.put(repr(target), calibrated.noise)
+        if calibrated.noise > 0:
+            _remember(target, calibrated)
         found[target] = calibrated
         if on_progress is not None:
             on_progress(done + 1, len(wanted))
@@ -141,22 +143,20 @@ def calibrate(
     return found
 
 
-def _cached(content: Any, target: Target) -> Calibrated | None:
-    """Return the cached result if it is valid for this target, else None."""
-    try:
-        noise, found = map(float, content)
-    except (TypeError, ValueError):
+def _from_cache(content: Any, target: Target) -> Calibrated | None:
+    """Return the cached noise with its epsilon, certified anew; None if it does not spend this budget."""
+    if not isinstance(content, float) or not LEAST_NOISE <= content <= MOST_NOISE:
         return None
-    if not (noise > 0 and target.epsilon * (1 - SLACK) < found <= target.epsilon):
-        return None
-    return Calibrated(noise, found)
+    found = _certify(content, target)
+    return Calibrated(content, found) if _spends(found, target) else None
+
+
+def _spends(found: float, target: Target) -> bool:
+    return target.epsilon * (1 - SLACK) < found <= target.epsilon
 
 
 def certified(events: tuple[Event, ...], delta: float) -> float:
-    """Return the certified epsilon of events, reusing what this process has certified before.
-
-    Results from the on-disk cache are not trusted here.
-    """
+    """Return the certified epsilon of events, reusing what this process has certified before."""
     known = _CERTIFIED.get((grouped(events), delta))
     return epsilon_of(events, delta) if known is None else known
 

@@ -142,7 +142,7 @@ def _pairs(whole: Sequence[Event], adjacency: str) -> tuple[Array, Array]:
     """Return valid (epsilon, delta) pairs, by privacy-loss distribution or else by Renyi privacy."""
     try:
         step = _step(whole, adjacency)
-        made = distribution(whole, step, adjacency, upper=True)
+        made = distribution(whole, step, adjacency)
         reach = next(e for e in map(made.epsilon_at, TAILS) if math.isfinite(e))
         epsilons = np.linspace(0, min(float(reach), MOST_EPSILON), PAIRS)
         deltas = np.nan_to_num(made.delta_at(epsilons), nan=1.0)

@@ -111,8 +111,9 @@ class _Doors(Oracle):
     oracle, through closures, frames or the garbage collector.
     """
 
-    __slots__ = ("_open", "round", "rounds")
+    __slots__ = ("_ask", "_open")
     _open: Callable[..., Any]
+    _ask: Callable[[str], int]
 
     def __init__(self, oracle: Oracle) -> None:
         doors: dict[str, Callable[..., Any]] = {
@@ -123,10 +124,19 @@ class _Doors(Oracle):
         }
         for name, value in (
             ("_open", lambda door, *given, **named: doors[door](*given, **named)),
-            ("round", oracle.round),
-            ("rounds", oracle.rounds),
+            ("_ask", lambda fact: getattr(oracle, fact)),
         ):
             object.__setattr__(self, name, value)
+
+    @property
+    def round(self) -> int:  # type: ignore[override]
+        """The number of the round, from 0."""
+        return self._ask("round")
+
+    @property
+    def rounds(self) -> int:  # type: ignore[override]
+        """The number of rounds."""
+        return self._ask("rounds")
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise Refused(f"a method writes the attribute '{name}' of its oracle: methods must be pure")

@@ -49,9 +49,14 @@ def check_module(module: nn.Module, shape: tuple[int, ...], outputs: int) -> Non
     _check_behaviour(module, shape, outputs)
 
 
-def trial_examples(shape: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
-    """Draw three times three examples: numbers from 0 to 1, which every module must take, and larger ones."""
-    generator = torch.Generator().manual_seed(0)
+def trial_examples(
+    shape: tuple[int, ...], generator: torch.Generator | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Draw three times three examples: numbers from 0 to 1, which every module must take, and larger ones.
+
+    They are always the same, unless a generator is given that has drawn others.
+    """
+    generator = generator or torch.Generator().manual_seed(0)
     small = torch.rand(3, *shape, generator=generator)
     return small, 30 * torch.randn(3, *shape, generator=generator), 1000 * small - 300
 
@@ -62,8 +67,9 @@ def _check_behaviour(module: nn.Module, shape: tuple[int, ...], outputs: int) ->
     The batch keeps its shape: in another shape a product may be rounded in another way, and a module that
     makes large differences of small ones (a cosine of large numbers) would look as if it mixed examples.
     """
+    generator = torch.Generator().manual_seed(0)
     buffers = {k: b.clone() for k, b in module.named_buffers()}
-    examples = trial_examples(shape)
+    examples = trial_examples(shape, generator)
     small = examples[0]
     for x in examples:
         try:

@@ -15,9 +15,9 @@ on zeros bounds the memory of a row by adding up every tensor it creates.
 - A gradient that is not finite counts as zero.
 
 **What rounding costs.** The sum that gets noise is whatever the machine computed. Let C be the clip and u =
-2^-24. If one example is replaced by a null example, everything keeps its shape and its place, and what is
-computed for the other examples is the same to the bit, since none of it reads that example's values. So only
-the sums change:
+2^-24. If one example of a batch is replaced by a null example, everything keeps its shape and its place, and
+what is computed for the other examples is the same to the bit, since none of it reads that example's values.
+So only the sums change:
 - Norms. At most 64 squares are added in float32, the rest in float64 (`tape._square`), so a squared norm is
   too small by a share of at most 65 u; for a taped layer, whose norm is a product of two, 130 u. A norm is
   half as wrong: 65 u. The factor, its rounding and its product with a gradient cost 3 u.
@@ -27,4 +27,11 @@ the sums change:
 - Rows are added in float64: less than u C. Multiplier and clip are float32 numbers: 2 u.
 
 Together 157 u < 9.4e-6, which `clipping.ROUNDING` pays for: gradients are clipped to C / (1 + 1e-5).
+
+**What is not paid for.** Amplification by sampling also compares the batch with the one in which the example
+was not drawn. There the later examples stand elsewhere in their rows: their row sums are rounded in other
+groups (up to 86 u C for each row of eight), and torch may round an example's gradient in another way at
+another place, by about u of its size. For ordinary models that is less than 1e-5 C. A model and data made
+for it, whose gradients hang on the last bit of a prediction, can make it large. Statements say that this is
+not covered.
 """

@@ -64,6 +64,8 @@ def clipped(tape: Tape, real: Tensor, clip: Tensor) -> dict[str, Tensor]:
     if broken.any():  # 0 x inf is not 0, so the tape itself must be cleared
         tape, norms = tape.without(broken), norms.masked_fill(broken, 0)
     factor = (limit / (norms * (1 + ROUNDING))).clamp(max=1)
+    # below the smallest normal number, rounding to float32 is no longer a share of the factor
+    factor = torch.where(factor < torch.finfo(torch.float32).tiny, 0.0, factor)
     return tape.weighted_sums((torch.where(bounded, factor, 1.0) * real).float())
 
 

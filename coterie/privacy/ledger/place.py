@@ -29,13 +29,17 @@ def ledger_files(place: str | Path) -> list[Path]:
 
 
 @plainly
-def read_ledgers(place: str | Path, *, witness: str | Path | None = None) -> list[Report]:
+def read_ledgers(
+    place: str | Path, independently: bool = False, *, witness: str | Path | None = None
+) -> list[Report]:
     """Check every ledger at a place and return their contents, sorted by silo.
 
     The chain of rows and every signature are checked, the witness has seen no later or other rows, and every
-    epsilon is recomputed from its events. Raise `Problem`, naming the row, for the first ledger that fails.
+    epsilon is recomputed from its events; if `independently`, by dp-accounting too. Raise `Problem`, naming
+    the row, for the first ledger that fails.
     """
-    reports = [check_ledger(path, find_witness(witness)) for path in ledger_files(place)]
+    known = find_witness(witness)
+    reports = [check_ledger(path, known, independently) for path in ledger_files(place)]
     return sorted(reports, key=lambda report: report.identity.silo)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from .entries import LedgerEntry, LedgerState, runs_of
 from .filters import vetoing
 from .heads import units_of
 from .ledger import Identity, read_ledger
+from .recheck import recheck_run
 from .verify_heads import KINDS, HeadsCheck, witnessed
 from .witness import Witness, find_witness
 
@@ -41,12 +44,15 @@ class Report:
     key: str = ""
     witnessed: int | None = None
     notes: tuple[str, ...] = ()
+    rechecked: Mapping[str, int] = field(default_factory=dict)
 
 
-def check_ledger(path: Path, witness: Witness | None = None) -> Report:
+def check_ledger(path: Path, witness: Witness | None = None, independently: bool = False) -> Report:
     """Recompute a ledger and replay its rules; raise `Problem`, naming the row, if anything differs.
 
     Every signature is checked, and that the witness (by default the user's) has seen no later or other head.
+    If `independently`, dp-accounting recomputes every epsilon (see `recheck`); our own accountant decides
+    only where dp-accounting cannot. `rechecked` counts the epsilons of each verdict.
     """
     ledger = read_ledger(path, only_read=True)
     try:
@@ -56,13 +62,16 @@ def check_ledger(path: Path, witness: Witness | None = None) -> Report:
             raise Problem(
                 f"ledger '{path}' has another ledger's name: it belongs to '{ledger.identity.silo}'"
             )
-        state = LedgerState()
+        state, verdicts = LedgerState(), Counter[str]()
         for entry in entries:
             try:
                 _check_row(state, entry)
                 heads.before(state, entry)
                 state.add(entry)
                 heads.after(state, entry)
+                if independently:
+                    for run in _charged(entry):
+                        verdicts.update(recheck_run(state, run))
                 for run in _charged(entry):
                     _check_budget(state, state.claim_of(run))
             except (Problem, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
@@ -77,7 +86,7 @@ def check_ledger(path: Path, witness: Witness | None = None) -> Report:
         return Report(
             path, ledger.identity, len(entries), entries[-1].hash, entries[0].body["filter"],
             state.budgets, totals, len(state.runs), uncommitted, heads.number, state.key["id"], seen,
-            tuple(heads.notes),
+            tuple(heads.notes), dict(verdicts),
         )  # fmt: skip
     finally:
         ledger.close()

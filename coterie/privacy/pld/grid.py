@@ -5,8 +5,7 @@ step is one operation on arrays, which is ten times as fast (`python -m benchmar
 matters to a ledger, which trusts no cached number, and to a study of many budgets. Tests compare both.
 
 Composition raises Fourier coefficients to a power (Koskela, Jaelkoe and Honkela 2020). Upper bounds
-connect the dots of a curve delta(epsilon) (Doroshenko and others 2022); lower bounds round every loss
-down.
+connect the dots of a curve delta(epsilon) (Doroshenko and others 2022); `lower` explains lower bounds.
 """
 
 from __future__ import annotations
@@ -99,15 +98,6 @@ def connected(interval: float, lowest: int, deltas: Array) -> Losses:
     up = np.concatenate([[1 - known[0]], slope / -math.expm1(-interval)])
     down = np.concatenate([slope / math.expm1(interval), [0.0]])
     return Losses(interval, lowest, np.maximum(up - down, 0.0), float(known[-1]))
-
-
-def rounded_down(interval: float, lowest: int, at_least: Array) -> Losses:
-    """Round losses down, given the probabilities that they are at least `lowest`, ... times `interval`.
-
-    Losses below the first point are dropped, which can only make a lower bound smaller.
-    """
-    after = np.append(at_least[1:], 0.0)
-    return Losses(interval, lowest, np.maximum(at_least - after, 0.0), 0.0)
 
 
 def composed(parts: Sequence[tuple[Losses, int]], upper: bool) -> Losses:

@@ -1,4 +1,4 @@
-"""Privacy-loss distributions of events, discretised so that they give upper or lower bounds on epsilon."""
+"""Privacy-loss distributions of events, discretised so that they give upper bounds on epsilon."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import log_ndtr, ndtr
 
 from ..events import Event
-from .grid import Array, Losses, composed, connected, rounded_down
+from .grid import Array, Losses, composed, connected
 
 Curve = Callable[[Array], Array]
 REACH = 10.0  # in standard deviations: a loss beyond it (probability 1e-23) counts as infinite
@@ -32,49 +32,37 @@ class Distribution:
         return found
 
 
-def distribution(
-    events: Iterable[Event],
-    interval: float,
-    adjacency: str = "zero-out",
-    upper: bool = True,
-    lean: float = 0.5,
-) -> Distribution:
-    """Compose the privacy-loss distributions of events.
-
-    With `upper`, every epsilon read from the result is an upper bound. Without it, every epsilon is a
-    lower bound for the worst data sets, or for some data sets if the event is a selection (which `lean`
-    in (0, 1) picks) or a sample of fixed size.
-    """
+def distribution(events: Iterable[Event], interval: float, adjacency: str = "zero-out") -> Distribution:
+    """Compose the privacy-loss distributions of events; every epsilon read from it is an upper bound."""
     with np.errstate(all="ignore"):  # `Losses` refuses values that are not finite
-        parts = [(_one(event, interval, adjacency, upper, lean), event.count) for event in events]
+        parts = [(_one(event, interval, adjacency), event.count) for event in events]
         ways = max(len(both) for both, _ in parts)
-        made = [composed([(both[way % len(both)], n) for both, n in parts], upper) for way in range(ways)]
+        made = [
+            composed([(both[way % len(both)], n) for both, n in parts], upper=True) for way in range(ways)
+        ]
     return Distribution(tuple(made))
 
 
-def _one(event: Event, interval: float, adjacency: str, upper: bool, lean: float) -> tuple[Losses, ...]:
+def _one(event: Event, interval: float, adjacency: str) -> tuple[Losses, ...]:
     """Return the losses of one release; one direction is enough if both are equal."""
     reach = 2.0 if adjacency == "replace-one" else 1.0
     if event.mechanism == "laplace":
-        return (_laplace(reach / event.noise, interval, upper),)
+        return (_laplace(reach / event.noise, interval),)
     if event.mechanism == "selection":
-        made = _selection if upper else _some_selection
-        return (made(reach / event.noise, interval, lean),)
-    if event.sampler == "fixed" and event.rate < 1 and upper:
+        return (_selection(reach / event.noise, interval),)
+    if event.sampler == "fixed" and event.rate < 1:
         return (_fixed_size(event.noise, event.rate, interval),)
     if event.rate == 1:
-        return (_gaussian(reach / event.noise, interval, upper),)
+        return (_gaussian(reach / event.noise, interval),)
     if reach == 2:
-        return (_replaced(event.noise, event.rate, interval, upper),)
-    return _sampled(event.noise, event.rate, interval, upper)
+        return (_replaced(event.noise, event.rate, interval),)
+    return _sampled(event.noise, event.rate, interval)
 
 
-def _gaussian(mu: float, interval: float, upper: bool) -> Losses:
+def _gaussian(mu: float, interval: float) -> Losses:
     """Return the losses of N(0, 1) against N(mu, 1)."""
     end = REACH * mu + mu**2 / 2
-    if upper:
-        return _from_curve(lambda a: gaussian_delta(a, mu), -end, end, interval)
-    return _from_chances(lambda a: ndtr(mu / 2 - a / mu), -end, end, interval)
+    return _from_curve(lambda a: gaussian_delta(a, mu), -end, end, interval)
 
 
 def gaussian_delta(a: Array, mu: float) -> Array:
@@ -82,7 +70,7 @@ def gaussian_delta(a: Array, mu: float) -> Array:
     return np.asarray(ndtr(mu / 2 - a / mu) - np.exp(a + log_ndtr(-mu / 2 - a / mu)))
 
 
-def _sampled(noise: float, rate: float, interval: float, upper: bool) -> tuple[Losses, Losses]:
+def _sampled(noise: float, rate: float, interval: float) -> tuple[Losses, Losses]:
     """Return the losses of a Poisson-sampled Gaussian, with P = (1 - rate) N(0) + rate N(1) and Q = N(0).
 
     P - e^a Q = rate (N(1) - e^b N(0)) where e^b = (e^a - 1 + rate) / rate, and Q - e^a P =
@@ -109,21 +97,14 @@ def _sampled(noise: float, rate: float, interval: float, upper: bool) -> tuple[L
         c = np.where(below, a, 0.0) + math.log(rate) - np.log(share)
         return np.where(below, share * gaussian_delta(c, mu), 0.0)
 
-    def taken_chance(a: Array) -> Array:
-        above = a > floor
-        x = outer(np.where(above, a, 0.0)) / mu + mu / 2
-        return np.where(above, (1 - rate) * ndtr(-x) + rate * ndtr(mu - x), 1.0)
-
-    def added_chance(a: Array) -> Array:  # the loss of Q is at least a where that of P is at most -a
-        below = a < -floor
-        return np.where(below, ndtr(outer(np.where(below, -a, 0.0)) / mu + mu / 2), 0.0)
-
-    make, both = (_from_curve, (taken, added)) if upper else (_from_chances, (taken_chance, added_chance))
     ends = loss(-REACH), loss(mu + REACH), loss(REACH)
-    return make(both[0], ends[0], ends[1], interval), make(both[1], -ends[2], -ends[0], interval)
+    return (
+        _from_curve(taken, ends[0], ends[1], interval),
+        _from_curve(added, -ends[2], -ends[0], interval),
+    )
 
 
-def _replaced(noise: float, rate: float, interval: float, upper: bool) -> Losses:
+def _replaced(noise: float, rate: float, interval: float) -> Losses:
     """Return the losses of a Poisson-sampled Gaussian if a unit is replaced by its opposite.
 
     They are those of P = (1 - rate) N(0) + rate N(1) against Q = (1 - rate) N(0) + rate N(-1), which
@@ -141,37 +122,28 @@ def _replaced(noise: float, rate: float, interval: float, upper: bool) -> Losses
         first, second = np.exp(one - high), np.exp(two - high)
         return np.asarray(np.sign(a) * (high + np.log(first + np.hypot(first, second)) + size - small) / mu)
 
-    def chance(a: Array) -> Array:
-        x = place(a)
-        return np.asarray((1 - rate) * ndtr(-x) + rate * ndtr(mu - x))
-
     def curve(a: Array) -> Array:
         x = place(a)
         other = np.logaddexp(math.log1p(-rate) + log_ndtr(-x), math.log(rate) + log_ndtr(-x - mu))
-        return chance(a) - np.exp(a + other)
+        return np.asarray((1 - rate) * ndtr(-x) + rate * ndtr(mu - x)) - np.exp(a + other)
 
     far = math.log1p(-rate), math.log(rate)
     x = mu + REACH
     end = float(
         np.logaddexp(far[0], far[1] + (x - mu / 2) * mu) - np.logaddexp(far[0], far[1] - (x + mu / 2) * mu)
     )
-    return (_from_curve if upper else _from_chances)(curve if upper else chance, -end, end, interval)
+    return _from_curve(curve, -end, end, interval)
 
 
-def _laplace(epsilon: float, interval: float, upper: bool) -> Losses:
+def _laplace(epsilon: float, interval: float) -> Losses:
     """Return the losses of Laplace noise; both ends of their range have positive probability."""
-    if upper:
-        return _from_curve(
-            lambda a: np.where(a <= -epsilon, -np.expm1(a), -np.expm1(np.minimum(a - epsilon, 0) / 2)),
-            -epsilon, epsilon, interval,
-        )  # fmt: skip
-    return _from_chances(
-        lambda a: np.where(a > epsilon, 0.0, np.where(a <= -epsilon, 1.0, 1 - np.exp((a - epsilon) / 2) / 2)),
+    return _from_curve(
+        lambda a: np.where(a <= -epsilon, -np.expm1(a), -np.expm1(np.minimum(a - epsilon, 0) / 2)),
         -epsilon, epsilon, interval,
     )  # fmt: skip
 
 
-def _selection(epsilon: float, interval: float, lean: float) -> Losses:
+def _selection(epsilon: float, interval: float) -> Losses:
     """Return upper bounds for all selections whose privacy losses lie in a range of length epsilon.
 
     The curve is that of Dong, Durfee and Rogers (2020):
@@ -183,17 +155,6 @@ def _selection(epsilon: float, interval: float, lean: float) -> Losses:
         return np.asarray(np.where(a <= -epsilon, -np.expm1(a), inside))
 
     return _from_curve(curve, -epsilon - interval, epsilon + interval, interval)
-
-
-def _some_selection(epsilon: float, interval: float, lean: float) -> Losses:
-    """Return one such selection: two candidates with losses t and t - epsilon, where t = lean * epsilon."""
-    high, low = lean * epsilon, (lean - 1) * epsilon
-    chance = math.expm1(-low) / (math.exp(-low) - math.exp(-high))
-    first, last = math.floor(low / interval), math.floor(high / interval)
-    masses = np.zeros(last - first + 1)
-    masses[0] += 1 - chance
-    masses[-1] += chance
-    return Losses(interval, first, masses, 0.0)
 
 
 def _fixed_size(noise: float, rate: float, interval: float) -> Losses:
@@ -219,12 +180,6 @@ def _from_curve(curve: Curve, low: float, high: float, interval: float) -> Losse
     """Return an upper bound of a curve delta(a) between two losses, by connecting its dots."""
     first, last = math.floor(low / interval), math.ceil(high / interval)
     return connected(interval, first, curve(_grid(first, last, interval)))
-
-
-def _from_chances(chance: Curve, low: float, high: float, interval: float) -> Losses:
-    """Round the losses between two ends down, given the probability of a loss of at least a."""
-    first, last = math.floor(low / interval), math.ceil(high / interval)
-    return rounded_down(interval, first, chance(_grid(first, last, interval)))
 
 
 def _grid(first: int, last: int, interval: float) -> Array:

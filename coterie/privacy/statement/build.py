@@ -90,28 +90,53 @@ def always_uncovered(merges: MergeEvents | None) -> tuple[str, ...]:
 
 
 def statement_cache() -> Cache:
-    """Open the cache of numbers (and the sentences about them) from earlier statements."""
-    return Cache("statements", f"{ADJACENCY}/{SCHEMA}/2")
+    """Open the cache of what published formulas reported in earlier statements."""
+    return Cache("statements", f"{ADJACENCY}/{SCHEMA}/3")
+
+
+def numbers(events: tuple[Event, ...], delta: float, cache: Cache | None = None) -> dict[str, Any]:
+    """Return all numbers that follow from events: bounds, replace-one, and published formulas.
+
+    Only the published formulas may come from the cache; what is certified is computed anew.
+    """
+    found = _certified(events, delta)
+    beside = _published(events, delta, cache) if math.isfinite(found["epsilon"]) else ()
+    return {
+        **found,
+        "published": [asdict(published) for published in beside],
+        "warnings": [line for line in (warning(published, found["lower"]) for published in beside) if line],
+    }
 
 
 @functools.lru_cache(maxsize=4096)
-def numbers(events: tuple[Event, ...], delta: float) -> dict[str, Any]:
-    """Return all numbers that follow from events: bounds, replace-one, and published formulas."""
+def _certified(events: tuple[Event, ...], delta: float) -> dict[str, Any]:
     upper, by = upper_of(events, delta, ADJACENCY)
-    lower = min(quick_lower(events, delta), upper)
-    beside: tuple[Published, ...] = ()
-    whole = joined(events)
-    if len(whole) == 1 and whole[0].mechanism == "gaussian" and math.isfinite(upper):
-        one = whole[0]
-        beside = published_for(one.noise, one.rate, one.count, delta, quick=True)
     return {
         "epsilon": upper,
         "by": by,
-        "lower": lower,
+        "lower": min(quick_lower(events, delta), upper),
         "replace_one": epsilon_of(events, delta, "replace-one"),
-        "published": [asdict(published) for published in beside],
-        "warnings": [line for line in (warning(published, lower) for published in beside) if line],
     }
+
+
+def _published(events: tuple[Event, ...], delta: float, cache: Cache | None) -> tuple[Published, ...]:
+    """Return what published formulas report for sampled Gaussian steps; there are none for other events."""
+    whole = joined(events)
+    if len(whole) != 1 or whole[0].mechanism != "gaussian":
+        return ()
+    one, question = whole[0], repr((events, delta))
+    if cache is not None:
+        try:
+            return tuple(
+                Published(paper, formula, math.inf if value is None else float(value))
+                for paper, formula, value in cache.get(question)
+            )
+        except (TypeError, ValueError):
+            pass  # it is not there, or is something else
+    found = published_for(one.noise, one.rate, one.count, delta, quick=True)
+    if cache is not None:
+        cache.put(question, finite([list(vars(published).values()) for published in found]))
+    return found
 
 
 def build_statement(
@@ -140,7 +165,7 @@ def build_statement(
     """
     whole = grouped(events)
     found = with_published_dual(
-        _found(whole, delta, cache), settings, [asdict(door) for door in doors], whole, delta
+        numbers(whole, delta, cache), settings, [asdict(door) for door in doors], whole, delta
     )
     private = math.isfinite(found["epsilon"])
     certified = max(found["epsilon"], charged)
@@ -212,17 +237,6 @@ def with_published_dual(
     lines = [line for line in (warning(one, found["lower"]) for one in more) if line]
     published = [*found["published"], *(asdict(one) for one in more)]
     return {**found, "published": published, "warnings": [*found["warnings"], *lines]}
-
-
-def _found(events: tuple[Event, ...], delta: float, cache: Cache | None) -> dict[str, Any]:
-    if cache is None:
-        return numbers(events, delta)
-    question = repr((events, delta))
-    found = cache.get(question)
-    if found is None:
-        found = finite(numbers(events, delta))
-        cache.put(question, found)
-    return {key: math.inf if value is None else value for key, value in found.items()}
 
 
 def best_trial(tuning: dict[str, Any]) -> float:

@@ -25,7 +25,7 @@ def find_in_ledger(content: dict[str, Any], folder: Path) -> None:
     if named is None:
         raise Problem("statement: it names no ledger, because the run was not metered")
     path = folder if folder.is_file() else folder / Path(named["file"]).name
-    report = check_ledger(path)
+    report = check_ledger(path, independently=True)
     ledger = read_ledger(path)
     entries = ledger.entries()
     ledger.close()

@@ -36,10 +36,14 @@ from .build import (
     text_of,
     with_published_dual,
 )
+from .recheck import recheck_statement
 
 
 def verify(text: str) -> dict[str, Any]:
     """Recompute a statement from its events; raise `Problem`, naming the field, if anything differs.
+
+    Epsilons are recomputed with dp-accounting, which shares no arithmetic with the accountant that stated
+    them; `recheck_statement` says which of them it confirms. Our own accountant decides about the others.
 
     The checksum detects damage. A forger can compute a new checksum, but cannot make epsilon smaller for
     the same events. Which events really happened is what the ledger proves.
@@ -97,7 +101,16 @@ def _recompute(content: dict[str, Any]) -> None:
         raise Problem("statement: guarantee.delta and guarantee.budget: required if epsilon is stated")
     found = numbers(events, said["delta"])
     found = with_published_dual(found, content["settings"], content["doors"], grouped(events), said["delta"])
+    checks = recheck_statement(content)
+    for name, check in checks.items():
+        if check.verdict == "refuted":
+            raise Problem(
+                f"statement: {name}: states {check.stated:.6g}, but the events give {check.epsilon:.6g}"
+                " (dp-accounting)"
+            )
     for key in ("epsilon", "replace_one", "lower"):
+        if key != "lower" and checks[f"guarantee.{key}"].verdict == "confirmed":
+            continue
         true, value = found[key], math.inf if said[key] is None else said[key]
         if _is_too_good(key, value, true, events, said["delta"]):
             raise Problem(f"statement: guarantee.{key}: states {value:.6g}, but the events give {true:.6g}")
