@@ -353,7 +353,7 @@ def test_nothing_is_drawn_before_the_witness_has_kept_the_charge(tmp_path, feder
     assert len(heard) <= 1  # the start
     for name in federation.names:
         with refused("was not reserved, so its noise is not drawn"):
-            meter.streams.generators(0, name, 0, 0)
+            meter.streams.dice(0, name, 0, 0)
     sequences = [check_ledger(book.path).sequence for book in meter.ledgers]
     assert sequences[:2] == [3, 3]  # what was reserved stays charged
     assert sequences[2] in (2, 3)

@@ -32,14 +32,17 @@ def find_beside(content: dict[str, Any], folder: Path) -> None:
 
 
 def place_ledger(content: dict[str, Any], folder: Path) -> None:
-    """Make the path of the ledgers absolute, in place; a relative one starts in a folder.
+    """Make the paths of ledgers, keys and witness absolute, in place; a relative one starts in a folder.
 
     Wherever a command is called from, the same file means the same ledgers.
     """
     privacy = content.get("privacy")
-    named = privacy.get("ledger") if isinstance(privacy, dict) else None
-    if isinstance(privacy, dict) and isinstance(named, str):
-        content["privacy"] = {**privacy, "ledger": str((folder / Path(named).expanduser()).absolute())}
+    for key in ("ledger", "keys", "witness"):
+        named = privacy.get(key) if isinstance(privacy, dict) else None
+        if isinstance(privacy, dict) and isinstance(named, str):
+            content["privacy"] = privacy = {
+                **privacy, key: str((folder / Path(named).expanduser()).absolute())
+            }  # fmt: skip
 
 
 def _beside(named: Any, folder: Path) -> Any:
