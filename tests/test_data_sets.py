@@ -14,9 +14,10 @@ import torch
 import coterie as ct
 from coterie.data.partition import Partition
 from coterie.guard.ledgers import find_ledgers, open_ledgers
-from coterie.privacy.ledger.data_sets import data_name, data_sets, silo_key, tidy, tidy_silo
+from coterie.privacy.ledger.data_sets import data_sets
 from coterie.privacy.ledger.filters import Spent
 from coterie.privacy.ledger.ledger import Identity, open_ledger, read_ledger
+from coterie.privacy.ledger.names import data_name, silo_key, tidy, tidy_silo
 from coterie.privacy.ledger.place import read_ledgers
 from coterie.privacy.ledger.verify import check_ledger
 from tests.helpers import call, refused

@@ -14,8 +14,9 @@ from .._threads import in_threads
 from ..data.federation import Federation
 from ..errors import Problem
 from ..privacy.ledger.custody import Custody
-from ..privacy.ledger.data_sets import data_name, data_sets, holds_ledgers, nothing_spent
+from ..privacy.ledger.data_sets import data_sets, holds_ledgers, nothing_spent
 from ..privacy.ledger.ledger import Identity, Ledger, check_budget, open_ledger
+from ..privacy.ledger.names import data_name
 
 Budgets = Sequence[tuple[float, float] | None]
 
