@@ -11,10 +11,10 @@ from ...errors import Problem
 from ..accountant import MACHINE_TOLERANCE
 from ..adversaries import ADVERSARIES
 from ..events import Event, grouped
-from ..ledger.data_sets import silo_key
 from ..ledger.entries import LedgerState
 from ..ledger.filters import charge
 from ..ledger.ledger import read_ledger
+from ..ledger.names import silo_key
 from ..ledger.verify import check_ledger
 from ..trials import Trials
 
