@@ -171,7 +171,7 @@ def _check_merges(content: dict[str, Any], merges: MergeEvents) -> None:
 def _check_words(content: dict[str, Any], merges: MergeEvents | None) -> None:
     """Raise `Problem` unless all required sentences are there."""
     metered = content["ledger"] is not None
-    always = always_uncovered(merges)
+    always = always_uncovered(merges, metered)
     missing = {*always, LEAVING if metered else WITHOUT_LEDGER} - set(content["not_covered"])
     if missing:
         raise Problem(f"statement: not_covered: the sentence '{sorted(missing)[0]}' is missing")
