@@ -215,7 +215,7 @@ class Ledger:
 
         Rows are read after the head: others may add some in between.
         """
-        return disagreement(seen, self.signed_head, {entry.seq: entry.hash for entry in self._read()})
+        return disagreement(seen, self.signed_head, self._read())
 
     def check_key(self) -> None:
         """Raise `Problem` unless the key that will sign is the ledger's own and valid."""

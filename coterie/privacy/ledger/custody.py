@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...errors import Problem
 from ..keys import Key, find_key, own_key, read_key
+from .entries import LedgerEntry
 from .heads import SignedHead
 from .identity import Identity
 from .witness import Unwitnessed, Witness, find_witness
@@ -42,10 +44,10 @@ class Custody:
         return key
 
 
-def disagreement(seen: SignedHead | None, own: SignedHead, hash_at: dict[int, str]) -> str | None:
-    """Return why a ledger does not agree with the head its witness has seen; None if it does.
+def disagreement(seen: SignedHead | None, own: SignedHead, rows: Sequence[LedgerEntry]) -> str | None:
+    """Return why a ledger with these rows does not agree with the head its witness has seen; None if it does.
 
-    `hash_at` are the hashes of the ledger's rows, by their numbers. A ledger that is ahead agrees: a crash
+    A ledger that is ahead agrees: a crash
     between its change and its witness's record leaves it so.
     """
     if seen is None:
@@ -57,7 +59,7 @@ def disagreement(seen: SignedHead | None, own: SignedHead, hash_at: dict[int, st
             f"has seen {seen.number} changes of it, until {seen.time}, and this file has only {own.number}:"
             " it is an old copy"
         )
-    if hash_at.get(seen.rows) != seen.hash:
+    if seen.rows > len(rows) or rows[seen.rows - 1].hash != seen.hash:
         return f"has seen other rows than these, on {seen.time}"
     return None
 

@@ -20,7 +20,7 @@ from ..keys import sync_folder
 from .heads import SignedHead
 
 ENVIRONMENT = "COTERIE_WITNESS"
-TAIL = 2**15  # the bytes at the end of a file that are read: the last 25 heads or so
+TAIL = 2**14  # the bytes at the end of a file that are read: the last dozen heads
 
 
 class Unwitnessed(Problem):
