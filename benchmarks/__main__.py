@@ -1,7 +1,7 @@
 """Run the benchmarks and write benchmarks/results.md (and growth.png).
 
 python -m benchmarks            everything
-python -m benchmarks gradients  one part: accountant, gradients, writers, devices, school, ledger, projection, growth, memory, help
+python -m benchmarks gradients  one part: accountant, gradients, writers, devices, school, ledger, filters, projection, growth, memory, help
 """
 
 from __future__ import annotations
@@ -20,7 +20,19 @@ def main() -> None:
 
     import coterie
 
-    from . import accountant, devices, gradients, growth, ledger, memory, projection, school, startup, writers
+    from . import (
+        accountant,
+        devices,
+        filters,
+        gradients,
+        growth,
+        ledger,
+        memory,
+        projection,
+        school,
+        startup,
+        writers,
+    )
 
     parts = {
         "accountant": accountant.report,
@@ -29,6 +41,7 @@ def main() -> None:
         "devices": devices.report,
         "school": school.report,
         "ledger": ledger.report,
+        "filters": filters.report,
         "projection": projection.report,
         "growth": growth.report,
         "memory": memory.report,

@@ -251,7 +251,7 @@ def open_ledgers(
     """Make a ledger for each silo, with the budget that all its runs together may spend.
 
     Epsilon and delta are one number, or one for each silo: `{"north": 1, "default": 4}`. `unit` is what is
-    protected: "example" or "silo". `filter` is how runs add up: "basic" or "rdp".
+    protected: "example" or "silo". `filter` is how runs add up: "basic", "rdp" or "gdp".
     """
     if not isinstance(federation, Federation):
         raise Problem(f"federation: expected what load returns, got a {type(federation).__name__}")
