@@ -123,7 +123,7 @@ def ledger_open(
     config: ConfigPath,
     epsilon: Annotated[float, typer.Option(help="What each data set may spend in total.")],
     delta: Annotated[float, typer.Option(help="Delta of all runs together.")],
-    filter: Annotated[str, typer.Option(help="How runs add up: basic or rdp.")] = "basic",
+    filter: Annotated[str, typer.Option(help="How runs add up: basic, rdp or gdp.")] = "basic",
     unit: Annotated[
         str | None, typer.Option(help="What is protected: example or silo (default: CONFIG's).")
     ] = None,
