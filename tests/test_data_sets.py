@@ -14,9 +14,10 @@ import torch
 import coterie as ct
 from coterie.data.partition import Partition
 from coterie.guard.ledgers import find_ledgers, open_ledgers
-from coterie.privacy.ledger.data_sets import data_name, data_sets, silo_key, tidy, tidy_silo
+from coterie.privacy.ledger.data_sets import data_sets
 from coterie.privacy.ledger.filters import Spent
 from coterie.privacy.ledger.ledger import Identity, open_ledger, read_ledger
+from coterie.privacy.ledger.names import data_name, silo_key, tidy, tidy_silo
 from coterie.privacy.ledger.place import read_ledgers
 from coterie.privacy.ledger.verify import check_ledger
 from tests.helpers import call, refused
@@ -258,11 +259,21 @@ def test_a_refused_run_leaves_no_ledger_behind(place):
     assert not Path("kept").exists()
 
 
+def test_a_ledger_in_another_folder_is_noticed_before_any_is_made(tmp_path):
+    """The witness knows it, under the words of an older version too."""
+    federation = ct.load("digits", silos=2)
+    words = "digits cut by [null, null, 2, 2, 0.5, 4, 0.1, 0]"
+    old_ledger(tmp_path / "one", words, "silo-1", federation.identities[1].size)
+    with refused("has seen one with 1 changes"):
+        train(federation, ledger=tmp_path / "two")
+    assert not (tmp_path / "two").exists()
+
+
 def test_a_folder_of_secrets_without_ledgers_is_refused(place):
     train(ct.load("clinics.csv", **COLUMNS), ledger="kept")
     for path in Path("kept").glob("*.sqlite*"):
         path.unlink()
-    with refused("is missing, although its silo was metered before"):
+    with refused("there is no ledger of '1'"):
         train(ct.load("clinics.csv", **COLUMNS), ledger="kept")
     with refused("files of ledgers that are missing or have another name"):
         train(ct.load("digits", silos=2), ledger="kept")

@@ -52,10 +52,10 @@ def show_ledgers(place: Path, witness: str | None, as_json: bool) -> None:
         return
     from rich.console import Console
     from rich.markup import escape
+    from rich.table import Table
 
-    from ..report.terminal import compact
-
-    table = compact("Upper bound on the epsilon each data set has spent, per adversary")
+    title = "Upper bound on the epsilon each data set has spent, per adversary"
+    table = Table(title=title, box=None, title_justify="left", padding=(0, 1, 0, 0), pad_edge=False)
     longest = max(len(report.identity.silo) for report in reports)
     table.add_column("silo", overflow="fold", min_width=min(longest, 12))
     for name in ("size", "budget", "delta", *ADVERSARIES, "spent\ndelta", "runs"):

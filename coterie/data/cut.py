@@ -11,7 +11,7 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..privacy.ledger.data_sets import CUT, tidy
+from ..privacy.ledger.names import CUT, tidy
 from .partition import BY_LABEL, Partition
 
 DEFAULT_SILOS = 10

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from ..errors import Problem, nearest, plain_methods
-from ..privacy.ledger.data_sets import silo_key, tidy, tidy_silo
 from ..privacy.ledger.ledger import Identity
+from ..privacy.ledger.names import silo_key, tidy, tidy_silo
 from . import preprocess
 from .cut import DEFAULT_SILOS, Cut
 from .partition import Part, Partition, View, split_into_silos

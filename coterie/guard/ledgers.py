@@ -14,8 +14,9 @@ from .._threads import in_threads
 from ..data.federation import Federation
 from ..errors import Problem
 from ..privacy.ledger.custody import Custody
-from ..privacy.ledger.data_sets import data_name, data_sets, holds_ledgers, nothing_spent
+from ..privacy.ledger.data_sets import data_sets, holds_ledgers, nothing_spent
 from ..privacy.ledger.ledger import Identity, Ledger, check_budget, open_ledger
+from ..privacy.ledger.names import data_name
 
 Budgets = Sequence[tuple[float, float] | None]
 
@@ -32,16 +33,25 @@ def open_ledgers(
 ) -> list[Ledger]:
     """Return the open ledgers of all silos; make those that are missing and have a budget.
 
-    All budgets are checked before any ledger is made. With `another`, new ledgers say that the folder had
-    ledgers of the same data. `custody` says which keys sign them and which witness keeps their heads.
+    All budgets are checked, and the witness is asked, before any ledger is made. With `another`, new ledgers
+    say that the folder had ledgers of the same data. `custody` says which keys sign them and which witness
+    keeps their heads.
     """
-    found = find_ledgers(folder, federation)
-    for known, budget in zip(found, budgets, strict=True):
+    found, custody = find_ledgers(folder, federation), custody or Custody()
+    for k, (known, budget) in enumerate(zip(found, budgets, strict=True)):
         if known is None and budget is not None:
             check_budget(*budget)
+            _check_unseen(folder, (federation.identities[k], *federation.former_identities[k]), custody)
     whose = [known or own for known, own in zip(found, federation.identities, strict=True)]
     pairs = zip(whose, budgets, strict=True)
     return in_threads(lambda pair: open_ledger(folder, *pair, unit, filter, custody, another=another), pairs)
+
+
+def _check_unseen(folder: Path, names: Sequence[Identity], custody: Custody) -> None:
+    """Raise `Problem` if the witness has seen a ledger of a data set, under today's or an older name."""
+    for who in names:
+        if custody.witness.latest(who.fingerprint) is not None:
+            open_ledger(folder, who, custody=custody).close()  # says where it was seen, and what to do
 
 
 def open_for_run(

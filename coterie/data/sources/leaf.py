@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ...errors import Problem
-from ...privacy.ledger.data_sets import CUT
+from ...privacy.ledger.names import CUT
 from .limits import check_file
 from .table import Table, join, numbers, own_name
 

@@ -3,7 +3,7 @@
 A ledger is an SQLite file (write-ahead log, full synchronous) for one data set. A fingerprint of the
 source, the silo and its number of examples (training and test) names it, never the content. Rows are only
 added, and each holds the hash of the one before. A ledger is built beside its place and linked there, so a
-whole one exists or none. `data_sets` says when two names mean the same data set.
+whole one exists or none. `names` says when two names mean the same data set.
 
 **Rows.** `open`, `budget`, `run` (a claim: stages of events, delta, certified epsilon, rounds allowed, the
 adversaries who see it), `reserve`, `commit`, and `cancel` (only where nothing was reserved).

@@ -11,11 +11,11 @@ from ...errors import Problem
 from ..accountant import MACHINE_TOLERANCE
 from ..adversaries import ADVERSARIES
 from ..events import Event, grouped
-from ..ledger.data_sets import silo_key
 from ..ledger.entries import LedgerState
 from ..ledger.filters import charge
 from ..ledger.heads import SignedHead
 from ..ledger.ledger import read_ledger
+from ..ledger.names import silo_key
 from ..ledger.verify import check_ledger
 from ..ledger.witness import Witness
 from ..trials import Trials
