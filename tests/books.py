@@ -6,10 +6,13 @@ from coterie.guard.ledgers import open_ledgers
 from coterie.guard.meter import make_meter
 from coterie.privacy.accountant import epsilon_of
 from coterie.privacy.events import Event
+from coterie.privacy.keys import read_key
 from coterie.privacy.ledger.claim import Claim
 from coterie.privacy.ledger.custody import Custody
 from coterie.privacy.ledger.ledger import Identity, open_ledger
 from coterie.privacy.ledger.witness import FolderWitness
+from coterie.privacy.statement.build import checksum
+from coterie.privacy.statement.origin import PURPOSE
 
 WHO = Identity("school", "north", 100)
 DELTA = 1e-5
@@ -43,3 +46,15 @@ def meter_of(made, tmp_path, budgets=None, filter="basic"):
     for made_now in open_ledgers(place, made.federation, budgets, filter, custody=custody(place)):
         made_now.close()
     return make_meter(place, made.federation, budgets, custody=custody(place)), plan
+
+
+def signed_anew(content, key):
+    """Give a statement that the holder of a key changed: its checksum and its signature are right again."""
+    rest = {name: value for name, value in content.items() if name not in ("checksum", "signature")}
+    own = checksum(rest)
+    return {**rest, "checksum": own, "signature": None if key is None else key.sign(PURPOSE, own)}
+
+
+def key_in(folder, content):
+    """Give the key with which a statement of a metered run was signed, found beside its ledger."""
+    return read_key(folder / f"{content['data']['fingerprint']}.key")

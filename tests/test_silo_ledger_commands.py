@@ -19,10 +19,10 @@ from coterie.privacy.accountant import epsilon_of
 from coterie.privacy.events import Event
 from coterie.privacy.ledger.ledger import read_ledger
 from coterie.privacy.merges import MergeEvents
-from coterie.privacy.statement.build import EXAMPLES_APART, HIDDEN, METERED, SEES_ALL, checksum, text_of
+from coterie.privacy.statement.build import EXAMPLES_APART, HIDDEN, METERED, SEES_ALL, text_of
 from coterie.privacy.statement.verify import verify
 from coterie.report.statement_page import page
-from tests.books import custody
+from tests.books import custody, key_in, signed_anew
 from tests.helpers import call, experiment
 from tests.test_silo_ledger import DRAWS, interrupted, protected, silent, tossed
 
@@ -141,11 +141,14 @@ def shown_in(folder: Path, ledgers: Path) -> dict[str, object]:
     for file in sorted(folder.rglob("*")):
         if file.suffix == ".json" and file.parent.name == "fedavg":
             content = json.loads(file.read_text())
-            head = content["ledger"].pop("head")
-            own = content.pop("checksum")
-            found[file.name] = content
             html = file.with_suffix(".html").read_text()
-            found[f"{file.name} as a page"] = html.replace(head, "").replace(own, "")
+            told = [content["ledger"].pop("head"), content["ledger"].pop("id"), content["run"].pop("id")]
+            told += [content.pop(key) for key in ("checksum", "signature", "time")]
+            told.append(content.pop("issuer")["id"])
+            found[file.name] = content
+            for text in told:
+                html = html.replace(text, "")
+            found[f"{file.name} as a page"] = html
     result = json.loads((folder / "result.json").read_text())
     for run in result["runs"]:
         del run["score"], run["history"], run["curves"], run["seconds"]
@@ -200,7 +203,8 @@ def test_statements_carry_the_ledger_and_are_found_in_it(classes, tmp_path, caps
         assert facts["total"]["silos"]["epsilon"] == said
         assert facts["as_example"]["silos"]["epsilon"] >= said
         assert facts["total"]["personal"]["epsilon"] is None
-        assert (content["randomness"], content["guarantee"]["budget"]) == (METERED, 50.0)
+        assert (content["randomness"], content["guarantee"]["budget"]) == (METERED, 6.0)
+        assert facts["budget"] == {"epsilon": 50.0, "delta": 1e-1}
         assert {EXAMPLES_APART} <= set(content["not_covered"])
         if noise_by == "server" and said:
             assert content["adversaries"]["server"]["epsilon"] is None
@@ -264,15 +268,16 @@ def test_statements_of_runs_that_were_interrupted_and_of_silos_that_left(tmp_pat
     assert verify(text_of(contents[5])) == contents[5]
 
 
-def again(content):
-    return text_of({**content, "checksum": checksum(content)})
+def again(content, folder):
+    return text_of(signed_anew(content, key_in(folder, content)))
 
 
 @pytest.mark.parametrize(
     ("place", "value", "said"),
     [
         (("merges", "metered"), False, "must be true exactly if the statement names a ledger"),
-        (("ledger",), None, "not_covered: the sentence"),
+        (("ledger",), None, "must be 'metered' exactly if the statement names a ledger"),
+        (("kind",), "simulation", "must be 'metered' exactly if"),
         (("adversaries", "shared", "epsilon"), 0.5, "adversaries.shared"),
         (("adversaries", "server", "epsilon"), 6.0, "adversaries.server"),
         (("guarantee", "epsilon"), 0.5, "guarantee.epsilon"),
@@ -287,7 +292,7 @@ def test_forged_statements_are_found(federation, tmp_path, place, value, said):
         at = at[key]
     at[place[-1]] = value
     with pytest.raises(Problem, match=f"statement: .*{said}"):
-        verify(again(content))
+        verify(again(content, tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -297,7 +302,10 @@ def test_forged_statements_are_found(federation, tmp_path, place, value, said):
         (("ledger", "as_example", "silos", "epsilon"), 0.1, "ledger.as_example"),
         (("ledger", "as_example"), None, "ledger.as_example"),
         (("ledger", "total", "server"), {"epsilon": 0.0, "delta": 0.0}, "ledger.total"),
-        (("guarantee", "budget"), 90.0, "guarantee.budget"),
+        (("ledger", "budget", "epsilon"), 90.0, "ledger.budget"),
+        (("ledger", "sequence"), 4, "ledger.sequence"),
+        (("ledger", "id"), "another", "ledger.id"),
+        (("ledger", "recovered"), 1, "ledger.recovered"),
         (("ledger", "head"), "0" * 64, "does not contain its head"),
     ],
 )
@@ -307,7 +315,7 @@ def test_statements_that_their_ledgers_do_not_bear_out_are_found(federation, tmp
     for key in place[:-1]:
         at = at[key]
     at[place[-1]] = value
-    (tmp_path / "statement.json").write_text(again(content))
+    (tmp_path / "statement.json").write_text(again(content, tmp_path))
     with pytest.raises(Problem, match=f"statement: .*{said}"):
         verify_statement(tmp_path / "statement.json", tmp_path, as_json=False)
 

@@ -104,7 +104,7 @@ def test_epsilon_against_each_adversary():
         (lambda c: c["doors"][0].update(calls="5"), r"doors\.0\.calls"),
         (
             lambda c: c.update(schema="coterie-statement/1"),
-            "expected the schema coterie-statement/3, got 'coterie-statement/1'",
+            "expected the schema coterie-statement/4, got 'coterie-statement/1'",
         ),
         (
             lambda c: c["doors"][0].update(calls=50),
@@ -173,9 +173,21 @@ def test_the_page_of_a_simulation_is_not_to_be_signed():
     simulated = page(make())
     assert "This is a simulation: anyone who knows its seed knows the noise" in simulated
     assert "signature" not in simulated
-    metered = {**make(), "ledger": {"file": "north.ledger", "head": "0" * 64, "run": 2, "total": {}}}
-    assert "signature" in page(metered)
-    assert "This is a simulation" not in page(metered)
+    assert "Nobody signed this statement" in simulated
+    budget = {"epsilon": 10.0, "delta": 1e-4}
+    ledger = {
+        "file": "north.ledger",
+        "head": "0" * 64,
+        "run": 2,
+        "total": {},
+        "budget": budget,
+        "recovered": 1,
+    }
+    metered = page({**make(), "ledger": ledger})
+    assert "signature by hand" in metered
+    assert "The budget of this run is 6. All runs on this data set may spend 10 at delta 0.0001." in metered
+    assert "recovered 1 time(s) after a loss" in metered
+    assert "This is a simulation" not in metered
 
 
 def test_who_checks_the_page_is_told_of_the_file_beside_it():

@@ -251,12 +251,19 @@ def keys_show(
 def statement_verify(
     file: Annotated[Path, typer.Argument(help="A statement's JSON file.")],
     ledger: Annotated[Path | None, typer.Option(help="Folder of ledgers in which to find its run.")] = None,
+    key: Annotated[
+        Path | None, typer.Option(help="The public key (.pub) of the silo that must have signed it.")
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option(help="Check dates as of this day (default: today).", metavar="DATE")
+    ] = None,
+    witness: WitnessFolder = None,
     as_json: AsJson = False,
 ) -> None:
-    """Recompute a statement from its events; with a ledger, find its run there."""
+    """Check a statement's signature and recompute it from its events; with a ledger, find its run there."""
     from .statement import verify_statement
 
-    verify_statement(file, ledger, as_json)
+    verify_statement(file, ledger, as_json, key, at, witness)
 
 
 @statement_app.command("schema")

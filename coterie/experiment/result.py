@@ -230,7 +230,7 @@ class Result:
     def state(self) -> None:
         """Create the statements of all saved runs that do not have one yet."""
         for first, trained in self.trained.items():
-            if any(run not in trained.statements for _, run in trained.saved()):
+            if any(run not in trained.statements for _, run in trained.stated_runs()):
                 self.trained[first] = trained.stated()
             self.published |= self.trained[first].published()
 

@@ -25,6 +25,7 @@ from .estimate import rehearse
 from .experiment import Experiment
 from .listener import Listener
 from .result import Result, RunRecord
+from .statements import Issue
 from .study import Study, StudyPlan, plan_study
 from .trained import Trained
 
@@ -111,10 +112,12 @@ def train_study(
             if note not in result.notes:
                 result.notes.append(note)
                 listener.on_note(note)
+        issue = Issue.of(study)
         meters = meters_for(study, plans[0] if study.alone else None)
+        issue.check(experiments[0].federation.names)
         places = [None if store is None else store.path / f".checkpoint-{n}" for n in range(len(plans))]
         known = [
-            Trained(experiment, own, meter is not None, folders=names)
+            Trained(experiment, own, meter is not None, folders=names, issue=issue)
             for experiment, own, meter, names in zip(
                 public.experiments, plans, meters, study.folders, strict=True
             )

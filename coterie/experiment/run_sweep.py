@@ -26,7 +26,7 @@ from .files import write_json
 from .listener import Listener
 from .result import Result
 from .run import Stopped, Store, meters_for, train_one
-from .statements import statement_for
+from .statements import Issue, statement_for
 from .study import Study, without_examples
 from .sweep import (
     Sweep,
@@ -67,6 +67,7 @@ def sweep_study(study: Study, listener: Listener | None = None, store: Store | N
     meter: Meter | None = None
     try:
         (meter,) = meters_for(study, None)
+        Issue.of(study).check(experiment.federation.names)
         seed = experiment.training.seeds[0]
         sweep = Sweep(trials, (0,), score_events(experiment, tuning), tuning.score == "public")
         plan = _first_plan(replace(experiment, picked=((seed, 0),)), sweep, listener)
@@ -123,7 +124,8 @@ def _trials(
         scores = noised_scores(experiment, sweep, _vectors(result), meter)
         chosen = best_of(scores, experiment.task.higher_is_better)
         silos = range(len(result.names))
-        statements = [trial_statement(experiment, sweep, plan, chosen, k, meter) for k in silos]
+        issue = Issue.of(study)
+        statements = [trial_statement(experiment, sweep, plan, chosen, k, meter, issue) for k in silos]
         result.tuning = {
             "accounted": True,
             "trials": sweep.trials.__dict__,
@@ -138,7 +140,7 @@ def _trials(
             "left": {} if meter is None else meter.left,
         }
         bare, metered = without_examples(experiment), meter is not None
-        trained = Trained(bare, plan, metered, {chosen: statements}, chosen)
+        trained = Trained(bare, plan, metered, {chosen: statements}, chosen, issue=issue)
         result.trained, result.published = {0: trained}, trained.published()
         if store is not None:
             store.save_experiment(trained, result)
@@ -209,7 +211,13 @@ def _nothing(experiment: Experiment, sweep: Sweep, store: Store | None, meter: M
 
 
 def trial_statement(
-    experiment: Experiment, sweep: Sweep, plan: Plan, run: int, k: int, meter: Meter | None
+    experiment: Experiment,
+    sweep: Sweep,
+    plan: Plan,
+    run: int,
+    k: int,
+    meter: Meter | None,
+    issue: Issue | None = None,
 ) -> dict[str, Any]:
     """Return silo k's statement about the chosen trial and all other trials."""
     silo = plan.silos[run][k]
@@ -220,4 +228,5 @@ def trial_statement(
     if meter is not None:
         account = meter.account(k, 0)
     facts, scored = sweep.facts(plan, k), sweep.scores[k] is not None
-    return statement_for(experiment, plan, run, k, account, facts, scored, tuple(ADVERSARIES))
+    about = (facts, scored, tuple(ADVERSARIES))
+    return statement_for(experiment, plan, run, k, account, *about, meter=meter, issue=issue)

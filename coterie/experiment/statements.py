@@ -2,14 +2,55 @@
 
 from __future__ import annotations
 
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ..guard.meter import Meter
 from ..planning.accounting import Account, accounting_of
 from ..planning.plan import Plan
 from ..privacy.cache import Cache
+from ..privacy.keys import Key, find_key
 from ..privacy.statement.build import OpenedDoor, build_statement
+from ..privacy.statement.origin import Origin, data_facts, run_id
 from .experiment import Experiment
+from .study import Study
+
+HOME_ALWAYS = "the silo's examples, for training and for tests"
+HOME_RAW = "the silo's own model and whatever else it keeps: they carry no noise, so they must stay there"
+HOME_SEALED = "the silo's dual variables, which only its own door reads"
+HOME_ALL = "the silo's model: nothing was sent to the server"
+
+
+@dataclass(frozen=True)
+class Issue:
+    """The study that statements are issued for: a digest of its configuration, and the name of its model.
+
+    `keys` sign the statements of a simulation. Those of a metered run are signed with its ledgers' keys.
+    """
+
+    configuration: str | None = None
+    model: str | None = None
+    keys: Path | None = None
+
+    @classmethod
+    def of(cls, study: Study) -> Issue:
+        """Return how a study's statements are issued."""
+        digest = hashlib.sha256(study.text.encode()).hexdigest()
+        return cls(digest, study.config.model.name, study.custody.keys)
+
+    def check(self, silos: tuple[str, ...]) -> None:
+        """Raise `Problem` unless there is a key for every silo, if there are keys at all."""
+        if self.keys is not None:
+            for silo in silos:
+                find_key(self.keys, silo)
+
+    def key(self, silo: str, k: int, meter: Meter | None) -> Key | None:
+        """Return the key that signs a statement: the ledger's, else that of the study, if it has keys."""
+        if meter is not None:
+            return meter.ledgers[k].key()
+        return None if self.keys is None else find_key(self.keys, silo)
 
 
 def published_facts(statement: dict[str, Any]) -> dict[str, Any]:
@@ -25,10 +66,11 @@ def statement_of(
     k: int,
     meter: Meter | None = None,
     cache: Cache | None = None,
+    issue: Issue | None = None,
 ) -> dict[str, Any]:
     """Return the statement of one silo in one run, from its ledger if the run was metered."""
     account = accounting_of(plan).account(plan, run, k) if meter is None else meter.account(k, run)
-    return statement_for(experiment, plan, run, k, account, cache=cache)
+    return statement_for(experiment, plan, run, k, account, cache=cache, meter=meter, issue=issue)
 
 
 def statement_for(
@@ -41,12 +83,14 @@ def statement_for(
     scored: bool = False,
     seen: tuple[str, ...] | None = None,
     cache: Cache | None = None,
+    meter: Meter | None = None,
+    issue: Issue | None = None,
 ) -> dict[str, Any]:
     """Return the statement of one silo from its account; `scored` if the silo releases scores.
 
     `seen` names the adversaries who saw what was released, if they differ from those of a single run.
     """
-    silo = plan.silos[run][k]
+    silo, issue = plan.silos[run][k], issue or Issue()
     trials = 1 if tuning is None else tuning["ran"]
     released = accounting_of(plan).released(plan, run, k, account, float(experiment.clip[run, k]), trials)
     doors = list(released.doors)
@@ -55,6 +99,7 @@ def statement_for(
         scores = trials * sum(first <= last < end for first, end in account.rounds)
         tests = len(experiment.federation.silos[k].test_y)
         doors.append(OpenedDoor("score", scores, 1, "all test examples", 1.0, tests, 1.0))
+    planned = account if meter is None else accounting_of(plan).account(plan, run, k)
     return build_statement(
         silo=silo.name,
         method=experiment.method.title,
@@ -63,7 +108,7 @@ def statement_for(
         doors=[door for door in doors if door.calls],
         events=released.events,
         seen=released.seen if seen is None else seen,
-        budget=account.budget,
+        budget=planned.budget,
         delta=account.delta,
         not_covered=experiment.not_covered(run, k),
         charged=account.epsilon,
@@ -71,4 +116,41 @@ def statement_for(
         tuning=tuning,
         cache=cache,
         merges=released.merges,
+        origin=_origin(experiment, plan, run, k, meter, issue, tuning is not None),
+        key=issue.key(silo.name, k, meter),
     )
+
+
+def _origin(
+    experiment: Experiment, plan: Plan, run: int, k: int, meter: Meter | None, issue: Issue, swept: bool
+) -> Origin:
+    """Return on which data and model a run trained, and what stayed with silo k."""
+    federation, silo, seed = experiment.federation, experiment.federation.silos[k], experiment.keys[run][0]
+    identity = federation.identities[k] if federation.source else None
+    if meter is not None:
+        identity = meter.ledgers[k].identity
+    rows = [] if meter is None else meter.rows(0 if swept else run)  # all trials of a sweep are one claim
+    label = experiment.labels[experiment.keys[run][1]]
+    known = run_id(issue.configuration, federation.source, label, seed, rows)
+    return Origin(
+        data=data_facts(federation.name, identity, len(silo.y) + len(silo.test_y)),
+        model={
+            "name": issue.model or type(experiment.task.module).__name__,
+            "parameters": experiment.task.layout.size,
+        },
+        run={"id": known, "seed": seed, "rounds": experiment.training.rounds},
+        configuration=issue.configuration,
+        stayed_home=_stayed_home(plan, run, k),
+    )
+
+
+def _stayed_home(plan: Plan, run: int, k: int) -> list[str]:
+    """Return what silo k never handed out in a run."""
+    kept = [HOME_ALWAYS]
+    if not plan.silos[run][k].bytes_up:
+        kept.append(HOME_ALL)
+    if not plan.unit.noise_in_doors:
+        kept.append(HOME_RAW)
+    if any(plan.counts.sealed):
+        kept.append(HOME_SEALED)
+    return kept

@@ -33,11 +33,12 @@ def open_ledgers(
 ) -> list[Ledger]:
     """Return the open ledgers of all silos; make those that are missing and have a budget.
 
-    All budgets are checked, and the witness is asked, before any ledger is made. With `another`, new ledgers
-    say that the folder had ledgers of the same data. `custody` says which keys sign them and which witness
-    keeps their heads.
+    All budgets and keys are checked, and the witness is asked, before any ledger is made. With `another`, new
+    ledgers say that the folder had ledgers of the same data. `custody` says which keys sign them and which
+    witness keeps their heads.
     """
     found, custody = find_ledgers(folder, federation), custody or Custody()
+    custody.check(own.silo for own in federation.identities)
     for k, (known, budget) in enumerate(zip(found, budgets, strict=True)):
         if known is None and budget is not None:
             check_budget(*budget)

@@ -271,10 +271,14 @@ class Meter:
         """Return what a run released of silo k, what it was charged, and the state of its ledger."""
         ledger, row = self.ledgers[k], self.claims[k][run]
         state = ledger.state()
-        plan, rounds = state.claim_of(row), state.reserved(row)
+        plan, rounds, head = state.claim_of(row), state.reserved(row), ledger.signed_head
         facts = {
             "file": ledger.path.name,
-            "head": ledger.head,
+            "id": state.ledger,
+            "sequence": head.number,
+            "head": head.hash,
+            "budget": dict(zip(("epsilon", "delta"), state.budgets[plan.unit], strict=True)),
+            "recovered": state.recoveries,
             "run": row,
             "rounds": int(state.runs[row]["allowed"]),
             "total": totals_of(state, plan.unit),
@@ -284,6 +288,12 @@ class Meter:
             facts["as_example"] = totals_of(state, "example")
         events = tuple(event for span in rounds for event in plan.events(*span))
         return Account(events, *charge(state, row), state.budgets[plan.unit][0], rounds, facts)
+
+    def rows(self, run: int) -> list[tuple[str, int]]:
+        """Return each silo's ledger, by its id, and the row of a run in it."""
+        return [
+            (book.state().ledger, runs[run]) for book, runs in zip(self.ledgers, self.claims, strict=True)
+        ]
 
     def close(self) -> None:
         """Close the ledgers."""

@@ -350,18 +350,26 @@ def list_keys(place: str | Path) -> list[tuple[Path, PublicKey]]:
     return [(file, read_public_key(file)) for file in files]
 
 
+def _public_file(folder: Path, silo: str) -> Path:
+    """Return the public file of the key for a silo in a folder, looking first where `new_key` puts it."""
+    likely = key_file(folder, silo).with_suffix(".pub")
+    if likely.is_file() and read_public_key(likely).silo == silo:
+        return likely
+    named = {public.silo: file for file, public in list_keys(folder)}
+    if silo not in named and None not in named:
+        raise Problem(
+            f"there is no key of '{silo}' in '{folder}': make one with `coterie keys new {folder} --silo"
+            f" '{silo}'`"
+        )
+    return named[silo] if silo in named else named[None]
+
+
 def find_key(place: str | Path, silo: str) -> Key:
     """Return the private key for a silo at a place: a .key file, or a folder with the silo's key or any's."""
     place = Path(place)
     if not place.is_dir():
         key = read_key(place)
     else:
-        named = {public.silo: file for file, public in list_keys(place)}
-        if silo not in named and None not in named:
-            raise Problem(
-                f"there is no key of '{silo}' in '{place}': make one with `coterie keys new {place} --silo"
-                f" '{silo}'`"
-            )
-        key = read_key(named.get(silo, named.get(None, place)).with_suffix(".key"))
+        key = read_key(_public_file(place, silo).with_suffix(".key"))
     key.public.check(silo)
     return key

@@ -113,8 +113,11 @@ class Folder:
         files = file_names(experiment.federation.names)
         return all(
             (self.path / folder / label / f"{name}.{ending}").is_file()
-            for folder, ending in (("statements", "json"), ("models", "safetensors"))
-            for label, _ in trained.saved()
+            for folder, ending, places in (
+                ("statements", "json", trained.stated_runs()),
+                ("models", "safetensors", trained.saved()),
+            )
+            for label, _ in places
             for name in files
         )
 
@@ -161,11 +164,15 @@ class Folder:
     def save_experiment(self, trained: Trained, result: Result, first: int = 0) -> None:
         """Write the statements of every variant, and the models of its first seed.
 
+        A metered training has statements of all seeds.
+
         `first` is the index of the experiment's first run in the result.
         """
         experiment = trained.experiment
+        for place, run in trained.stated_runs():
+            self._save_statements(trained, place, run)
         for label, run in trained.saved():
-            self._save_run(trained, label, run, result.vectors[first + run])
+            self._save_models(trained, label, run, result.vectors[first + run])
             if first + run in result.relations:
                 self.save_relations(label, experiment.federation.names, result.relations[first + run])
 
@@ -176,25 +183,34 @@ class Folder:
         experiment, layout = trained.experiment, trained.experiment.task.layout
         names = file_names(experiment.federation.names)
         statements, vectors = {}, {}
-        for label, run in trained.saved():
-            stated, models = self.path / "statements" / label, self.path / "models" / label
+        for place, run in trained.stated_runs():
+            stated = self.path / "statements" / place
             try:
                 statements[run] = [json.loads((stated / f"{name}.json").read_text()) for name in names]
+            except (OSError, ValueError) as error:
+                raise Problem(f"out: '{self.path}' is damaged; choose another folder ({error})") from error
+        for label, run in trained.saved():
+            models = self.path / "models" / label
+            try:
                 loaded = [load_file(str(models / f"{name}.safetensors")) for name in names]
                 vectors[run] = torch.stack([layout.flatten(parameters) for parameters in loaded])
             except Exception as error:  # safetensors raises exceptions of its own
                 raise Problem(f"out: '{self.path}' is damaged; choose another folder ({error})") from error
         return replace(trained, statements=statements), vectors
 
-    def _save_run(self, trained: Trained, label: str, run: int, vectors: Tensor) -> None:
-        """Write the statement and the model of every silo of a run."""
+    def _save_statements(self, trained: Trained, folder: str, run: int) -> None:
+        """Write the statement of every silo of a run, as data and as a page."""
+        names = file_names(trained.experiment.federation.names)
+        for name, content in zip(names, trained.statements[run], strict=True):
+            place = self.path / "statements" / folder / f"{name}.json"
+            write_text(place, text_of(content))
+            write_text(place.with_suffix(".html"), page(content))
+
+    def _save_models(self, trained: Trained, label: str, run: int, vectors: Tensor) -> None:
+        """Write the model of every silo of a run."""
         experiment, statements = trained.experiment, trained.statements[run]
         names = file_names(experiment.federation.names)
         for k, (name, content, vector) in enumerate(zip(names, statements, vectors, strict=True)):
-            text, shown = text_of(content), page(content)
-            place = self.path / "statements" / label / f"{name}.json"
-            write_text(place, text)
-            write_text(place.with_suffix(".html"), shown)
             place = self.path / "models" / label / f"{name}.safetensors"
             method, raw = label_of(content["method"], content["settings"]), trained.is_raw(run, k)
             about = (experiment.task, vector, experiment.federation.preparation, content["silo"], method, raw)

@@ -8,6 +8,7 @@ from typing import Any
 from ..privacy.accountant import shown
 from ..privacy.adversaries import ADVERSARIES
 from ..protocol.doors import SOLVE_DUAL, SOLVE_DUAL_WHOLE
+from .statement_origin import budget_words, issuer_lines, origin_rows
 
 STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; max-width: 46rem; margin: 2rem auto; padding: 0 1rem;
@@ -32,8 +33,11 @@ def page(content: dict[str, Any]) -> str:
         f"<p class='small'>Method: {escape(_method(content))}. {content['declared_size']} training examples."
         "</p>",
         *_simulated(content),
-        *_headline(guarantee),
+        *_headline(guarantee, budget_words(content)),
         *_unprotected(content),
+        *issuer_lines(content),
+        "<h2>What it is about</h2>",
+        _table(origin_rows(content), ("", "")),
         "<h2>Epsilon against each adversary</h2>",
         _table(
             [(entry["who"], _epsilon(entry["epsilon"])) for entry in content["adversaries"].values()],
@@ -58,7 +62,7 @@ def page(content: dict[str, Any]) -> str:
         f"<p class='small'>{escape(', '.join(f'{k} {v}' for k, v in content['software'].items()))}<br>"
         f"Checksum: <code>{escape(content['checksum'])}</code><br>To check the JSON file next to this page,"
         " run <code>coterie statement verify FILE</code>.</p>",
-        *([] if content["ledger"] is None else ["<p class='sign small'>Date, name, signature</p>"]),
+        *([] if content["ledger"] is None else ["<p class='sign small'>Name, signature by hand</p>"]),
     ]
     body = "\n".join(parts)
     return (
@@ -78,20 +82,18 @@ def _simulated(content: dict[str, Any]) -> list[str]:
     ]
 
 
-def _headline(guarantee: dict[str, Any]) -> list[str]:
+def _headline(guarantee: dict[str, Any], budget: str) -> list[str]:
     if guarantee["epsilon"] is None:
         return ["<p class='number'>no privacy</p>", "<p>No noise was added that would protect the data.</p>"]
     unit = escape(guarantee["unit"])
-    # If the noise was given, the budget is just the epsilon that follows from it.
-    budget = f"The budget is {guarantee['budget']:g}. " if guarantee["budget"] != guarantee["epsilon"] else ""
     lower = f"The true epsilon is at least {_floor(guarantee['lower'])}. " if guarantee["lower"] else ""
     known = guarantee["replace_one"] is not None
     other = f"epsilon is at most {shown(guarantee['replace_one'])}" if known else "no bound is known"
     return [
         f"<p class='number'>epsilon ≤ {shown(guarantee['epsilon'])} at delta {guarantee['delta']:g}</p>",
-        f"<p>{budget}{lower}The protected unit is one {unit}: epsilon bounds how much the releases change if"
-        f" one {unit} is replaced by a null {unit} ({escape(guarantee['adjacency'])} adjacency). If one"
-        f" {unit} is replaced by any other, {other}. The guarantee covers"
+        f"<p>{escape(budget)}{lower}The protected unit is one {unit}: epsilon bounds how much the releases"
+        f" change if one {unit} is replaced by a null {unit} ({escape(guarantee['adjacency'])} adjacency). If"
+        f" one {unit} is replaced by any other, {other}. The guarantee covers"
         f" {escape(guarantee['holds_for'])}.</p>",
     ]
 

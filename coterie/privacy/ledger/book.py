@@ -217,9 +217,9 @@ class Ledger:
         """
         return disagreement(seen, self.signed_head, self._read())
 
-    def check_key(self) -> None:
-        """Raise `Problem` unless the key that will sign is the ledger's own and valid."""
-        self._key(self.state(), self.identity)
+    def key(self) -> Key:
+        """Return the key that signs; raise `Problem` unless it is the ledger's own and valid today."""
+        return self._key(self.state(), self.identity)
 
     def close(self) -> None:
         """Close the file."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,6 +28,13 @@ class Custody:
     def of(cls, keys: str | Path | None = None, witness: str | Path | None = None) -> Custody:
         """Return the custody that a user asks for, by a place of keys and a witness's folder."""
         return cls(None if keys is None else Path(keys), find_witness(witness))
+
+    def check(self, silos: Iterable[str]) -> None:
+        """Raise `Problem` unless heads can be recorded, and every silo has a key where keys are given."""
+        self.witness.ready()
+        if self.keys is not None:
+            for silo in silos:
+                find_key(self.keys, silo)
 
     def key_for(self, path: Path, silo: str, make: bool = False) -> Key:
         """Return the key that signs the ledger at a path; with `make`, one that is made beside it."""

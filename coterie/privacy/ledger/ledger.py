@@ -96,7 +96,7 @@ def open_ledger(
                 f"ledger '{path}' belongs to another data set ('{found.silo}' of {found.source}, {found.size}"
                 f" examples), not to '{identity.silo}' of {identity.source}, {identity.size} examples"
             )
-        ledger.check_key()
+        ledger.key()
         ledger.check_witness()
     except BaseException:
         ledger.close()

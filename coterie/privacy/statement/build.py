@@ -16,14 +16,16 @@ from ..accountant import ADJACENCY, epsilon_of, quick_lower, upper_of
 from ..adversaries import ADVERSARIES, table
 from ..cache import Cache
 from ..events import Event, grouped, joined
+from ..keys import Key
 from ..merges import MergeEvents
 from ..published.dual import published_dual
 from ..published.formulas import Published, published_for, warning
 from ..published.merges import merge_warnings, published_for_merges
 from ..trials import Trials
 from ..tuning import COVERED, chosen_epsilon
+from .origin import METERED_RUN, SIMULATION, Origin, data_facts, issuer_facts, signature_of
 
-SCHEMA = "coterie-statement/3"
+SCHEMA = "coterie-statement/4"
 SEES_UPLOADS = ("server", "silos", "shared")
 CHOSEN = ("shared", "personal")  # the adversaries who see only the chosen trial of a sweep
 TEST_SCORES = (
@@ -168,9 +170,14 @@ def build_statement(
     tuning: dict[str, Any] | None = None,
     cache: Cache | None = None,
     merges: MergeEvents | None = None,
+    origin: Origin | None = None,
+    key: Key | None = None,
+    grid: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the statement of one silo as plain data.
+    """Return the statement of one silo as plain data, signed with `key` if there is one.
 
+    `budget` is that of the run; `ledger` has the budget of all runs. `origin` says on which data and model it
+    ran. `grid` is the grid that the noise was rounded to, and the name of its mechanism.
     `charged` is what the ledger charged, if that is more than what was released. `tuning` describes a
     sweep: how the number of trials was drawn, and what one trial releases; `events` are then those of
     all trials. `cache` holds the numbers of earlier statements. With `merges`, the unit is the whole silo.
@@ -189,8 +196,11 @@ def build_statement(
         best = best_trial(tuning)
         against |= {name: best if math.isfinite(best) else None for name in CHOSEN}
         tuning = {**tuning, "epsilon": best, "notes": list(COVERED)}
+    made = origin or Origin(data_facts("", None, size), {"name": "", "parameters": 0}, {"id": ""})
     content = {
         "schema": SCHEMA,
+        "kind": SIMULATION if ledger is None else METERED_RUN,
+        **issuer_facts(key),
         "silo": silo,
         "method": method,
         "settings": settings,
@@ -215,12 +225,15 @@ def build_statement(
         "merges": None if merges is None else asdict(merges),
         "events": [asdict(event) for event in whole],
         "randomness": SIMULATED if ledger is None else METERED,
+        "grid": grid,
+        **made.facts(),
         "ledger": ledger,
         "not_covered": uncovered,
         "software": software(),
     }
     plain: dict[str, Any] = json.loads(json.dumps(finite(content)))
-    return {**plain, "checksum": checksum(plain)}
+    sum_of_all = checksum(plain)
+    return {**plain, "checksum": sum_of_all, "signature": signature_of(key, sum_of_all)}
 
 
 def epsilon_against(merges: MergeEvents, delta: float, certified: float) -> dict[str, float | None]:
@@ -259,8 +272,8 @@ def best_trial(tuning: dict[str, Any]) -> float:
 
 
 def checksum(content: dict[str, Any]) -> str:
-    """Return the hash of a statement, leaving out its checksum."""
-    rest = {key: value for key, value in content.items() if key != "checksum"}
+    """Return the hash of a statement, leaving out its checksum and its signature."""
+    rest = {key: value for key, value in content.items() if key not in ("checksum", "signature")}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from ...errors import Problem, as_path, nearest, plainly, reason
+from ..keys import PublicKey, parse_time, read_public_key
+from ..ledger.witness import find_witness
 from .build import SEES_UPLOADS, text_of
 from .in_ledger import find_in_ledger
+from .origin import check_issuer
 from .verify import verify as recompute
 
 FEW = 8  # neighbours that a message lists
@@ -20,6 +24,7 @@ class Verified:
     """A statement whose numbers were recomputed; `epsilon` is None if it promises no privacy.
 
     `in_ledger` says whether its run was found in a ledger. `not_checked` names what only a ledger can show.
+    `signature` says who signed it.
     """
 
     path: Path | None
@@ -30,6 +35,7 @@ class Verified:
     in_ledger: bool
     not_checked: str | None
     content: dict[str, Any]
+    signature: str = "not signed"
 
     def __repr__(self) -> str:
         privacy = (
@@ -72,16 +78,27 @@ def _beside(path: Path) -> str:
 
 
 @plainly
-def verify(path: str | Path | Mapping[str, Any], ledger: str | Path | None = None) -> Verified:
+def verify(
+    path: str | Path | Mapping[str, Any],
+    ledger: str | Path | None = None,
+    *,
+    key: str | Path | PublicKey | None = None,
+    at: str | datetime | None = None,
+    witness: str | Path | None = None,
+) -> Verified:
     """Recompute a statement from its events; with a ledger, or a folder of them, also find its run there.
 
-    `path` is a statement's file, or the statement itself as `Result.statement` returns it. Raise `Problem` if
-    anything differs.
+    `path` is a statement's file, or the statement itself as `Result.statement` returns it. `key` is the
+    public key (a .pub file) that must have signed it; without it, the key that the statement names is used,
+    and whose that is stays unchecked. `at` is the day as of which dates are checked, else today. `witness` is
+    the folder that keeps the heads of the ledger. Raise `Problem` if anything differs.
     """
     where = None if isinstance(path, Mapping) else as_path("path", path)
-    content = recompute(_text_of(path) if isinstance(path, Mapping) else _read(Path(path)))
+    public = read_public_key(key) if isinstance(key, str | Path) else key
+    day = parse_time(at, "--at") if isinstance(at, str) else at
+    content = recompute(_text_of(path) if isinstance(path, Mapping) else _read(Path(path)), public, day)
     if ledger is not None:
-        find_in_ledger(content, as_path("ledger", ledger))
+        find_in_ledger(content, as_path("ledger", ledger), find_witness(witness))
     said, unchecked = content["guarantee"], None
     sent = any(content["adversaries"][who]["epsilon"] for who in SEES_UPLOADS)
     if ledger is None and said["epsilon"] and not sent:
@@ -95,4 +112,5 @@ def verify(path: str | Path | Mapping[str, Any], ledger: str | Path | None = Non
         ledger is not None,
         unchecked,
         content,
+        check_issuer(content, public, day),
     )

@@ -13,21 +13,26 @@ from ..adversaries import ADVERSARIES
 from ..events import Event, grouped
 from ..ledger.entries import LedgerState
 from ..ledger.filters import charge
+from ..ledger.heads import SignedHead
 from ..ledger.ledger import read_ledger
 from ..ledger.names import silo_key
 from ..ledger.verify import check_ledger
+from ..ledger.witness import Witness
 from ..trials import Trials
 
 
-def find_in_ledger(content: dict[str, Any], folder: Path) -> None:
-    """Raise `Problem` unless a statement matches its run in the ledger, as of the head it names."""
+def find_in_ledger(content: dict[str, Any], folder: Path, witness: Witness | None = None) -> None:
+    """Raise `Problem` unless a statement matches its run in the ledger, as of the head it names.
+
+    The ledger must agree with its witness: that of the user, if none is given.
+    """
     named, said = content["ledger"], content["guarantee"]
     if named is None:
         raise Problem("statement: it names no ledger, because the run was not metered")
     path = folder if folder.is_file() else folder / Path(named["file"]).name
-    report = check_ledger(path, independently=True)
-    ledger = read_ledger(path)
-    entries = ledger.entries()
+    report = check_ledger(path, witness, independently=True)
+    ledger = read_ledger(path, only_read=True)
+    entries, heads = ledger.entries(), {head.hash: head for head in ledger.heads()}
     ledger.close()
     hashes = [entry.hash for entry in entries]
     if named["head"] not in hashes:
@@ -36,6 +41,7 @@ def find_in_ledger(content: dict[str, Any], folder: Path) -> None:
             " this is another ledger"
         )
     state = LedgerState.of(entries[: hashes.index(named["head"]) + 1])
+    _check_head(content, state, heads.get(named["head"]))
     run, now = named["run"], LedgerState.of(entries)
     if run not in state.runs or silo_key(report.identity.silo) != silo_key(content["silo"]):
         raise Problem(f"statement: ledger '{path}' does not contain its run {run}")
@@ -51,8 +57,9 @@ def find_in_ledger(content: dict[str, Any], folder: Path) -> None:
         and said["delta"] >= delta * (1 - MACHINE_TOLERANCE)
     ):
         raise Problem(f"statement: guarantee: the ledger charged ({epsilon:.6g}, {delta:.3g}) for this run")
-    if said["unit"] != claim.unit or said["budget"] != state.budgets[claim.unit][0]:
-        raise Problem("statement: guarantee.unit or guarantee.budget: does not match its ledger")
+    budget = tuple(named["budget"].values())
+    if said["unit"] != claim.unit or budget != state.budgets[claim.unit]:
+        raise Problem("statement: guarantee.unit or ledger.budget: does not match its ledger")
     examples = _totals(state, "example") if claim.unit == "silo" else None
     alike = _alike(named["total"], _totals(state, claim.unit)) and _alike(named.get("as_example"), examples)
     if not alike:
@@ -68,6 +75,17 @@ def find_in_ledger(content: dict[str, Any], folder: Path) -> None:
                 f"statement: adversaries.{name}: by the ledger, nothing protected against this adversary"
             )
     _find_chosen(content, state)
+
+
+def _check_head(content: dict[str, Any], state: LedgerState, head: SignedHead | None) -> None:
+    """Raise `Problem` unless the head that a statement names was signed, with the key that signed it too."""
+    named = content["ledger"]
+    if head is None or (head.ledger, head.number) != (named["id"], named["sequence"]):
+        raise Problem("statement: ledger.id or ledger.sequence: does not match its ledger")
+    if head.public != content["issuer"]["public"]:
+        raise Problem(f"statement: issuer: its ledger was signed with key {head.key} then")
+    if state.recoveries != named["recovered"]:
+        raise Problem(f"statement: ledger.recovered: its ledger was recovered {state.recoveries} times")
 
 
 def _alike(one: Any, other: Any) -> bool:

@@ -13,6 +13,10 @@ Bound = Annotated[float, Field(ge=0)] | None
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
+Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+Signature = Annotated[str, Field(pattern="^[0-9a-f]{128}$")]
+
+
 class Part(BaseModel):
     """A part of a statement; unknown fields are errors."""
 
@@ -119,11 +123,26 @@ class Total(Part):
     delta: Annotated[float, Field(ge=0)] | None
 
 
+class BudgetPart(Part):
+    """What all runs on a data set may spend together."""
+
+    epsilon: Annotated[float, Field(gt=0)]
+    delta: Share
+
+
 class LedgerPart(Part):
-    """The state of the ledger: totals in the statement's unit and, for a whole silo, per example."""
+    """The state of the ledger: totals in the statement's unit and, for a whole silo, per example.
+
+    `sequence` is the number of its signed head, `head` the hash of its last row, and `recovered` how often it
+    began again after a loss.
+    """
 
     file: str
-    head: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    id: str
+    sequence: Annotated[int, Field(ge=1)]
+    head: Digest
+    budget: BudgetPart
+    recovered: Annotated[int, Field(ge=0)]
     run: int
     rounds: int
     total: dict[str, Total]
@@ -131,10 +150,63 @@ class LedgerPart(Part):
     as_example: dict[str, Total] | None = None
 
 
-class StatementPart(Part):
-    """What one silo spent in one run."""
+class IssuerPart(Part):
+    """The public key of who issued a statement, as its .pub file has it."""
 
     schema_: Annotated[str, Field(alias="schema")]
+    id: Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
+    public: Digest
+    silo: str | None
+    made: str
+    expires: str | None
+    signature: Signature
+
+
+class DataPart(Part):
+    """The data set: its name, what its ledger knows it by, and its number of rows, tests included."""
+
+    name: str
+    source: str | None
+    fingerprint: str | None
+    rows: Annotated[int, Field(ge=0)]
+
+
+class ModelPart(Part):
+    """The model, and its number of trainable parameters."""
+
+    name: str
+    parameters: Annotated[int, Field(ge=0)]
+
+
+class RunPart(Part):
+    """The run; all silos of a run state the same id."""
+
+    id: str
+    seed: int | None = None
+    rounds: Annotated[int, Field(ge=1)] | None = None
+
+
+class DigestsPart(Part):
+    """Digests of the configuration, if there was one, and of the installed package."""
+
+    configuration: Digest | None
+    code: Digest
+
+
+class GridPart(Part):
+    """The public grid that releases were rounded to: multiples of 2 to the power of `exponent`."""
+
+    mechanism: str
+    exponent: int | None = None
+
+
+class StatementPart(Part):
+    """What one silo spent in one run. A metered one is signed; the date is that of the issuer's clock."""
+
+    schema_: Annotated[str, Field(alias="schema")]
+    kind: Literal["metered", "simulation"]
+    issuer: IssuerPart | None
+    time: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")] | None
     silo: str
     method: str
     settings: dict[str, Any]
@@ -148,10 +220,17 @@ class StatementPart(Part):
     merges: MergesPart | None
     events: list[EventPart]
     randomness: str
+    grid: GridPart | None
+    data: DataPart
+    model: ModelPart
+    run: RunPart
+    digests: DigestsPart
+    stayed_home: list[str]
     ledger: LedgerPart | None
     not_covered: list[str]
     software: dict[str, str]
-    checksum: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    checksum: Digest
+    signature: Signature | None
 
 
 def json_schema() -> dict[str, Any]:

@@ -6,6 +6,7 @@ import json
 import math
 from collections import Counter
 from dataclasses import asdict, replace
+from datetime import datetime
 from typing import Any
 
 from ..._json import finite
@@ -13,6 +14,7 @@ from ...errors import Problem
 from ..accountant import ADJACENCY, ELSEWHERE, MACHINE_TOLERANCE, least_of, quick_lower
 from ..adversaries import ADVERSARIES
 from ..events import Event, grouped
+from ..keys import PublicKey
 from ..merges import MergeEvents
 from ..tuning import COVERED
 from .build import (
@@ -36,17 +38,22 @@ from .build import (
     text_of,
     with_published_dual,
 )
+from .origin import METERED_RUN, SIMULATION, check_issuer
 from .recheck import recheck_statement
 
 
-def verify(text: str) -> dict[str, Any]:
+def verify(text: str, key: PublicKey | None = None, at: datetime | None = None) -> dict[str, Any]:
     """Recompute a statement from its events; raise `Problem`, naming the field, if anything differs.
+
+    Its signature is checked with the key it names, which must be `key` if one is given, and its dates as of
+    `at` (now, if that is not given).
 
     Epsilons are recomputed with dp-accounting, which shares no arithmetic with the accountant that stated
     them; `recheck_statement` says which of them it confirms. Our own accountant decides about the others.
 
-    The checksum detects damage. A forger can compute a new checksum, but cannot make epsilon smaller for
-    the same events. Which events really happened is what the ledger proves.
+    The checksum detects damage. Somebody without the key can compute a new checksum, but no signature. Even
+    the holder of the key cannot make epsilon smaller for the same events. Which events really happened is
+    what the ledger shows.
     """
     if text.lstrip().startswith("<"):
         raise Problem("statement: this is the page for people; check the JSON file next to it")
@@ -59,7 +66,7 @@ def verify(text: str) -> dict[str, Any]:
     if content["schema"] != SCHEMA:
         raise Problem(
             f"statement: expected the schema {SCHEMA}, got {content['schema']!r}; check it with the version"
-            " that wrote it"
+            " that wrote it (before 4, statements are not signed)"
         )
     try:
         written = text_of(content)
@@ -72,6 +79,7 @@ def verify(text: str) -> dict[str, Any]:
     from .schema import check_shape
 
     check_shape(content)
+    check_issuer(content, key, at)
     try:
         _recompute(content)
     except (TypeError, OverflowError, MemoryError, ArithmeticError) as error:
@@ -171,6 +179,8 @@ def _check_merges(content: dict[str, Any], merges: MergeEvents) -> None:
 def _check_words(content: dict[str, Any], merges: MergeEvents | None) -> None:
     """Raise `Problem` unless all required sentences are there."""
     metered = content["ledger"] is not None
+    if content["kind"] != (METERED_RUN if metered else SIMULATION):
+        raise Problem("statement: kind: must be 'metered' exactly if the statement names a ledger")
     always = always_uncovered(merges, metered)
     missing = {*always, LEAVING if metered else WITHOUT_LEDGER} - set(content["not_covered"])
     if missing:
