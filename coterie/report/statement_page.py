@@ -8,6 +8,7 @@ from typing import Any
 from ..privacy.accountant import shown
 from ..privacy.adversaries import ADVERSARIES
 from ..protocol.doors import SOLVE_DUAL, SOLVE_DUAL_WHOLE
+from .meaning_section import checklist_section, meaning_section
 
 STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; max-width: 46rem; margin: 2rem auto; padding: 0 1rem;
@@ -34,6 +35,7 @@ def page(content: dict[str, Any]) -> str:
         *_simulated(content),
         *_headline(said),
         *_unprotected(content),
+        *meaning_section(content),
         "<h2>Epsilon against each adversary</h2>",
         _table(
             [(entry["who"], _epsilon(entry["epsilon"])) for entry in content["adversaries"].values()],
@@ -53,6 +55,7 @@ def page(content: dict[str, Any]) -> str:
         "<ul>" + "".join(f"<li>{escape(line)}</li>" for line in content["not_covered"]) + "</ul>",
         f"<p>Tuning: {_tuning(content['tuning'])}<br>Randomness: {escape(content['randomness'])}.</p>",
         *_ledger(content["ledger"]),
+        *checklist_section(content),
         *_published(content),
         "<h2>Software</h2>",
         f"<p class='small'>{escape(', '.join(f'{k} {v}' for k, v in content['software'].items()))}<br>"
