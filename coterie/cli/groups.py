@@ -266,6 +266,17 @@ def statement_verify(
     verify_statement(file, ledger, as_json, key, at, witness)
 
 
+@statement_app.command("show")
+def statement_show(
+    file: Annotated[Path, typer.Argument(help="A statement's JSON file.")],
+    as_json: AsJson = False,
+) -> None:
+    """Say what a statement promises and what that means, after recomputing it."""
+    from .statement import show_statement
+
+    show_statement(file, as_json)
+
+
 @statement_app.command("schema")
 def statement_schema() -> None:
     """Print the JSON schema of statements."""

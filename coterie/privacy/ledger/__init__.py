@@ -11,8 +11,8 @@ adversaries who see it), `reserve`, `commit`, and `cancel` (only where nothing w
 **Filters**, chosen when a ledger is made. *basic*: the certified epsilons of runs add up. A run is charged
 as planned when it begins, since a run that stopped may have stopped because of its results. *rdp*: the
 Renyi divergences of reserved rounds add up at one order, fixed when the ledger is made. *gdp*: runs are
-approximately Gaussian, and the squares of mu add up (see `approximate_gaussian`); charged like *basic*. A
-claim is certified anew before it is charged.
+approximately Gaussian, and the squares of mu add up (see `approximate_gaussian`); they are charged as
+planned. A claim is certified anew before it is charged.
 
 **Repeated rounds.** Rounds repeated after a crash are charged as releases of their own, delta included.
 When and how often people resume may depend on what came out, so the plan's certificate does not cover them.
