@@ -181,7 +181,7 @@ def test_a_budget_that_is_full_again_at_every_start(monkeypatch, federation, tmp
         ending = removed
         with pytest.raises(Problem, match=r"there is no ledger of 'silo-0' .* the witness .* has seen one"):
             metered(made, folder)
-    shutil.rmtree(folder / "witness")  # together with all that knew of it: the statement tells
+    shutil.rmtree(folder)  # together with the witness, and all that knew of it: the statement tells
     metered(made, folder)
     with pytest.raises(Problem, match="rows were lost"):
         verify_statement(file, folder, as_json=False)

@@ -652,8 +652,11 @@ def test_messages_of_ledgers_and_folders_fit_python(clinics):
         ct.set_budget("ledgers", 9, 1e-2)
     with refused("epsilon: expected a number, got '9'"):
         ct.set_budget("ledgers", "9", 1e-2)
-    with refused("has seen one with"):  # the witness knows the ledgers of the same data in the other folder
+    with refused("use its folder, restore it, or begin with what it had spent by `coterie ledger recover"):
         ct.run(clinics, ["local", "fedavg"], PRIVACY, rounds=1, ledger="others")
+    Path("fresh").mkdir()
+    with refused("there is no ledger of 'north' in '"):
+        ct.run(clinics, ["local", "fedavg"], PRIVACY, rounds=1, ledger="others", witness="fresh")
 
 
 def test_figures_are_drawn_from_python():

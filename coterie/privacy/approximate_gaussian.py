@@ -119,7 +119,7 @@ def mu_of(epsilon: float) -> float:
     """Return the mu of epsilon-privacy: 2 Phi^-1(e^epsilon / (1 + e^epsilon)), rounded up.
 
     >>> round(mu_of(1.0), 4)
-    1.2302
+    1.232
     """
     if epsilon == 0 or math.isinf(epsilon):
         return epsilon

@@ -367,6 +367,7 @@ def _public_file(folder: Path, silo: str) -> Path:
 def find_key(place: str | Path, silo: str) -> Key:
     """Return the private key for a silo at a place: a .key file, or a folder with the silo's key or any's."""
     place = Path(place)
-    key = read_key(place) if not place.is_dir() else read_key(_public_file(place, silo).with_suffix(".key"))
+    file = _public_file(place, silo).with_suffix(".key") if place.is_dir() else place
+    key = read_key(file)
     key.public.check(silo)
     return key
