@@ -1,7 +1,7 @@
 """Run the benchmarks and write benchmarks/results.md (and growth.png).
 
 python -m benchmarks            everything
-python -m benchmarks gradients  one part: accountant, gradients, writers, devices, school, ledger, noise, projection, growth, memory, help
+python -m benchmarks gradients  one part: accountant, gradients, writers, devices, school, ledger, noise, filters, projection, growth, memory, help
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ def main() -> None:
     from . import (
         accountant,
         devices,
+        filters,
         gradients,
         growth,
         ledger,
@@ -42,6 +43,7 @@ def main() -> None:
         "school": school.report,
         "ledger": ledger.report,
         "noise": noise.report,
+        "filters": filters.report,
         "projection": projection.report,
         "growth": growth.report,
         "memory": memory.report,

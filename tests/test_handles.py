@@ -90,7 +90,7 @@ def test_honest_merges_are_those_of_the_uploads(federation, method):
     clip = torch.full((1, 1, 1), 0.5)
     chained = closed.within(None).after(0).clipping(clip)
     assert torch.equal(chained.mix(handle, torch.eye(2)), merger().clipping(clip).mix(uploads, torch.eye(2)))
-    with pytest.raises(Refused, match="asked for once"):
+    with pytest.raises(Refused, match="may merge only once per round"):
         closed.mean(handle)
 
 

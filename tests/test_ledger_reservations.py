@@ -15,7 +15,7 @@ from coterie.privacy.ledger.verify import check_ledger
 from tests.books import DELTA, ledger, plan, spent
 
 
-@pytest.mark.parametrize("filter", ["basic", "rdp"])
+@pytest.mark.parametrize("filter", ["basic", "rdp", "gdp"])
 def test_rounds_of_several_runs_in_one_row_are_those_of_one_row_each(tmp_path, filter):
     """Also where they are repeated, and where the repetitions fit one by one but not together."""
     books = [ledger(tmp_path / name, filter=filter) for name in "ab"]
@@ -99,7 +99,7 @@ def test_reservations_of_older_ledgers_are_read(tmp_path):
         check_ledger(book.path)
 
 
-@pytest.mark.parametrize("filter", ["basic", "rdp"])
+@pytest.mark.parametrize("filter", ["basic", "rdp", "gdp"])
 def test_runs_are_checked_together_without_a_trace(tmp_path, filter):
     asked = plan()
     book = ledger(tmp_path, epsilon=2.5 * asked.epsilon, filter=filter)
@@ -115,7 +115,8 @@ def test_runs_are_checked_together_without_a_trace(tmp_path, filter):
             book.check_all([asked, asked])
         book.check_all([asked])
     else:
-        with pytest.raises(Spent, match="so 20 run\\(s\\) more do not fit"):
+        said = r"so 20 run\(s\) more do not fit" if filter == "rdp" else "does not fit"
+        with pytest.raises(Spent, match=said):
             book.check_all([asked] * 20)
         assert book.head == head
         assert not book.state().runs

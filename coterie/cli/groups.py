@@ -123,7 +123,7 @@ def ledger_open(
     config: ConfigPath,
     epsilon: Annotated[float, typer.Option(help="What each data set may spend in total.")],
     delta: Annotated[float, typer.Option(help="Delta of all runs together.")],
-    filter: Annotated[str, typer.Option(help="How runs add up: basic or rdp.")] = "basic",
+    filter: Annotated[str, typer.Option(help="How runs add up: basic, rdp or gdp.")] = "basic",
     unit: Annotated[
         str | None, typer.Option(help="What is protected: example or silo (default: CONFIG's).")
     ] = None,
@@ -264,6 +264,17 @@ def statement_verify(
     from .statement import verify_statement
 
     verify_statement(file, ledger, as_json, key, at, witness)
+
+
+@statement_app.command("show")
+def statement_show(
+    file: Annotated[Path, typer.Argument(help="A statement's JSON file.")],
+    as_json: AsJson = False,
+) -> None:
+    """Say what a statement promises and what that means, after recomputing it."""
+    from .statement import show_statement
+
+    show_statement(file, as_json)
 
 
 @statement_app.command("schema")

@@ -6,6 +6,9 @@ import json
 from pathlib import Path
 
 from ..privacy.accountant import shown
+from ..privacy.events import Event
+from ..privacy.meaning import meaning_lines, meaning_of
+from ..privacy.statement.checklist import checklist
 from ..privacy.statement.file import verify
 from ..privacy.statement.recheck import recheck_facts, recheck_lines
 from .output import say
@@ -40,3 +43,41 @@ def verify_statement(
     say(f"  {kind}, {checked.signature}{dated}")
     for line in recheck_lines(checked.content):
         say(f"  {line}")
+
+
+def show_statement(file: Path, as_json: bool) -> None:
+    """Print a statement for people, after recomputing it: what it promises, what that means, a checklist."""
+    content = verify(file).content
+    said, unit = content["guarantee"], content["guarantee"]["unit"]
+    private = said["epsilon"] is not None
+    events = [Event(**event) for event in content["events"]]
+    meaning = meaning_of(said["epsilon"], said["delta"], events) if private else None
+    lines = [] if meaning is None else meaning_lines(meaning, unit)
+    if as_json:
+        means = {
+            key: None if meaning is None else getattr(meaning, key) for key in ("sure", "exception", "right")
+        }
+        facts = {
+            "file": str(file), "silo": content["silo"], "epsilon": said["epsilon"], "delta": said["delta"],
+            **means, "meaning": lines, "checklist": dict(checklist(content)),
+        }  # fmt: skip
+        print(json.dumps(facts, indent=2))
+        return
+    promised = (
+        f"epsilon at most {shown(said['epsilon'])} at delta {said['delta']:g}" if private else "no privacy"
+    )
+    print(f"Privacy statement for {content['silo']}, {content['method']}: {promised}, for one {unit}")
+    if content["ledger"] is None:
+        print("This is a simulation: anyone who knows its seed knows the noise.")
+    for line in lines:
+        say(line)
+    print("\nAgainst each adversary, epsilon is at most")
+    for entry in content["adversaries"].values():
+        bound = "none (no protection)" if entry["epsilon"] is None else shown(entry["epsilon"])
+        print(f"  {entry['who']}: {bound}")
+    print("\nChecklist (questions of NIST SP 800-226)")
+    for question, answer in checklist(content):
+        say(f"  {question} {answer}")
+    print("\nNot covered")
+    for line in content["not_covered"]:
+        say(f"  - {line}")

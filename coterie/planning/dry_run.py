@@ -312,7 +312,11 @@ def _merge(method: Method, shared: Tree, uploads: Tree, merger: CountingMerger) 
     """Return what the method merges; under the unit 'silo' it gets handles, as in training."""
     if merger.unit.noise_in_doors:
         return _ask(method, "merge", shared, uploads, merger)
+    watch = getattr(merger.roster, "watch", None)
+    asked = watch is not None and watch.asked
     handles, closed = hide_uploads(merger, uploads)
+    if watch is not None:
+        watch.asked = asked  # hiding copies the roster, which is not the method's asking
     return _ask(method, "merge", shared, handles, closed)
 
 

@@ -11,8 +11,8 @@ here from the paper, and does the rest (`Recheck.curves` names them). There are 
 
 - "confirmed": the stated epsilon is at least dp-accounting's, to a ten-thousandth (`TOLERANCE`), which is
   what its grid may cost; or at least its bound by Renyi privacy.
-- "refuted": the stated epsilon is below dp-accounting's lower estimate, or further below the upper one than
-  its grid explains: a grid four times as fine moves the upper one by less.
+- "refuted": the stated epsilon is below dp-accounting's lower estimate, or, for Gaussian noise, further below
+  the upper one than its grid explains: a grid four times as fine moves the upper one by less.
 - "undecided": dp-accounting's bound is looser than the stated epsilon, and a finer grid is not affordable
   (more than `MOST_POINTS` losses). Then our own accountant decides, and whoever verifies is told so.
 """
@@ -77,6 +77,9 @@ def recheck(events: tuple[Event, ...], delta: float, stated: float, adjacency: s
     if plain is not None:
         return _by_closed_form(plain / _reach(adjacency), delta, stated)
     renyi = renyi_epsilon(whole, delta, adjacency)
+    smooth = all(
+        event.mechanism == "gaussian" for event in whole
+    )  # others have losses of positive probability
     found: list[float] = []
     about = max(LOWER * renyi if renyi < 1e9 else 0.0, stated)
     for share, scale, finest in zip(GRIDS, (about, about, stated), (False, False, True), strict=True):
@@ -84,15 +87,38 @@ def recheck(events: tuple[Event, ...], delta: float, stated: float, adjacency: s
         found.append(_epsilon(whole, delta, adjacency, step))
         if _covers(stated, found[-1]):
             return Recheck("confirmed", stated, found[-1], "privacy-loss distributions", curves)
-        if not affordable or _is_far_below(stated, found):
+        if not affordable or (smooth and _is_far_below(stated, found)):
             break
     if _covers(stated, renyi):
         return Recheck("confirmed", stated, renyi, "Renyi privacy")
-    below = _is_far_below(stated, found)
+    below = smooth and _is_far_below(stated, found)
     if not below and not curves:
         below = stated < _epsilon(whole, delta, adjacency, step, pessimistic=False)
     verdict = "refuted" if below else "undecided"
     return Recheck(verdict, stated, found[-1], "privacy-loss distributions", curves)
+
+
+def recheck_mu(
+    events: tuple[Event, ...], delta0: float, mu: float, adjacency: str = ADJACENCY
+) -> bool | None:
+    """Return whether dp-accounting confirms that events are (mu, delta0)-approximately Gaussian.
+
+    Its delta at many epsilons may exceed what mu and delta0 allow by a percent, for its grid. None means
+    that it cannot tell.
+    """
+    whole = tuple(event for event in grouped(events) if math.isfinite(event.noise))
+    plain = _plain_noise(whole) if whole else math.inf
+    if plain is not None:
+        return mu >= _reach(adjacency) / plain * (1 - TOLERANCE)
+    about = recheck(whole, max(delta0, 1e-12), 0.0, adjacency).epsilon
+    step, affordable = _step(whole, adjacency, GRIDS[1] * about if math.isfinite(about) else 1.0, False)
+    made = _composed(whole, adjacency, step) if affordable else None
+    if made is None:
+        return None
+    epsilons = np.linspace(0.0, about, 200)
+    loss = mechanisms.GaussianPrivacyLoss(1 / mu, adjacency_type=mechanisms.AdjacencyType.ADD)
+    allowed = delta0 + (1 - delta0) * np.asarray(loss.get_delta_for_epsilon(epsilons))
+    return bool(np.all(np.asarray(made.get_delta_for_epsilon(epsilons)) <= allowed * 1.01))
 
 
 def _is_far_below(stated: float, found: Sequence[float]) -> bool:
@@ -161,14 +187,25 @@ def _epsilon(
     whole: Sequence[Event], delta: float, adjacency: str, step: float, pessimistic: bool = True
 ) -> float:
     """Return dp-accounting's epsilon, or its lower estimate; the trivial bound if it cannot compute one."""
+    made = _composed(whole, adjacency, step, pessimistic)
+    try:
+        if made is not None:
+            return float(made.get_epsilon_for_delta(delta))
+    except OverflowError:
+        pass
+    return math.inf if pessimistic else 0.0
+
+
+def _composed(whole: Sequence[Event], adjacency: str, step: float, pessimistic: bool = True) -> Any:
+    """Return dp-accounting's composition of events, or None if it cannot compute it."""
     if sum(event.count for event in whole) > MOST_RELEASES:
-        return math.inf if pessimistic else 0.0
+        return None
     try:
         with np.errstate(all="ignore"):
             parts = [_power(_one(event, step, adjacency, pessimistic), event.count) for event in whole]
-            return float(functools.reduce(lambda a, b: a.compose(b), parts).get_epsilon_for_delta(delta))
+            return functools.reduce(lambda a, b: a.compose(b), parts)
     except (OverflowError, MemoryError, ValueError, FloatingPointError):
-        return math.inf if pessimistic else 0.0
+        return None
 
 
 def _power(one: Any, count: int) -> Any:

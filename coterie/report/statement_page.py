@@ -8,6 +8,7 @@ from typing import Any
 from ..privacy.accountant import shown
 from ..privacy.adversaries import ADVERSARIES
 from ..protocol.doors import SOLVE_DUAL, SOLVE_DUAL_WHOLE
+from .meaning_section import checklist_section, meaning_section
 from .statement_origin import budget_words, issuer_lines, origin_rows
 
 STYLE = """
@@ -36,6 +37,7 @@ def page(content: dict[str, Any]) -> str:
         *_headline(guarantee, budget_words(content)),
         *_unprotected(content),
         *issuer_lines(content),
+        *meaning_section(content),
         "<h2>What it is about</h2>",
         _table(origin_rows(content), ("", "")),
         "<h2>Epsilon against each adversary</h2>",
@@ -57,6 +59,7 @@ def page(content: dict[str, Any]) -> str:
         "<ul>" + "".join(f"<li>{escape(line)}</li>" for line in content["not_covered"]) + "</ul>",
         f"<p>Tuning: {_tuning(content['tuning'])}<br>Randomness: {escape(content['randomness'])}.</p>",
         *_ledger(content["ledger"]),
+        *checklist_section(content),
         *_published(content),
         "<h2>Software</h2>",
         f"<p class='small'>{escape(', '.join(f'{k} {v}' for k, v in content['software'].items()))}<br>"

@@ -1,0 +1,94 @@
+"""A statement by the questions of NIST SP 800-226, Guidelines for Evaluating Differential Privacy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..accountant import shown
+
+CLIPPED = "each contribution is clipped, which bounds its sensitivity"
+
+
+def checklist(content: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return questions that a reader should ask of any guarantee, with this statement's answers."""
+    said = content["guarantee"]
+    return [
+        ("What is one unit of privacy?", _unit(said)),
+        ("How large are epsilon and delta?", _parameters(said)),
+        ("Whom must one trust?", _trust(content)),
+        ("What does it cover?", f"{said['holds_for'][:1].upper()}{said['holds_for'][1:]}."),
+        ("What does it not cover?", f"The {len(content['not_covered'])} points listed on this statement."),
+        ("Which mechanisms were used?", _mechanisms(content)),
+        ("Does it include other uses of the same data?", _composition(content)),
+        ("Was anything tuned?", _tuning(content["tuning"])),
+        ("Where does the randomness come from?", _sentence(content["randomness"])),
+        (
+            "Who can check it?",
+            "Anyone who has the JSON file: `coterie statement verify` recomputes every number. Epsilons are"
+            " recomputed by dp-accounting wherever it can; it shares no arithmetic with what wrote the file.",
+        ),
+    ]
+
+
+def _unit(said: dict[str, Any]) -> str:
+    unit = said["unit"]
+    what = (
+        "one training example, which is one row of the silo's data" if unit == "example" else "a whole silo"
+    )
+    other = "no bound is known" if said["replace_one"] is None else f"epsilon is {shown(said['replace_one'])}"
+    several = " A person with several rows is protected less." if unit == "example" else ""
+    return (
+        f"{what[:1].upper()}{what[1:]}: it is replaced by a null {unit} that contributes nothing"
+        f" ({said['adjacency']}). If it is replaced by any other, {other}.{several}"
+    )
+
+
+def _parameters(said: dict[str, Any]) -> str:
+    if said["epsilon"] is None:
+        return "There is no guarantee: nothing protects the data."
+    return f"Epsilon is at most {shown(said['epsilon'])} at delta {said['delta']:g} ({said['bound']})."
+
+
+def _trust(content: dict[str, Any]) -> str:
+    bare = [entry["who"] for entry in content["adversaries"].values() if entry["epsilon"] is None]
+    kept = [entry["who"] for entry in content["adversaries"].values() if entry["epsilon"] is not None]
+    merges = content["merges"]
+    where = "The silo itself adds the noise"
+    if merges is not None and merges["noise_by"] == "server":
+        where = "The server adds the noise to the sum of the uploads"
+    if bare:
+        return f"{where}. Nothing protects against {_listed(bare)}, so one must trust them."
+    return f"{where}. The guarantee holds against {_listed(kept)}; one must trust the silo's own computer."
+
+
+def _mechanisms(content: dict[str, Any]) -> str:
+    if not content["events"]:
+        return "None: nothing was released."
+    parts = [f"{event['mechanism']} ({event['count']:,} releases)" for event in content["events"]]
+    return f"{_sentence(_listed(parts))[:-1]}; {CLIPPED}."
+
+
+def _composition(content: dict[str, Any]) -> str:
+    ledger = content["ledger"]
+    if ledger is None:
+        return "No: only this run, because no ledger was kept."
+    spent = [0.0, *(total["epsilon"] for total in ledger["total"].values())]
+    if None in spent:
+        return "Yes: the ledger's totals are on this statement; against some adversaries nothing protects."
+    return (
+        f"Yes: all runs in the silo's ledger together have spent an epsilon of at most {shown(max(spent))}."
+    )
+
+
+def _tuning(tuning: str | dict[str, Any]) -> str:
+    if isinstance(tuning, str):
+        return _sentence(tuning)
+    return f"Yes, and it is accounted for: this is the best of {tuning['ran']} trials."
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"
+
+
+def _listed(parts: list[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
