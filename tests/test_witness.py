@@ -55,7 +55,7 @@ def test_the_witness_keeps_every_head(tmp_path, witness):
     assert find_witness().latest("0" * 24) is None
 
 
-@pytest.mark.parametrize("filter", ["basic", "rdp"])
+@pytest.mark.parametrize("filter", ["basic", "rdp", "gdp"])
 def test_a_restored_copy_is_refused_and_recovered_with_what_the_witness_knows(tmp_path, filter):
     book = opened(tmp_path, filter=filter)
     use(book)
@@ -136,7 +136,7 @@ def test_runs_from_before_a_recovery_cannot_continue_or_be_given_back(tmp_path):
 
 
 @pytest.mark.parametrize("kept", [(), (".secret",), (".key", ".pub"), (".key", ".pub", ".secret")])
-@pytest.mark.parametrize("filter", ["basic", "rdp"])
+@pytest.mark.parametrize("filter", ["basic", "rdp", "gdp"])
 def test_a_deleted_ledger_is_noticed_and_begins_with_what_it_had_spent(tmp_path, kept, filter):
     """Before, deleting the ledger and its secret gave a fresh budget."""
     book = opened(tmp_path, filter=filter)

@@ -6,7 +6,33 @@ added, and each holds the hash of the one before. A ledger is built beside its p
 whole one exists or none. `names` says when two names mean the same data set.
 
 **Rows.** `open`, `budget`, `run` (a claim: stages of events, delta, certified epsilon, rounds allowed, the
-adversaries who see it), `reserve`, `commit`, and `cancel` (only where nothing was reserved).
+adversaries who see it), `reserve`, `commit`, and `cancel` (only where nothing was reserved). `adopt`, `key`
+and `recover` say who signs, and what was lost.
+
+**Signatures.** Every change ends with a signed head: a sequence number, the hash of the last row, what was
+spent and the budgets, the time, and an Ed25519 signature with the silo's key. The hash covers all rows, so
+nobody without the key can change, add or drop a row: the file is refused. A signature does not bind the
+holder of the key, who can rewrite the file and sign it again, and it says nothing of time: a file that was
+cut back to an earlier head, or restored from a backup, is as well signed as it was then.
+
+**Witnesses** catch just that. Whoever keeps the heads (a folder on another disk, another silo, the
+coordinator) has seen the largest sequence number and its hash. A ledger that is behind, that has other rows
+at that place, that has another id, or that is gone, does not agree, and is neither charged nor made anew. A
+change is first committed, then recorded by the witness, and only then relied upon: noise is drawn after
+both are durable. So a crash leaves the witness behind at most, never ahead: a ledger that is ahead and
+contains the witness's head agrees, and the witness catches up. Two copies that change at the same time
+record two heads with one number; the first recorded one wins, and the other copy is refused before it
+releases anything. Nothing depends on clocks.
+
+What a witness cannot catch: a ledger and its witness that are set back together (a whole machine; use a
+witness elsewhere), and a holder of the key who also controls the witness. A witness that does not know a
+ledger which has been changed before is not believed either, so deleting its record is noticed, too.
+
+**Recovery** is the recorded way out. It accepts what is there, or makes a new ledger with the budgets and
+the filter of the lost one, and adds a row with the reason, the witness's head, and a charge: all that the
+witness knows to be spent and the ledger does not. For an old copy that is the difference, since a ledger is
+changed only while its witness agrees; in any other case both count in full. What became of earlier runs is
+not known, so none of them can continue, be cancelled, or give rounds back.
 
 **Filters**, chosen when a ledger is made. *basic*: the certified epsilons of runs add up. A run is charged
 as planned when it begins, since a run that stopped may have stopped because of its results. *rdp*: the
