@@ -214,7 +214,10 @@ def epsilon(
     steps: Steps,
     delta: DeltaOption,
     adjacency: Annotated[str, typer.Option(help="zero-out, or replace-one.")] = "zero-out",
-    sampler: Annotated[str, typer.Option(help="poisson, or fixed (size, without replacement).")] = "poisson",
+    sampler: Annotated[
+        str,
+        typer.Option(help="poisson, fixed (size, without replacement), or allocation (steps are passes)."),
+    ] = "poisson",
     tight: Annotated[
         bool, typer.Option("--tight", help="A finer bound, a lower bound, and others' formulas beside.")
     ] = False,
