@@ -211,7 +211,8 @@ def epsilon(
     delta: DeltaOption,
     adjacency: Annotated[str, typer.Option(help="zero-out or replace-one.")] = "zero-out",
     sampler: Annotated[
-        str, typer.Option(help="poisson or fixed (a fixed size, without replacement).")
+        str,
+        typer.Option(help="poisson, fixed (size, without replacement) or allocation (steps are passes)."),
     ] = "poisson",
     tight: Annotated[
         bool, typer.Option("--tight", help="Also show a finer bound, a lower bound and published formulas.")

@@ -204,7 +204,8 @@ def rounding(whole: Sequence[Event], step: float) -> float:
     """
     fourier = sum(1e-14 * event.count for event in whole)
     curves = sum(1e-15 / step * e.count for e in whole if e.mechanism == "selection" or e.sampler == "fixed")
-    return 1e-12 + fourier + curves
+    passes = sum(1e-14 / step * e.count for e in whole if e.sampler == "allocation" and e.rate < 1)
+    return 1e-12 + fourier + curves + passes
 
 
 def interval(whole: Sequence[Event], delta: float, adjacency: str, points: int = POINTS) -> float:
@@ -214,8 +215,9 @@ def interval(whole: Sequence[Event], delta: float, adjacency: str, points: int =
     """
     square, widest, count = 0.0, 0.0, 0
     for event in whole:
-        noise = event.noise / _reach(adjacency) if event.sampler == "poisson" else event.noise / 2
-        square += gaussian.estimated_mu(noise, event.rate, event.count) ** 2
+        noise = event.noise / 2 if event.sampler == "fixed" else event.noise / _reach(adjacency)
+        steps = round(event.count / event.rate) if event.sampler == "allocation" else event.count
+        square += gaussian.estimated_mu(noise, event.rate, steps) ** 2
         widest = max(widest, 10 / noise + 0.5 / noise**2)
         count += event.count
     mu = math.sqrt(square)
@@ -260,6 +262,8 @@ def _renyi_of(event: Event, adjacency: str) -> tuple[float, ...]:
         reach = 2 / event.noise if replaced else 1 / event.noise
         return tuple(order * reach**2 / 8 for order in ORDERS)
     noise = event.noise / _reach(adjacency)
+    if event.sampler == "allocation":  # a pass is at most one release of all units, by convexity
+        event = Event("gaussian", event.noise)
     if event.rate < 1 and event.sampler == "fixed":
         sample = math.ceil(event.rate * 1_000_000)
         made: dp_event.DpEvent = dp_event.SampledWithoutReplacementDpEvent(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import Problem
-from .accountant import ADJACENCY, epsilon, epsilon_of
+from .accountant import ADJACENCY, epsilon_of
 from .cache import Cache
 from .events import Event, check_delta, grouped
 from .gaussian import estimate_noise
@@ -21,13 +21,26 @@ SLACK = 0.01
 
 @dataclass(frozen=True, order=True)
 class Target:
-    """A budget, the sampled Gaussian steps it must cover, and what else is released `beside` them."""
+    """A budget, the sampled Gaussian steps it must cover, and what else is released `beside` them.
+
+    With the sampler "allocation", `steps` counts passes over the data (see `Event`).
+    """
 
     epsilon: float
     delta: float
     rate: float
     steps: int
     beside: tuple[Event, ...] = ()
+    sampler: str = "poisson"
+
+    def event(self, noise: float) -> Event:
+        """Return the steps with a noise multiplier."""
+        return Event("gaussian", noise, self.rate, self.steps, self.sampler)
+
+    def estimate(self) -> float:
+        """Return the noise multiplier that the central limit gives."""
+        steps = round(self.steps / self.rate) if self.sampler == "allocation" else self.steps
+        return estimate_noise(self.epsilon, self.delta, self.rate, steps)
 
 
 @dataclass(frozen=True)
@@ -57,17 +70,18 @@ def noise_for(target: Target, guess: float | None = None) -> Calibrated:
     """
     check_epsilon(target.epsilon)
     check_delta(target.delta)
-    Event("gaussian", 1.0, target.rate, target.steps)
+    target.event(1.0)
     if math.isinf(target.epsilon):
         return Calibrated(0.0, math.inf)
-    used = -math.expm1(target.steps * math.log1p(-target.rate)) if target.rate < 1 else 1.0
+    drawn = target.rate < 1 and target.sampler != "allocation"
+    used = -math.expm1(target.steps * math.log1p(-target.rate)) if drawn else 1.0
     if used <= target.delta:
         raise Problem(
             f"delta {target.delta:g} is not below {used:.3g}, the probability that an example is used at all,"
             " so it permits publishing every batch without noise; choose a smaller delta"
         )
     low, high = math.log(LEAST_NOISE), math.log(MOST_NOISE)
-    at = math.log(guess or estimate_noise(target.epsilon, target.delta, target.rate, target.steps))
+    at = math.log(guess or target.estimate())
     at = min(max(at, low), high)
     aim = math.log(target.epsilon * (1 - SLACK / 2))
     known: list[tuple[float, float]] = []
@@ -93,9 +107,7 @@ def noise_for(target: Target, guess: float | None = None) -> Calibrated:
 
 
 def _certify(noise: float, target: Target) -> float:
-    if not target.beside:
-        return epsilon(noise, target.rate, target.steps, target.delta)
-    return epsilon_of((Event("gaussian", noise, target.rate, target.steps), *target.beside), target.delta)
+    return epsilon_of((target.event(noise), *target.beside), target.delta)
 
 
 def next_guess(known: list[tuple[float, float]], aim: float, low: float, high: float) -> float:
@@ -128,7 +140,7 @@ def calibrate(
         if calibrated is None:
             estimate = math.nan
             if target.epsilon > 0 and not math.isinf(target.epsilon):
-                estimate = estimate_noise(target.epsilon, target.delta, target.rate, target.steps)
+                estimate = target.estimate()
             calibrated = noise_for(target, None if math.isnan(estimate) else estimate * ratio)
             if estimate > 0:
                 ratio = min(max(calibrated.noise / estimate, 0.2), 5.0)
@@ -165,5 +177,4 @@ _CERTIFIED: dict[tuple[tuple[Event, ...], float], float] = {}
 
 
 def _remember(target: Target, found: Calibrated) -> None:
-    event = Event("gaussian", found.noise, target.rate, target.steps)
-    _CERTIFIED[grouped((event, *target.beside)), target.delta] = found.epsilon
+    _CERTIFIED[grouped((target.event(found.noise), *target.beside)), target.delta] = found.epsilon

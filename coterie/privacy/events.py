@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from ..errors import Problem, nearest
 
 MECHANISMS = ("gaussian", "laplace", "selection")
-SAMPLERS = ("poisson", "fixed")
+SAMPLERS = ("poisson", "fixed", "allocation")
 MOST_NOISE, LEAST_RATE = 1e100, 1e-15
 ADJACENCIES = ("zero-out", "replace-one")
 
@@ -21,8 +21,9 @@ class Event:
     `noise` is the scale of the noise divided by the sensitivity, when one unit is zeroed out. The scale
     is the standard deviation (gaussian), the scale of the Laplace distribution, or that of the Gumbel noise
     on the scores (the exponential mechanism with parameter e has noise 2 / e). `rate` is the probability
-    that a unit is in a sample. `sampler` says whether units are drawn independently ("poisson") or a fixed
-    number of them is drawn without replacement ("fixed").
+    that a unit is in a sample. `sampler` says whether units are drawn independently ("poisson"), a fixed
+    number of them is drawn without replacement ("fixed"), or each unit is in exactly one of the 1 / rate
+    releases of a pass over the data, drawn on its own ("allocation"): then `count` is the number of passes.
     """
 
     mechanism: str
@@ -48,6 +49,8 @@ class Event:
             raise Problem(f"rate must be at least {LEAST_RATE:g}, got {self.rate}")
         if isinstance(self.count, bool) or int(self.count) != self.count or self.count < 1:
             raise Problem(f"steps must be a whole number >= 1, got {self.count}")
+        if self.sampler == "allocation" and abs(1 / self.rate - round(1 / self.rate)) > 1e-6:
+            raise Problem(f"rate must be 1 / (a whole number) for the sampler 'allocation', got {self.rate}")
         if self.rate < 1 and self.mechanism != "gaussian":
             raise Problem(f"mechanism '{self.mechanism}' has no certified bound for rate < 1; use rate 1")
 

@@ -7,7 +7,8 @@ below its own.
 
 dp-accounting knows Gaussian and Laplace noise, on all units or on Poisson samples. It does not know samples
 of a fixed size or private choices. It is given the curve delta(epsilon) of one such release, written down
-here from the paper, and does the rest (`Recheck.curves` names them). There are three verdicts:
+here from the paper, and does the rest (`Recheck.curves` names them). It does not know passes by random
+allocation either: those it can only confirm as if they were not sampled. There are three verdicts:
 
 - "confirmed": the stated epsilon is at least dp-accounting's, to a ten-thousandth (`TOLERANCE`), which is
   what its grid may cost; or at least its bound by Renyi privacy.
@@ -22,7 +23,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,8 @@ def recheck(events: tuple[Event, ...], delta: float, stated: float, adjacency: s
         return Recheck("confirmed", stated, 0.0 if not whole else math.inf, "closed form")
     if any(event.noise < LEAST_NOISE for event in whole):
         return Recheck("refuted", stated, math.inf, "closed form")
+    if any(event.sampler == "allocation" and event.rate < 1 for event in whole):
+        return _by_convexity(whole, delta, stated, adjacency)
     plain = _plain_noise(whole)
     if plain is not None:
         return _by_closed_form(plain / _reach(adjacency), delta, stated)
@@ -126,6 +129,16 @@ def _is_far_below(stated: float, found: Sequence[float]) -> bool:
     if len(found) < 2 or not math.isfinite(found[-2]):
         return False
     return stated < found[-1] * (1 - TOLERANCE) - 2 * (found[-2] - found[-1])
+
+
+def _by_convexity(whole: Sequence[Event], delta: float, stated: float, adjacency: str) -> Recheck:
+    """Check passes by random allocation as if each were one release of all units, which is more."""
+    more = tuple(
+        Event("gaussian", event.noise, 1.0, event.count) if event.sampler == "allocation" else event
+        for event in whole
+    )
+    found = recheck(more, delta, stated, adjacency)
+    return found if found.verdict == "confirmed" else replace(found, verdict="undecided")
 
 
 def _covers(stated: float, bound: float) -> bool:

@@ -111,14 +111,14 @@ def composed(parts: Sequence[tuple[Losses, int]], upper: bool) -> Losses:
         raise MemoryError(f"a distribution over {size} losses is too large")
     spectrum = np.ones(size // 2 + 1, dtype=complex)
     for one, count in parts:
-        _multiply(spectrum, fft.rfft(one.masses, size), count)
+        raise_to(spectrum, fft.rfft(one.masses, size), count)
     masses = np.roll(fft.irfft(spectrum, size), -first)[: last - first + 1]
     lowest = sum(one.lowest * count for one, count in parts)
     kept = sum(math.log1p(-min(one.infinite, 1 - 1e-16)) * count for one, count in parts)
     return Losses(interval, lowest + first, masses, TAIL - math.expm1(kept) if upper else 0.0)
 
 
-def _multiply(into: NDArray[np.complex128], power: NDArray[np.complex128], count: int) -> None:
+def raise_to(into: NDArray[np.complex128], power: NDArray[np.complex128], count: int) -> None:
     """Multiply in place by a power, by repeated squaring."""
     while True:
         if count % 2:

@@ -114,6 +114,8 @@ def spread_of(event: Event, adjacency: str) -> float:
     """Return about the standard deviation of the loss of one release, where it is small."""
     reach = 2.0 if adjacency == "replace-one" or event.sampler == "fixed" else 1.0
     mu = reach / event.noise
+    if event.sampler == "allocation":
+        return mu * math.sqrt(event.rate)
     return min(mu, event.rate * math.sqrt(math.expm1(min(mu**2, 500.0))))
 
 
@@ -144,10 +146,13 @@ def _mixtures(event: Event, adjacency: str) -> list[tuple[Mixture, Mixture]]:
     not known under zero-out. Two candidates are tried: all other units contribute 0, so the sum grows by a
     clip if the unit is in the sample; or all of them contribute -1, so that it grows by two clips if the
     unit, which contributes 1, takes the place of another, and by one if it is zeroed out. Under replace-one
-    the unit may contribute -1 too, so that its place in the sample makes no difference.
+    the unit may contribute -1 too, so that its place in the sample makes no difference. Of an allocation only
+    the sum over a pass is looked at, which is less than what its worst pair tells.
     """
     rate, mu = event.rate, 1 / event.noise
     replaced, out = adjacency == "replace-one", {0.0: 1 - event.rate}
+    if event.sampler == "allocation":  # whoever adds up all sums of a pass finds the unit in one of them
+        mu, rate = mu * math.sqrt(rate), 1.0
     if rate == 1:
         return [({(2.0 if replaced else 1.0) * mu: 1.0}, {0.0: 1.0})]
     if event.sampler == "poisson" and replaced:

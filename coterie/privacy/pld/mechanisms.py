@@ -10,6 +10,7 @@ import numpy as np
 from scipy.special import log_ndtr, ndtr
 
 from ..events import Event
+from .allocation import allocated
 from .grid import Array, Losses, composed, connected
 
 Curve = Callable[[Array], Array]
@@ -50,6 +51,8 @@ def _one(event: Event, interval: float, adjacency: str) -> tuple[Losses, ...]:
         return (_laplace(reach / event.noise, interval),)
     if event.mechanism == "selection":
         return (_selection(reach / event.noise, interval),)
+    if event.sampler == "allocation" and event.rate < 1:
+        return _allocated(event, interval, reach)
     if event.sampler == "fixed" and event.rate < 1:
         return (_fixed_size(event.noise, event.rate, interval),)
     if event.rate == 1:
@@ -57,6 +60,16 @@ def _one(event: Event, interval: float, adjacency: str) -> tuple[Losses, ...]:
     if reach == 2:
         return (_replaced(event.noise, event.rate, interval),)
     return _sampled(event.noise, event.rate, interval)
+
+
+def _allocated(event: Event, interval: float, reach: float) -> tuple[Losses, ...]:
+    """Return the losses of one pass; as one release of all units where no better bound is known."""
+    try:
+        if reach == 1:
+            return allocated(event, interval)
+    except MemoryError:
+        pass
+    return (_gaussian(reach / event.noise, interval),)
 
 
 def _gaussian(mu: float, interval: float) -> Losses:
