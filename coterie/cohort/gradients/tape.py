@@ -89,7 +89,7 @@ def _square(value: Tensor) -> Tensor:
     whole, squares = size - size % ADDED, value.square()
     total = squares[..., whole:].sum(-1).double()
     if whole:
-        total = total + squares[..., :whole].unflatten(-1, (-1, ADDED)).sum(-1).double().sum(-1)
+        total = total + squares[..., :whole].unflatten(-1, (ADDED, -1)).sum(-2).double().sum(-1)
     return total + size * torch.finfo(torch.float32).tiny
 
 
