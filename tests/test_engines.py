@@ -179,9 +179,9 @@ def test_few_silos_train_as_if_all_were_there(federation, method, unit, monkeypa
             made.plan()
         return
     picked = []
-    few = engine._few
-    monkeypatch.setattr(engine, "_few", lambda present: picked.append(few(present)) or picked[-1])
+    groups = engine._groups
+    monkeypatch.setattr(engine, "_groups", lambda *given: picked.extend(groups(*given)) or picked[-1:])
     quick = vectors(made)
-    assert [len(some) for some in picked] == ([] if method.linear else [1] * 4)
-    monkeypatch.setattr(engine, "_few", lambda present: None)
+    assert [some if some is None else len(some) for some in picked] == [None if method.linear else 1] * 4
+    monkeypatch.setattr(engine, "_groups", lambda *given: [None])
     torch.testing.assert_close(quick, vectors(made), atol=1e-5, rtol=1e-4)

@@ -24,6 +24,8 @@ from .sampling import (
     coin_segments,
     end_to_end,
     lay_out,
+    lay_out_in_slots,
+    slots_of_segment,
     toss_segment,
     width_for,
 )
@@ -201,17 +203,23 @@ def _draw(
     hits = np.empty(segments[-1].end if segments else 0, dtype=bool)
     noises = drawn_for(dice, last - first, size)
 
-    def fill(segment: CoinSegment) -> int:
+    def fill(segment: CoinSegment) -> tuple[int, np.ndarray | None]:
         if noisy[segment.pair]:
             dice[segment.pair].fill(noises[segment.pair, : segment.steps])
-        return toss_segment(segment, dice[segment.pair], hits)
+        count = toss_segment(segment, dice[segment.pair], hits)
+        return count, slots_of_segment(segment, dice[segment.pair], hits)
 
     if size * (last - first) < WORTH_A_THREAD:
-        counts = [fill(segment) for segment in segments]
+        drawn = [fill(segment) for segment in segments]
     else:
         with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-            counts = list(pool.map(fill, segments))
-    rows = lay_out(hits, np.array(counts, dtype=np.int64), columns, last - first, width_for(cohort.work))
+            drawn = list(pool.map(fill, segments))
+    slots = [part for _, part in drawn if part is not None]
+    if slots:
+        rows = lay_out_in_slots(hits, slots, segments, last - first, width_for(cohort.work))
+    else:
+        counts = np.array([count for count, _ in drawn], dtype=np.int64)
+        rows = lay_out(hits, counts, columns, last - first, width_for(cohort.work))
     return [(rows[step], noises[:, step]) for step in range(last - first)]
 
 

@@ -1,13 +1,27 @@
 """Draw Poisson batches for a whole cohort and lay them out in short rows.
 
 Poisson batches differ in length, so padding them to `[silos, longest batch]` would waste about half
-the work. Instead, each batch is cut into short rows of examples. A row belongs to one (run, silo) pair,
-and only the last row of a batch is padded.
+the work. Instead, each batch is cut into short rows of examples. A row belongs to one (run, silo) pair.
+In a simulation the examples of a batch lie one after the other, and only its last row is padded.
+
+**A metered batch** gives nothing away by its shape. It has a public number of slots (`slots_for`), however
+many examples were drawn. A batch that needs more is drawn again; the examples get random distinct slots.
+So the shape and the place of everything that a step computes depend on public facts only. The guarantee of a
+sampled sum follows. Take example i, and fix which other examples were drawn and the slots they got; neither
+depends on the data. If there is a free slot, example i is in the batch with probability `rate`; if not, with
+probability 0. The slots of the others are distributed the same way in both cases, because any part of a
+random injection is a random injection. If i was not drawn, or is a null example, its slot is blank: the same
+inputs, at the same places, through the same operations, so the same bits. If it was drawn, it stands in one
+slot, and the sum moves by at most the clip (`coterie.cohort.gradients`). This is the Gaussian mechanism
+sampled at `rate` at most, and a smaller rate is never worse. Conditioning on small batches therefore costs no
+privacy. It costs some work (blank slots) and makes the mean batch a little smaller than expected.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -16,6 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..noise.places import put_in_slots
 from ..protocol.doors import Work
 from ..protocol.streams import Dice
 
@@ -26,6 +41,13 @@ WIDE = 8
 def width_for(work: Sequence[Work]) -> int:
     """Return the row width: narrow for small batches, which would otherwise be mostly padding."""
     return WIDTH if sum(w.expected for w in work) < 2 * WIDE * len(work) else WIDE
+
+
+def slots_for(work: Work) -> int:
+    """Return how many slots a metered batch has: one standard deviation more than expected, in whole rows."""
+    spread = math.sqrt(work.expected * (1 - work.rate))
+    width = width_for((work,))
+    return width * math.ceil(min(work.size, work.expected + spread) / width)
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,14 +114,14 @@ def end_to_end(
 def coins(dice: Dice, work: Work, steps: int) -> np.ndarray:
     """Toss a coin for every step and example; return booleans `[steps, size]`."""
     hits = np.empty((steps, work.size), dtype=bool)
-    dice.toss(work.rate, hits)
+    dice.toss_batches(work.rate, hits, slots_for(work))
     return hits
 
 
 class CoinSegment(NamedTuple):
     """Where the `steps * size` coins of one (run, silo) pair lie in the array of all coins.
 
-    `pair` counts only the pairs that take part.
+    `pair` counts only the pairs that take part. `slots` is the number of slots of a metered batch.
     """
 
     pair: int
@@ -109,13 +131,19 @@ class CoinSegment(NamedTuple):
     start: int
     end: int
     rate: float
+    slots: int
 
 
 def toss_segment(segment: CoinSegment, dice: Dice, hits: np.ndarray) -> int:
     """Toss the coins of one segment into their place in `hits`; return the number of hits."""
-    coins_of_pair = hits[segment.start : segment.end]
-    dice.toss(segment.rate, coins_of_pair)
-    return int(np.count_nonzero(coins_of_pair))
+    batches = hits[segment.start : segment.end].reshape(segment.steps, segment.size)
+    dice.toss_batches(segment.rate, batches, segment.slots)
+    return int(np.count_nonzero(batches))
+
+
+def slots_of_segment(segment: CoinSegment, dice: Dice, hits: np.ndarray) -> np.ndarray | None:
+    """Return the slots of each step's hits, `[steps, slots]`; None if hits have no slots."""
+    return dice.slots(hits[segment.start : segment.end].reshape(segment.steps, segment.size), segment.slots)
 
 
 @functools.lru_cache(maxsize=256)
@@ -134,7 +162,8 @@ def coin_segments(
         steps = min(silo_work.steps, last) - first
         if steps > 0:
             start, end = end, end + steps * silo_work.size
-            segments.append(CoinSegment(pair, silo, silo_work.size, steps, start, end, silo_work.rate))
+            rate, slots = silo_work.rate, slots_for(silo_work)
+            segments.append(CoinSegment(pair, silo, silo_work.size, steps, start, end, rate, slots))
     return segments, np.array([segment[:5] for segment in segments], dtype=np.int64).reshape(-1, 5).T
 
 
@@ -160,6 +189,29 @@ def lay_out(hits: np.ndarray, counts: np.ndarray, columns: np.ndarray, steps: in
     rows, first = rows_of(step * len(pair) + owner, pair[owner], silo[owner], example, width)
     bounds = np.searchsorted(step[first], np.arange(steps + 1))
     return [rows.part(a, b) for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+
+
+def lay_out_in_slots(
+    hits: np.ndarray, slots: list[np.ndarray], segments: list[CoinSegment], steps: int, width: int
+) -> list[Rows]:
+    """Return the batches of all pairs as rows, one `Rows` per step, with each hit in its own slot.
+
+    A pair has the same rows in every step that it takes, whatever was drawn.
+    """
+    columns = np.array([segment[:5] for segment in segments], dtype=np.int64).reshape(-1, 5).T
+    pair, silo, _, taken, _ = columns
+    each = np.array([-(-segment.slots // width) for segment in segments], dtype=np.int64)
+    rows = np.where(np.arange(steps)[:, None] < taken, each, 0)
+    first = (np.cumsum(rows) - rows.reshape(-1)).reshape(rows.shape)
+    examples = np.zeros((int(rows.sum()), width), dtype=np.int64)
+    real = np.zeros(examples.shape, dtype=bool)
+    for place, (segment, dealt) in enumerate(zip(segments, slots, strict=True)):
+        batches = hits[segment.start : segment.end].reshape(segment.steps, segment.size)
+        put_in_slots(batches, dealt, width * first[:, place], examples.reshape(-1), real.reshape(-1))
+    owners = (np.repeat(np.tile(each_pair, steps), rows.reshape(-1)) for each_pair in (pair, silo))
+    whole = Rows(*(torch.from_numpy(array) for array in (*owners, examples, real)))
+    bounds = np.cumsum([0, *rows.sum(1).tolist()]).tolist()
+    return [whole.part(a, b) for a, b in itertools.pairwise(bounds)]
 
 
 def rows_of(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -47,7 +48,8 @@ def simulate(
 
     `before` is called before each round and returns the indices of the silos that may take part. Silos that
     do not take part keep their state, and `merge` sees nothing of them. `drawn(round)` says who takes part in
-    a round, `[runs, silos]`, in place of the plan.
+    a round, `[runs, silos]`, in place of the plan, by secret coins. Silos then work one at a time: together,
+    the last bits of one silo's upload could depend on who else was drawn, which nobody may learn.
     """
     rounds = len(plan.counts.calls)
     state, roster = start, replace(roster, steps=steps_of(cohort), rounds=rounds)
@@ -58,7 +60,8 @@ def simulate(
     for number in range(state.round, rounds):
         places = before(number) if before is not None else None
         present = plan.present_at(number, cohort.runs, places, drawn(number) if drawn is not None else None)
-        state = _round(method, cohort, plan, replace(roster, round=number), streams, state, present)
+        at_once = _groups(present, method.linear, drawn is not None)
+        state = _round(method, cohort, plan, replace(roster, round=number), streams, state, present, at_once)
         yield state
 
 
@@ -70,27 +73,49 @@ def _round(
     streams: Streams,
     state: State,
     present: Tensor | None,
+    at_once: Sequence[Tensor | None],
 ) -> State:
-    shared, own, steps = state.shared, state.own, plan.steps_at(roster.round)
-    calls = plan.counts.calls[roster.round]
-    sent, taking_part = method.broadcast(shared), present
-    some = None if method.linear else _few(present)  # doors of duals keep a layout of all examples
-    if some is not None:
-        cohort, taking_part = cohort.pick(some.tolist()), present[:, some]  # type: ignore[index]
-        sent, own = (map_leaves(lambda leaf: _of(leaf, some, len(roster)), tree) for tree in (sent, own))
-        steps = None if steps is None else steps[:, some]
-    before = own
-    oracle = CohortOracle(cohort, streams, roster.round, calls, roster.rounds, taking_part, plan.unit, steps)
-    uploads, own = method.local(sent, own, doors_of(oracle))
-    if present is not None and taking_part is not None:
-        present, taking_part = present.to(cohort.device), taking_part.to(cohort.device)
-        uploads = map_leaves(lambda leaf: leaf.masked_fill(~_beside(taking_part, leaf), 0), uploads)
-        own = map_leaves(lambda old, new: _kept(taking_part, old, new), before, own)
-    if some is not None:
-        uploads = map_leaves(lambda leaf: _among(leaf, some, len(roster)), uploads)
-        own = map_leaves(lambda all_, old, new: _put(all_, some, old, new), state.own, before, own)
-    shared = _merge(method, plan, roster.at(present), streams, shared, uploads)
+    """Return the state after a round; the silos of each group in `at_once` work together (None: all)."""
+    own, sent, uploads = state.own, method.broadcast(state.shared), None
+    for some in at_once:
+        work = LocalWork(method, cohort, plan, roster, streams, present, some)
+        uploads, own = _local(work, sent, own, uploads)
+    shared = _merge(method, plan, roster.at(_on(present, cohort.device)), streams, state.shared, uploads)
     return State(state.round + 1, shared, own)
+
+
+class LocalWork(NamedTuple):
+    """The local work of some silos in one round; `some` are their places, or None for all silos."""
+
+    method: Method
+    cohort: Cohort
+    plan: Plan
+    roster: Roster
+    streams: Streams
+    present: Tensor | None
+    some: Tensor | None
+
+
+def _local(work: LocalWork, sent: Tree, own: Tree, uploads: Tree) -> tuple[Tree, Tree]:
+    """Return all uploads and all states after the work of some silos; `uploads` may be None at first."""
+    method, cohort, plan, roster, streams, present, some = work
+    silos, steps, all_own = len(roster), plan.steps_at(roster.round), own
+    if some is not None:
+        cohort, present = cohort.pick(some.tolist()), present[:, some]  # type: ignore[index]
+        sent, own = (map_leaves(lambda leaf: _of(leaf, some, silos), tree) for tree in (sent, own))
+        steps = None if steps is None else steps[:, some]
+    before, calls = own, plan.counts.calls[roster.round]
+    oracle = CohortOracle(cohort, streams, roster.round, calls, roster.rounds, present, plan.unit, steps)
+    made, own = method.local(sent, own, doors_of(oracle))
+    if present is not None:
+        here = present.to(cohort.device)
+        made = map_leaves(lambda leaf: leaf.masked_fill(~_beside(here, leaf), 0), made)
+        own = map_leaves(lambda old, new: _kept(here, old, new), before, own)
+    if some is None:
+        return made, own
+    uploads = map_leaves(lambda leaf: _among(leaf, silos), made) if uploads is None else uploads
+    uploads = map_leaves(lambda whole, leaf: whole.index_copy(1, some.to(leaf.device), leaf), uploads, made)
+    return uploads, map_leaves(lambda all_, old, new: _put(all_, some, old, new), all_own, before, own)
 
 
 def _merge(method: Method, plan: Plan, roster: Roster, streams: Streams, shared: Tree, uploads: Tree) -> Tree:
@@ -103,12 +128,22 @@ def _merge(method: Method, plan: Plan, roster: Roster, streams: Streams, shared:
     return merged
 
 
-def _few(present: Tensor | None) -> Tensor | None:
-    """Return the indices of the silos that take part in any run, or None if they are more than half."""
+def _groups(present: Tensor | None, linear: bool, apart: bool) -> list[Tensor | None]:
+    """Return which silos work together: those that take part in any run, or all of them (None).
+
+    All work together if more than half take part, and where doors of duals keep a layout of all examples.
+    If they must work `apart`, each silo is a group of its own; if none takes part, so does the first.
+    """
     if present is None:
-        return None
+        return [None]
     some = present.cpu().any(0).nonzero().flatten()
-    return some if 0 < 2 * len(some) <= present.shape[1] else None
+    if apart:
+        return list(some.split(1)) if len(some) else [torch.tensor([0])]
+    return [some if not linear and 0 < 2 * len(some) <= present.shape[1] else None]
+
+
+def _on(present: Tensor | None, device: str) -> Tensor | None:
+    return None if present is None else present.to(device)
 
 
 def _of(leaf: Tensor, some: Tensor, silos: int) -> Tensor:
@@ -116,11 +151,9 @@ def _of(leaf: Tensor, some: Tensor, silos: int) -> Tensor:
     return leaf[:, some.to(leaf.device)] if leaf.shape[1] == silos else leaf
 
 
-def _among(leaf: Tensor, some: Tensor, silos: int) -> Tensor:
-    """Return what some silos sent, in its place among all silos; the others sent nothing."""
-    whole = leaf.new_zeros(leaf.shape[0], silos, *leaf.shape[2:])
-    whole[:, some.to(leaf.device)] = leaf
-    return whole
+def _among(leaf: Tensor, silos: int) -> Tensor:
+    """Return zeros for what all silos send."""
+    return leaf.new_zeros(leaf.shape[0], silos, *leaf.shape[2:])
 
 
 def _put(whole: Tensor, some: Tensor, old: Tensor, new: Tensor) -> Tensor:

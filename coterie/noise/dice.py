@@ -11,12 +11,28 @@ import numpy as np
 
 from .choice import choose
 from .keystream import KEY_BYTES, WORD, Keystream
+from .places import count_hits, distinct_slots
 from .rounded import add_noise
 
 
 def _part(key: bytes, purpose: bytes) -> bytes:
     """Return the key of one purpose."""
     return hashlib.blake2b(key=key, person=purpose, digest_size=KEY_BYTES).digest()
+
+
+def _toss(stream: Keystream, rate: float, out: np.ndarray) -> None:
+    """Fill an array with coins that are True with probability `rate`, rounded down."""
+    limit = _limit(rate)
+    if limit >= 2**64:
+        out[...] = True
+    else:
+        np.less(stream.words(*out.shape), np.uint64(limit), out=out)
+
+
+@functools.lru_cache(maxsize=2**12)
+def _limit(rate: float) -> int:
+    """Return how many of the 2^64 words count as a hit."""
+    return math.floor(Fraction(rate) * 2**64)
 
 
 class KeyedGenerator:
@@ -61,6 +77,14 @@ class KeyedDice:
         return Keystream(_part(self._key, b"coins"))
 
     @functools.cached_property
+    def _again(self) -> Keystream:
+        return Keystream(_part(self._key, b"again"))
+
+    @functools.cached_property
+    def _slots(self) -> Keystream:
+        return Keystream(_part(self._key, b"slots"))
+
+    @functools.cached_property
     def _noise(self) -> Keystream:
         return Keystream(_part(self._key, b"noise"))
 
@@ -74,11 +98,26 @@ class KeyedDice:
 
         So the rate that is charged is never below the one that runs.
         """
-        limit = math.floor(Fraction(rate) * 2**64)
-        if limit >= 2**64:
-            out[...] = True
-        else:
-            np.less(self._coins.words(*out.shape), np.uint64(limit), out=out)
+        _toss(self._coins, rate, out)
+
+    def toss_batches(self, rate: float, hits: np.ndarray, most: int) -> None:
+        """Fill `hits` `[batches, size]` with coins; a batch with more than `most` hits is tossed again.
+
+        Given the coins of the others, an example is then drawn with probability `rate`, or not at all.
+        """
+        self.toss(rate, hits)
+        if most >= hits.shape[1]:
+            return
+        for batch in np.flatnonzero(count_hits(hits) > most):
+            while np.count_nonzero(hits[batch]) > most:
+                _toss(self._again, rate, hits[batch])
+
+    def slots(self, hits: np.ndarray, slots: int) -> np.ndarray:
+        """Return random distinct slots for the hits of batches `[batches, size]`: `[batches, slots]`.
+
+        The k-th hit of a batch stands in the k-th of its slots.
+        """
+        return distinct_slots(self._slots, count_hits(hits), slots)
 
     def permutation(self, count: int) -> np.ndarray:
         """Return the numbers below `count` in random order."""

@@ -85,6 +85,15 @@ def grid_exponent(deviation: float) -> int:
     return exponent - GRID
 
 
+def _grids(deviation: np.ndarray) -> np.ndarray:
+    """Return the grid of each deviation; 1 where there is no noise."""
+    exponent = np.frexp(deviation)[1] - 1
+    sound = (deviation > 0) & (exponent >= SMALLEST) & (exponent <= LARGEST) & np.isfinite(deviation)
+    for other in deviation[~sound & (deviation != 0)].tolist():
+        grid_exponent(other)  # raises, and says why
+    return np.where(sound, np.ldexp(1.0, np.where(sound, exponent - GRID, 0)), 1.0)
+
+
 def add_noise(
     sums: np.ndarray, deviation: np.ndarray, words: np.ndarray, doubting: Sequence[Doubting]
 ) -> None:
@@ -92,9 +101,8 @@ def add_noise(
 
     `words` holds 64 secret bits for each number. `doubting` has the keystream of further bits for each row.
     """
-    exponents = np.array([grid_exponent(d) if d else 0 for d in deviation.tolist()], dtype=np.int64)
-    grids = np.ldexp(1.0, exponents)
-    ratios = np.where(deviation > 0, deviation / grids, 0.0)
+    grids = _grids(deviation)
+    ratios = deviation / grids
     if not (np.abs(sums) <= REACH * np.where(deviation > 0, grids, np.inf)[:, None]).all():
         raise Problem("a sum that is to get noise is not finite, or far beyond it; nothing is released")
     if not sums.size:

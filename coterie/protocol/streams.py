@@ -29,8 +29,15 @@ class Dice(Protocol):
         """The type of what is drawn beforehand for the noise of a number."""
         ...
 
-    def toss(self, rate: float, out: np.ndarray) -> None:
-        """Fill an array with coins that are True with at most the probability `rate`."""
+    def toss_batches(self, rate: float, hits: np.ndarray, most: int) -> None:
+        """Fill `hits` `[batches, size]` with coins that are True with at most the probability `rate`.
+
+        If batches have slots, none has more than `most` hits.
+        """
+        ...
+
+    def slots(self, hits: np.ndarray, slots: int) -> np.ndarray | None:
+        """Return distinct slots for the hits of batches `[batches, size]`, or None: one after the other."""
         ...
 
     def permutation(self, count: int) -> np.ndarray:
@@ -86,9 +93,12 @@ class SeededDice(NamedTuple):
         """The type of what is drawn beforehand: standard normal numbers."""
         return FAST
 
-    def toss(self, rate: float, out: np.ndarray) -> None:
-        """Fill an array with coins that are True with at most the probability `rate`."""
-        np.less(self.coins.random(out.shape), threshold(rate), out=out)
+    def toss_batches(self, rate: float, hits: np.ndarray, most: int) -> None:
+        """Fill `hits` `[batches, size]` with coins that are True with at most the probability `rate`."""
+        np.less(self.coins.random(hits.shape), threshold(rate), out=hits)
+
+    def slots(self, hits: np.ndarray, slots: int) -> None:
+        """Return None: the examples of a batch lie one after the other."""
 
     def permutation(self, count: int) -> np.ndarray:
         """Return the numbers below `count` in random order."""

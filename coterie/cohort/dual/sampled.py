@@ -16,7 +16,7 @@ from ...protocol.streams import Dice, Streams
 from ..dp_sgd import Cohort
 from ..gradients.clipping import ROUNDING
 from ..noise import add_noise_to_array, drawn_for
-from ..sampling import coins
+from ..sampling import coins, slots_for
 from .linear import Points, linear_shape, points_of
 
 LEAST_CURVATURE = 1e-12
@@ -118,28 +118,38 @@ def solve_apart(
     points, pairs = points_of(cohort.examples, cohort.task), pairs_of(cohort, request)
     if not len(pairs.places):
         return torch.zeros_like(request.models), request.duals
-    hits, drawn, dice = _draw(cohort, pairs, streams, round_, call)
+    hits, slots, drawn, dice = _draw(cohort, pairs, streams, round_, call)
     row = 8 * points.x.shape[1] * max(work.expected for work in cohort.work)
     width = max(1, int(CACHED / row))
     parts = []
     for start in range(0, len(pairs.places), width):
         cut = slice(start, start + width)
-        parts.append(_apart(cohort, points, pairs.part(cut), hits[cut], drawn[cut], dice[cut]))
+        batches = hits[cut], None if slots is None else slots[cut]
+        parts.append(_apart(cohort, points, pairs.part(cut), batches, drawn[cut], dice[cut]))
     total, reached = (np.concatenate(each) for each in zip(*parts, strict=True))
     return answer(cohort, request, pairs, total, reached - pairs.duals)
 
 
 def _apart(
-    cohort: Cohort, points: Points, pairs: Pairs, hits: np.ndarray, drawn: np.ndarray, dice: list[Dice]
+    cohort: Cohort,
+    points: Points,
+    pairs: Pairs,
+    batches: tuple[np.ndarray, np.ndarray | None],
+    drawn: np.ndarray,
+    dice: list[Dice],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Take the steps of some pairs; return the total of the noisy sums and the duals reached."""
+    """Take the steps of some pairs; return the total of the noisy sums and the duals reached.
+
+    `batches` are hits `[pairs, steps, longest]` and, in a metered training, the slots of each step's hits.
+    """
+    hits, slots = batches
     deviation = np.where(pairs.noise == 0, 0.0, pairs.noise) * np.where(pairs.noise == 0, 1.0, pairs.clip)
     together = np.array([cohort.work[k].expected for k in pairs.silos])
     model, stiffness = pairs.models.astype(np.float64), pairs.stiffness[:, None, None]
     total, reached = np.zeros_like(model), pairs.duals.copy()
     rows = np.arange(len(pairs.places))[:, None]
     for step in range(hits.shape[1]):
-        example, real = _sampled(hits[:, step])
+        example, real = _sampled(hits[:, step], None if slots is None else slots[:, step])
         place = example + points.longest * pairs.silos[:, None]
         x, norm = points.x[place].astype(np.float64), points.squared_norm[place]
         dual, score = reached[rows, example], np.matmul(x, model.transpose(0, 2, 1))
@@ -190,27 +200,40 @@ def dice_of(cohort: Cohort, pairs: Pairs, streams: Streams, round_: int, call: i
 
 def _draw(
     cohort: Cohort, pairs: Pairs, streams: Streams, round_: int, call: int
-) -> tuple[np.ndarray, np.ndarray, list[Dice]]:
-    """Return coins `[pairs, steps, longest]`, material of noise `[pairs, steps, P]`, and the pairs' dice."""
+) -> tuple[np.ndarray, np.ndarray | None, np.ndarray, list[Dice]]:
+    """Return coins `[pairs, steps, longest]`, slots of hits, material of noise, and the pairs' dice.
+
+    Slots are `[pairs, steps, most slots]`, or None in a simulation; material is `[pairs, steps, P]`.
+    """
     silos, shape = len(cohort.work), linear_shape(cohort.task)
     most = int(pairs.counts.max(initial=0))
     hits = np.zeros((len(pairs.places), most, max(cohort.examples.sizes)), dtype=bool)
+    slots = np.zeros((len(pairs.places), most, max(map(slots_for, cohort.work))), dtype=np.int64)
     dice = dice_of(cohort, pairs, streams, round_, call)
-    drawn = drawn_for(dice, most, cohort.task.layout.size)
+    drawn, placed = drawn_for(dice, most, cohort.task.layout.size), False
     for row, place in enumerate(pairs.places.tolist()):
         work, count = cohort.work[place % silos], int(pairs.counts[row])
         hits[row, :count, : work.size] = coins(dice[row], work, work.steps)[:count]
+        dealt = dice[row].slots(hits[row], slots_for(work))
+        if dealt is not None:
+            placed = True
+            slots[row, :, : slots_for(work)] = dealt
         if pairs.noise[row] > 0:
             dice[row].fill(drawn[row, :count])
-    return hits, drawn[..., shape.places()], dice
+    return hits, slots if placed else None, drawn[..., shape.places()], dice
 
 
-def _sampled(hits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the examples in each row's sample, padded, and which of them are real."""
+def _sampled(hits: np.ndarray, slots: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """Return the examples in each row's sample, padded, and which of them are real.
+
+    With `slots` `[rows, most slots]`, each hit stands in its slot; otherwise hits stand one after the other.
+    """
     counts = hits.sum(1)
     row, column = np.nonzero(hits)
     place = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
-    examples = np.zeros((len(hits), max(1, counts.max(initial=0))), dtype=np.int64)
+    longest = max(1, int(counts.max(initial=0))) if slots is None else slots.shape[1]
+    place = place if slots is None else slots[row, place]
+    examples = np.zeros((len(hits), longest), dtype=np.int64)
     real = np.zeros(examples.shape, dtype=bool)
     examples[row, place], real[row, place] = column, True
     return examples, real

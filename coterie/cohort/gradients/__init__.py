@@ -28,10 +28,8 @@ So only the sums change:
 
 Together 157 u < 9.4e-6, which `clipping.ROUNDING` pays for: gradients are clipped to C / (1 + 1e-5).
 
-**What is not paid for.** Amplification by sampling also compares the batch with the one in which the example
-was not drawn. There the later examples stand elsewhere in their rows: their row sums are rounded in other
-groups (up to 86 u C for each row of eight), and torch may round an example's gradient in another way at
-another place, by about u of its size. For ordinary models that is less than 1e-5 C. A model and data made
-for it, whose gradients hang on the last bit of a prediction, can make it large. Statements say that this is
-not covered.
+**Not drawn, or null.** Amplification by sampling also compares the batch with the one without the example.
+In a metered training a null example and none give the same bits: an example's slot does not depend on
+who else was drawn (`coterie.cohort.sampling`). A simulation lets later examples move up. Their row sums are
+then rounded in other groups, and torch may round a gradient in another way at another place.
 """

@@ -36,10 +36,6 @@ ALWAYS_UNCOVERED = (
     "the silo's number of examples, the classes and the shape of the data, which are assumed to be public",
 )
 FAST_NOISE = "the rounding of floating-point noise: a simulation's noise is float32"
-PLACES = (
-    "last bits of an example's gradient, and of sums of eight, that depend on which other examples were drawn"
-    " with it (about 1e-5 of the clip, unless model and data are made for it)"
-)
 HOLDS = {
     "example": "everything that leaves the silo: uploads, shared models and personal models",
     "silo": "the merges that everybody sees and everything that others derive from them (joint privacy by"
@@ -90,7 +86,7 @@ def software() -> dict[str, str]:
 
 def always_uncovered(merges: MergeEvents | None, metered: bool) -> tuple[str, ...]:
     """Return the sentences about what a statement never covers."""
-    rounding = () if metered and merges is not None else (PLACES,) if metered else (FAST_NOISE,)
+    rounding = () if metered else (FAST_NOISE,)
     sees_all = merges is not None and merges.releases()["server"] is None
     hidden = merges is not None and merges.hidden and merges.merges > 0
     apart = merges is not None and merges.metered
