@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
-from coterie.cohort.allocation import allocate, hits_of, pass_event
 from coterie.errors import Problem
 from coterie.privacy import gaussian
 from coterie.privacy.accountant import bounds, epsilon, epsilon_of, renyi_curve
@@ -143,26 +142,10 @@ def test_calibration(tmp_path, monkeypatch):
     assert calibrate([target])[target].epsilon == calibrate([target])[target].epsilon
 
 
-def test_every_example_is_in_one_step_and_steps_are_equally_likely():
-    generator = np.random.default_rng(1)
-    drawn = np.array([allocate(generator, 7, 5) for _ in range(20_000)])
-    assert drawn.shape == (20_000, 7)
-    shares = np.stack([(drawn == step).mean(0) for step in range(5)])
-    assert np.abs(shares - 0.2).max() < 5.5 * math.sqrt(0.16 / 20_000)
-    together = (drawn[:, 0] == drawn[:, 1]).mean()  # of two examples: independent
-    assert abs(together - 0.2) < 5.5 * math.sqrt(0.16 / 20_000)
-    hits = hits_of(drawn[0], 5)
-    assert hits.shape == (5, 7)
-    assert np.array_equal(hits.sum(0), np.ones(7))
-    assert all(hits[step, example] for example, step in enumerate(drawn[0]))
-    assert pass_event(2.0, 50, 3) == event(2.0, 50, 3)
-
-
 @pytest.mark.parametrize(
     ("make", "said"),
     [
         (lambda: Event("gaussian", 1.0, 0.3, 1, "allocation"), "rate must be 1 / \\(a whole number\\)"),
-        (lambda: allocate(np.random.default_rng(0), 5, 0), "a pass needs at least one step"),
         (lambda: Event("laplace", 1.0, 0.5, 1, "allocation"), "no certified bound for rate < 1"),
     ],
 )

@@ -92,7 +92,7 @@ def test_plan_trains_nothing_and_shows_all(config, monkeypatch, capsys):
     assert plan["seconds"] > 0
     silo = plan["variants"][0]["silos"]["silo-0"]
     assert set(silo) == {
-        "examples", "rate", "steps", "noise", "budget", "epsilon", "delta", "bytes_up", "bytes_down",
+        "examples", "sampler", "rate", "steps", "noise", "budget", "epsilon", "delta", "bytes_up", "bytes_down",
         "adversaries", "published", "warnings",
     }  # fmt: skip
     assert set(silo["adversaries"].values()) == {silo["epsilon"]}

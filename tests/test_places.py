@@ -16,7 +16,14 @@ from coterie.cohort.dp_sgd import Cohort, Settings, descend
 from coterie.cohort.dual import sampled
 from coterie.cohort.dual.sampled import DualRequest, solve_apart
 from coterie.cohort.examples import Examples
-from coterie.cohort.sampling import coin_segments, lay_out_in_slots, slots_for, slots_of_segment, toss_segment
+from coterie.cohort.sampling import (
+    Draws,
+    coin_segments,
+    lay_out_in_slots,
+    slots_for,
+    slots_of_segment,
+    toss_segment,
+)
 from coterie.engines import simulation
 from coterie.methods import MRMTL
 from coterie.noise.dice import KeyedDice
@@ -148,7 +155,7 @@ def test_the_shape_of_a_metered_step_is_public(works):
         hits, slots = np.empty(segments[-1].end, dtype=bool), []
         for segment in segments:
             dice = KeyedDice(f"{number} {segment.pair}".encode().ljust(32))
-            toss_segment(segment, dice, hits)
+            toss_segment(segment, Draws(dice, works[segment.silo]), hits)
             slots.append(slots_of_segment(segment, dice, hits))
         steps = lay_out_in_slots(hits, slots, segments, 5, 8)
         shapes.add(tuple((tuple(rows.pair.tolist()), tuple(rows.silo.tolist())) for rows in steps))

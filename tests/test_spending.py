@@ -56,9 +56,9 @@ def test_engines_agree_when_silos_leave(federation):
 
 def test_what_a_budget_pays_for_by_counting():
     paid = [n for n in range(1, 9) if epsilon(2.0, 0.2, 5 * n, 1e-3) <= 1.5]
-    assert affordable(2.0, 0.2, 5, 8, 1.5, 1e-3) == len(paid) > 0
-    assert affordable(2.0, 0.2, 5, 8, 1e-4, 1e-3) == 0
-    assert affordable(2.0, 0.2, 5, 8, 100, 1e-3) == 8
+    assert affordable(Work(10, 2, 5), 2.0, 1, 8, 1.5, 1e-3) == len(paid) > 0
+    assert affordable(Work(10, 2, 5), 2.0, 1, 8, 1e-4, 1e-3) == 0
+    assert affordable(Work(10, 2, 5), 2.0, 1, 8, 100, 1e-3) == 8
 
 
 @pytest.mark.parametrize("method", [FineTune(), IFCA(clusters=2)])

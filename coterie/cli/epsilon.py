@@ -24,7 +24,7 @@ def show_epsilon(event: Event, delta: float, adjacency: str, tight: bool, as_jso
         print(json.dumps(finite({"epsilon": certified, **facts})) if as_json else _words(certified))
         return
     both = bounds((event,), delta, adjacency, tight=True)
-    beside = published_for(event.noise, event.rate, event.count, delta)
+    beside = () if event.in_passes else published_for(event.noise, event.rate, event.count, delta)
     warnings = [line for line in (warning(published, both.lower) for published in beside) if line]
     if as_json:
         published = [{"paper": p.paper, "formula": p.formula, "epsilon": p.epsilon} for p in beside]
@@ -32,6 +32,8 @@ def show_epsilon(event: Event, delta: float, adjacency: str, tight: bool, as_jso
         print(json.dumps(finite({**known, **facts, "published": published, "warnings": warnings})))
         return
     say(_sentence(both))
+    if event.in_passes:
+        say("  published: no formula of a paper covers passes")
     for each in beside:
         say(f"  published: {_words(each.epsilon)}  {each.formula} ({each.paper})")
     for line in warnings:

@@ -22,6 +22,7 @@ from .options import (
     Keys,
     LedgerFolder,
     Rate,
+    SamplerOption,
     Steps,
     WitnessFolder,
     read_config,
@@ -210,10 +211,7 @@ def epsilon(
     steps: Steps,
     delta: DeltaOption,
     adjacency: Annotated[str, typer.Option(help="zero-out or replace-one.")] = "zero-out",
-    sampler: Annotated[
-        str,
-        typer.Option(help="poisson, fixed (size, without replacement) or allocation (steps are passes)."),
-    ] = "poisson",
+    sampler: SamplerOption = "poisson",
     tight: Annotated[
         bool, typer.Option("--tight", help="Also show a finer bound, a lower bound and published formulas.")
     ] = False,
@@ -232,6 +230,7 @@ def noise(
     rate: Rate,
     steps: Steps,
     delta: DeltaOption,
+    sampler: SamplerOption = "poisson",
     as_json: AsJson = False,
 ) -> None:
     """Find the smallest noise multiplier that stays within epsilon."""
@@ -239,8 +238,9 @@ def noise(
     from ..privacy.accountant import shown
     from ..privacy.calibration import Target, noise_for
 
-    least = noise_for(Target(epsilon, delta, rate, steps))
-    facts = {"noise": least.noise, "epsilon": least.epsilon, "rate": rate, "steps": steps, "delta": delta}
+    least = noise_for(Target(epsilon, delta, rate, steps, sampler=sampler))
+    asked = {"rate": rate, "steps": steps, "sampler": sampler, "delta": delta}
+    facts = {"noise": least.noise, "epsilon": least.epsilon, **asked}
     text = f"{shown(least.noise, 4)} (epsilon {shown(least.epsilon, 4)})"
     typer.echo(json.dumps(finite(facts)) if as_json else text)
 

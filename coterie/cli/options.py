@@ -51,6 +51,9 @@ AsJson = Annotated[
 ]
 Rate = Annotated[float, typer.Option(help="Probability that an example is in a batch.")]
 Steps = Annotated[int, typer.Option(help="Number of noisy steps.")]
+SamplerOption = Annotated[
+    str, typer.Option(help="poisson, fixed (size, without replacement) or allocation (steps are passes).")
+]
 DeltaOption = Annotated[float, typer.Option(help="Delta.")]
 
 

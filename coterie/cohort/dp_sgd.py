@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..protocol.doors import Work
-from ..protocol.streams import Dice, Streams
+from ..protocol.doors import ALLOCATION, Work
+from ..protocol.streams import Streams
 from ..tasks.task import Task
 from .examples import Examples
 from .gradients.clipping import clipped_sums, rows_within
@@ -20,11 +20,13 @@ from .noise import add_noise, drawn_for, material_bytes
 from .sampling import (
     Batches,
     CoinSegment,
+    Draws,
     Rows,
     coin_segments,
     end_to_end,
     lay_out,
     lay_out_in_slots,
+    slots_for,
     slots_of_segment,
     toss_segment,
     width_for,
@@ -127,24 +129,32 @@ def descend(
             teacher = Teacher(imitating(cohort.task), target, force)
     rule = StepRule(cohort.settings.lr.reshape(-1, 1)[pairs], expected[pairs], pull)
     names = cohort.examples.names
-    dice = [streams.dice(pair // silos, names[pair % silos], round_, call) for pair in pairs.tolist()]
+    draws = [
+        Draws(streams.dice(pair // silos, names[pair % silos], round_, call), cohort.work[pair % silos])
+        for pair in pairs.tolist()
+    ]
     if teacher is None and bool(torch.isinf(cohort.settings.clip.reshape(-1)[pairs]).all()):
-        vectors = _without_clips(cohort, all_vectors[pairs], active, counts, rule, dice)
+        vectors = _without_clips(cohort, all_vectors[pairs], active, counts, rule, draws)
     else:
-        vectors = _with_clips(cohort, all_vectors[pairs], active, counts, rule, dice, teacher)
+        vectors = _with_clips(cohort, all_vectors[pairs], active, counts, rule, draws, teacher)
     if active.all():
         return vectors.reshape(runs, silos, size)
     return all_vectors.index_copy(0, pairs, vectors).reshape(runs, silos, size)
 
 
 def _without_clips(
-    cohort: Cohort, vectors: Tensor, active: np.ndarray, counts: np.ndarray, rule: StepRule, dice: list[Dice]
+    cohort: Cohort,
+    vectors: Tensor,
+    active: np.ndarray,
+    counts: np.ndarray,
+    rule: StepRule,
+    draws: list[Draws],
 ) -> Tensor:
     """Take steps without privacy for examples, from the summed gradients of whole batches."""
     silo, who = np.flatnonzero(active) % len(cohort.work), active.tobytes()
     expected = np.array([w.expected for w in cohort.work])
     chunking = chunking_for(cohort.task, cohort.memory, expected[silo])
-    batches = (_draw_batches(cohort, dice, who, *block) for block in _blocks(cohort, dice, 0))
+    batches = (_draw_batches(cohort, draws, who, *block) for block in _blocks(cohort, draws, 0))
     drawn = itertools.chain.from_iterable(batches)
     return walk(cohort.task, cohort.examples, vectors, silo, counts, rule, drawn, chunking)
 
@@ -155,7 +165,7 @@ def _with_clips(
     active: np.ndarray,
     counts: np.ndarray,
     rule: StepRule,
-    dice: list[Dice],
+    draws: list[Draws],
     teacher: Teacher | None,
 ) -> Tensor:
     """Take steps from noisy sums of clipped gradients."""
@@ -165,8 +175,8 @@ def _with_clips(
     steps_left, fewest = torch.from_numpy(counts).to(vectors.device), min(counts, default=0)
     noisy = [bool(flag) for flag in (noise > 0).tolist()]
     chunk = rows_within(cohort.task if teacher is None else teacher.task, cohort.memory)
-    size, who = vectors.shape[1], active.tobytes()
-    blocks = (_draw(cohort, dice, noisy, size, who, *block) for block in _blocks(cohort, dice, size))
+    size, who, dice = vectors.shape[1], active.tobytes(), [pair.dice for pair in draws]
+    blocks = (_draw(cohort, draws, noisy, size, who, *block) for block in _blocks(cohort, draws, size))
     for step, (rows, drawn) in enumerate(itertools.chain.from_iterable(blocks)):
         if step >= max(counts, default=0):
             break
@@ -179,19 +189,19 @@ def _with_clips(
     return vectors
 
 
-def _draw_batches(cohort: Cohort, dice: list[Dice], who: bytes, first: int, last: int) -> list[Batches]:
+def _draw_batches(cohort: Cohort, draws: list[Draws], who: bytes, first: int, last: int) -> list[Batches]:
     """Draw the batches of the steps from `first` up to `last`."""
     segments, columns = coin_segments(cohort.work, cohort.runs, first, last, who)
     hits = np.empty(segments[-1].end if segments else 0, dtype=bool)
     counts = np.array(
-        [toss_segment(segment, dice[segment.pair], hits) for segment in segments], dtype=np.int64
+        [toss_segment(segment, draws[segment.pair], hits) for segment in segments], dtype=np.int64
     )
-    return end_to_end(hits, counts, columns, last - first, len(dice))
+    return end_to_end(hits, counts, columns, last - first, len(draws))
 
 
 def _draw(
     cohort: Cohort,
-    dice: list[Dice],
+    draws: list[Draws],
     noisy: list[bool],
     size: int,
     who: bytes,
@@ -201,12 +211,13 @@ def _draw(
     """Draw batches and the material of noise, from step `first` up to `last`; return one tuple per step."""
     segments, columns = coin_segments(cohort.work, cohort.runs, first, last, who)
     hits = np.empty(segments[-1].end if segments else 0, dtype=bool)
+    dice = [pair.dice for pair in draws]
     noises = drawn_for(dice, last - first, size)
 
     def fill(segment: CoinSegment) -> tuple[int, np.ndarray | None]:
         if noisy[segment.pair]:
             dice[segment.pair].fill(noises[segment.pair, : segment.steps])
-        count = toss_segment(segment, dice[segment.pair], hits)
+        count = toss_segment(segment, draws[segment.pair], hits)
         return count, slots_of_segment(segment, dice[segment.pair], hits)
 
     if size * (last - first) < WORTH_A_THREAD:
@@ -223,10 +234,12 @@ def _draw(
     return [(rows[step], noises[:, step]) for step in range(last - first)]
 
 
-def _blocks(cohort: Cohort, dice: list[Dice], size: int) -> list[tuple[int, int]]:
+def _blocks(cohort: Cohort, draws: list[Draws], size: int) -> list[tuple[int, int]]:
     """Cut the steps into blocks whose draws fit into a quarter of the memory."""
     longest = max(work.steps for work in cohort.work)
     largest = max(work.size for work in cohort.work)
-    coin_bytes = 16 * largest + 24 * sum(w.expected for w in cohort.work) * cohort.runs
-    length = max(1, int(cohort.memory / 4 / (material_bytes(dice) * len(dice) * size + coin_bytes)))
+    places = sum(slots_for(w) if w.sampler == ALLOCATION else w.expected for w in cohort.work)
+    coin_bytes = 16 * largest + 24 * places * cohort.runs
+    noise_bytes = material_bytes([pair.dice for pair in draws]) * len(draws) * size
+    length = max(1, int(cohort.memory / 4 / (noise_bytes + coin_bytes)))
     return [(first, min(first + length, longest)) for first in range(0, longest, length)]

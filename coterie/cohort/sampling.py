@@ -1,7 +1,8 @@
-"""Draw Poisson batches for a whole cohort and lay them out in short rows.
+"""Draw the batches of a whole cohort and lay them out in short rows.
 
-Poisson batches differ in length, so padding them to `[silos, longest batch]` would waste about half
-the work. Instead, each batch is cut into short rows of examples. A row belongs to one (run, silo) pair.
+Batches are Poisson samples, or the steps of passes in which every example is in exactly one step, drawn on
+its own (`Work.sampler`). Both differ in length, so padding them to `[silos, longest batch]` would waste about
+half the work. Instead, each batch is cut into short rows of examples. A row belongs to one (run, silo) pair.
 In a simulation the examples of a batch lie one after the other, and only its last row is padded.
 
 **A metered batch** gives nothing away by its shape. It has a public number of slots (`slots_for`), however
@@ -15,6 +16,11 @@ inputs, at the same places, through the same operations, so the same bits. If it
 slot, and the sum moves by at most the clip (`coterie.cohort.gradients`). This is the Gaussian mechanism
 sampled at `rate` at most, and a smaller rate is never worse. Conditioning on small batches therefore costs no
 privacy. It costs some work (blank slots) and makes the mean batch a little smaller than expected.
+
+**A metered pass** has slots, too, but drawing a single batch of it again would be wrong: given the others, an
+example must be in each step of the pass with the same probability. So there are enough slots for nearly all
+passes, and a pass of which one batch is too large is drawn again as a whole. The accountant's delta pays for
+that (`coterie.privacy.pld.allocation`, which has the proof). The rest of the argument is as above.
 """
 
 from __future__ import annotations
@@ -28,10 +34,12 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from scipy.special import betainc
 from torch import Tensor
 
 from ..noise.places import put_in_slots
-from ..protocol.doors import Work
+from ..privacy.pld.allocation import REDRAWN
+from ..protocol.doors import ALLOCATION, Work
 from ..protocol.streams import Dice
 
 WIDTH = 4
@@ -44,10 +52,30 @@ def width_for(work: Sequence[Work]) -> int:
 
 
 def slots_for(work: Work) -> int:
-    """Return how many slots a metered batch has: one standard deviation more than expected, in whole rows."""
+    """Return how many slots a metered batch has, in whole rows.
+
+    A Poisson batch has one standard deviation more than expected, a batch of a pass nearly as many as ever.
+    """
+    if work.sampler == ALLOCATION:
+        return _slots_in_pass(work)
     spread = math.sqrt(work.expected * (1 - work.rate))
     width = width_for((work,))
     return width * math.ceil(min(work.size, work.expected + spread) / width)
+
+
+@functools.lru_cache(maxsize=1024)
+def _slots_in_pass(work: Work) -> int:
+    """Return the fewest slots, in whole rows, of which every batch of a pass leaves one free.
+
+    The exception has half the probability `REDRAWN`; the other half is left for rounding in the tail of the
+    binomial distribution.
+    """
+    width = width_for((work,))
+    for slots in range(width * math.ceil(work.expected / width), work.size, width):
+        reached = betainc(slots, work.size - slots + 1, work.rate)  # a batch has this many or more
+        if work.per_pass * reached <= REDRAWN / 2:
+            return slots
+    return width * math.ceil(work.size / width)
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,10 +139,33 @@ def end_to_end(
     return per_step
 
 
+class Draws:
+    """What one (run, silo) pair draws in one call, step after step.
+
+    It keeps the pass at hand, so batches do not depend on how many steps are drawn at a time.
+    """
+
+    def __init__(self, dice: Dice, work: Work) -> None:
+        self.dice, self.work = dice, work
+        self._step, self._pass = 0, np.empty(0, dtype=np.int64)
+
+    def fill(self, hits: np.ndarray, slots: int) -> None:
+        """Draw the next batches into booleans `[steps, size]`."""
+        if self.work.sampler != ALLOCATION:
+            self.dice.toss_batches(self.work.rate, hits, slots)
+            return
+        for batch in hits:
+            step = self._step % self.work.per_pass
+            if step == 0:
+                self._pass = self.dice.allocate(self.work.size, self.work.per_pass, slots)
+            np.equal(self._pass, step, out=batch)
+            self._step += 1
+
+
 def coins(dice: Dice, work: Work, steps: int) -> np.ndarray:
-    """Toss a coin for every step and example; return booleans `[steps, size]`."""
+    """Draw the batches of a call; return which examples are in which step, booleans `[steps, size]`."""
     hits = np.empty((steps, work.size), dtype=bool)
-    dice.toss_batches(work.rate, hits, slots_for(work))
+    Draws(dice, work).fill(hits, slots_for(work))
     return hits
 
 
@@ -130,14 +181,13 @@ class CoinSegment(NamedTuple):
     steps: int
     start: int
     end: int
-    rate: float
     slots: int
 
 
-def toss_segment(segment: CoinSegment, dice: Dice, hits: np.ndarray) -> int:
+def toss_segment(segment: CoinSegment, draws: Draws, hits: np.ndarray) -> int:
     """Toss the coins of one segment into their place in `hits`; return the number of hits."""
     batches = hits[segment.start : segment.end].reshape(segment.steps, segment.size)
-    dice.toss_batches(segment.rate, batches, segment.slots)
+    draws.fill(batches, segment.slots)
     return int(np.count_nonzero(batches))
 
 
@@ -162,8 +212,8 @@ def coin_segments(
         steps = min(silo_work.steps, last) - first
         if steps > 0:
             start, end = end, end + steps * silo_work.size
-            rate, slots = silo_work.rate, slots_for(silo_work)
-            segments.append(CoinSegment(pair, silo, silo_work.size, steps, start, end, rate, slots))
+            slots = slots_for(silo_work)
+            segments.append(CoinSegment(pair, silo, silo_work.size, steps, start, end, slots))
     return segments, np.array([segment[:5] for segment in segments], dtype=np.int64).reshape(-1, 5).T
 
 

@@ -15,7 +15,7 @@ from ..cohort.examples import Examples
 from ..cohort.score import WIDEST, score
 from ..errors import Problem, first_line
 from ..planning.plan import Plan
-from ..protocol.doors import SOLVE_DUAL
+from ..protocol.doors import POISSON, SOLVE_DUAL
 from ..protocol.streams import SeededStreams
 from .experiment import Experiment
 
@@ -59,7 +59,7 @@ def rehearse(experiment: Experiment, plan: Plan) -> None:
 
 
 def _made_up(experiment: Experiment, plan: Plan, steps: int) -> Cohort:
-    """Return the silos with zeros for examples, and so many steps per call of a door."""
+    """Return the silos with zeros for examples, and so many steps per call of a door, on Poisson samples."""
     federation, device = experiment.federation, experiment.training.device
     shape = (len(federation), max(federation.sizes))
     x = torch.zeros(*shape, *federation.shape, dtype=federation.silos[0].x.dtype)
@@ -68,7 +68,7 @@ def _made_up(experiment: Experiment, plan: Plan, steps: int) -> Cohort:
     clip = experiment.clip if plan.unit.noise_in_doors else torch.full_like(experiment.clip, torch.inf)
     numbers = (experiment.lr, clip, plan.noise())
     settings = Settings(*(value.float().to(device) for value in numbers))
-    work = tuple(replace(w, steps=steps) for w in experiment.work)
+    work = tuple(replace(w, steps=steps, sampler=POISSON) for w in experiment.work)
     return Cohort(experiment.task, examples, work, settings, experiment.training.memory)
 
 

@@ -30,7 +30,7 @@ from ..planning.plan import Plan, absent_remarks
 from ..planning.request import MergeTerms, Request
 from ..planning.schedule import Schedule, check_dropping, draw_schedule
 from ..planning.silo_plan import Terms, clip_remarks, terms_of
-from ..planning.training import Training, check_device
+from ..planning.training import Training, check_device, check_passes
 from ..privacy.budget import PerSilo, Privacy, check_budgets, per_silo, values_of
 from ..protocol.doors import Work
 from ..protocol.method import Method
@@ -213,6 +213,7 @@ class Experiment:
         check_device(self.training.device)
         self.task.module.to(self.training.device)
         rows_within(self.task, self.training.memory)
+        check_passes(self.training, self.federation.names, self.federation.sizes)
         check_dropping(self.training, self.federation.names, self.work, self.privacy, self.budgets)
         private = not bool(torch.isinf(self.epsilon).all())
         self.method.check(PublicTask(self.task), public_federation(self.federation, private))

@@ -51,6 +51,7 @@ class TrainingOptions(TypedDict, total=False):
     epochs: float | None
     steps: int | None
     batch: int
+    sampling: str
     lr: Swept
     seeds: int | Sequence[int]
     participation: float | Mapping[str, float] | None

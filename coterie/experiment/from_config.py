@@ -123,6 +123,7 @@ def training_of(train: Train, silos: int) -> Training:
         memory=train.memory,
         device=train.device,
         dropping=dropping_of(train),
+        sampling=train.sampling,
     )
 
 

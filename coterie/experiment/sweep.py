@@ -180,12 +180,14 @@ def tuned_plan(
     silos = []
     for k, silo in enumerate(plan.silos[0]):
         beside = tuple(event for event in (sweep.scores[k],) if event is not None)
-        key = silo.budget, silo.delta, silo.rate, silo.steps, beside
+        sums = silo.sums(1.0) if silo.steps else None
+        key = silo.budget, silo.delta, sums, beside
         if key not in solved:
             solved[key] = 0.0, math.inf
-            if math.isfinite(silo.budget) and silo.steps:
-                noise = noise_for_tuning(*key[:4], sweep.trials, beside).noise
-                events = (Event("gaussian", noise, silo.rate, silo.steps), *beside)
+            if math.isfinite(silo.budget) and sums is not None:
+                asked = silo.budget, silo.delta, sums.rate, sums.count, sweep.trials, beside, sums.sampler
+                noise = noise_for_tuning(*asked).noise
+                events = (replace(sums, noise=noise), *beside)
                 solved[key] = noise, server_epsilon(events, max(1, len(sweep.drawn)), silo.delta)
         noise, spent = solved[key]
         silos.append(replace(silo, noise=noise, epsilon=spent))

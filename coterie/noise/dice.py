@@ -11,7 +11,7 @@ import numpy as np
 
 from .choice import choose
 from .keystream import KEY_BYTES, WORD, Keystream
-from .places import count_hits, distinct_slots
+from .places import count_hits, distinct_slots, uniform_places
 from .rounded import add_noise
 
 
@@ -111,6 +111,17 @@ class KeyedDice:
         for batch in np.flatnonzero(count_hits(hits) > most):
             while np.count_nonzero(hits[batch]) > most:
                 _toss(self._again, rate, hits[batch])
+
+    def allocate(self, size: int, steps: int, most: int) -> np.ndarray:
+        """Return the step of each of `size` examples in one pass, uniform and drawn on its own, from 0 on.
+
+        If a step has more than `most` examples, the whole pass is drawn again. Drawing only that batch again
+        would tell about the others (see `coterie.privacy.pld.allocation`).
+        """
+        while True:
+            drawn = uniform_places(self._coins, size, steps)
+            if np.bincount(drawn, minlength=steps).max() <= most:
+                return drawn
 
     def slots(self, hits: np.ndarray, slots: int) -> np.ndarray:
         """Return random distinct slots for the hits of batches `[batches, size]`: `[batches, slots]`.

@@ -1,7 +1,8 @@
-"""Random places for the examples of a batch, so that nobody learns from places who was drawn.
+"""Random places: steps for the examples of a pass, and slots for those of a batch.
 
-A batch is laid out over a fixed, public number of slots. Its examples get distinct slots, and every way to
-hand them out is equally likely. So whether an example was drawn does not change how the others are placed."""
+Nobody learns from slots who was drawn. A batch is laid out over a fixed, public number of slots. Its examples
+get distinct slots, and every way to hand them out is equally likely. So whether an example was drawn does not
+change how the others are placed."""
 
 from __future__ import annotations
 
@@ -27,6 +28,16 @@ def distinct_slots(stream: Keystream, counts: np.ndarray, slots: int) -> np.ndar
         drawn[again] = part
         again = again[biased]
     return drawn
+
+
+def uniform_places(stream: Keystream, count: int, places: int) -> np.ndarray:
+    """Return `count` independent places, exactly uniform: a word that would favour some is drawn again."""
+    words = stream.words(count)
+    again = np.arange(count)
+    # 2^64 is no multiple of `places`: the first (2^64 mod places) words are one too many for some of them
+    while len(again := again[words[again] < np.uint64(2**64 % places)]):
+        words[again] = stream.words(len(again))
+    return (words % np.uint64(places)).astype(np.int64)
 
 
 @njit(nogil=True, cache=True)

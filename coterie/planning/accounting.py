@@ -140,8 +140,10 @@ class ExampleAccounting(Accounting):
         self, silo: SiloPlan, settings: Mapping[str, Any], doors: Sequence[Door]
     ) -> tuple[Sequence[Published], list[str]]:
         """Return what the formulas report for the noisy sums."""
-        event = Event("gaussian", silo.noise, silo.rate, silo.steps)
+        event = silo.sums(silo.noise)
         used = [(door.name, silo.rounds, 1 if silo.whole else silo.work.steps) for door in doors]
+        if event.in_passes:
+            return (), []  # no formula is for passes
         formulas = published_for(silo.noise, silo.rate, silo.steps, silo.delta, quick=True)
         formulas += published_dual(settings, used, (event,), silo.delta)
         lower = quick_lower((event,), silo.delta)
@@ -265,7 +267,7 @@ def _opened_doors(
     opened = []
     for (door, steps), calls in sorted(counts.items()):
         if door.kind == SAMPLES:
-            sample = ("poisson", silo.work.rate, silo.work.expected, clip)
+            sample = (silo.work.sampler, silo.work.rate, silo.work.expected, clip)
         else:
             sample = ("all examples", 1.0, float(silo.work.size), 1.0 if door.kind == CHOICE else clip)
         opened.append(OpenedDoor(door.name, calls, steps, *sample))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..errors import Problem, Refused
-from ..privacy.accountant import epsilon, epsilon_of
+from ..privacy.accountant import epsilon_of
 from ..privacy.calibration import Calibrated, Target, calibrate
 from ..privacy.events import Event
 from ..privacy.published.formulas import pfa_noise
@@ -97,17 +97,17 @@ def _at(plan: SiloPlan, target: Target, noise: float) -> SiloPlan:
     """Return a plan with a chosen noise and the epsilon that it spends."""
     if not target.steps:
         return plan
-    return replace(plan, noise=noise, epsilon=epsilon(noise, target.rate, target.steps, target.delta))
+    return replace(plan, noise=noise, epsilon=epsilon_of((target.event(noise),), target.delta))
 
 
 def _more(target: Target, least: Calibrated) -> Calibrated:
     """Return the noise of the closed form if it is more than the least that suffices."""
     if math.isinf(target.epsilon) or target.beside:
         return least
-    noise = pfa_noise(target.epsilon, target.rate, target.steps, target.delta)
+    noise = pfa_noise(target.epsilon, target.rate, target.event(1.0).releases, target.delta)
     if noise <= least.noise:
         return least
-    return Calibrated(noise, epsilon(noise, target.rate, target.steps, target.delta))
+    return Calibrated(noise, epsilon_of((target.event(noise),), target.delta))
 
 
 def _every_run(method: Method, facts: Facts, present: Tensor | None, first: Counts) -> list[Counts]:
@@ -129,10 +129,13 @@ def _mask(present: Tensor | None, run: int) -> Tensor | None:
 
 @dataclass(frozen=True)
 class _Ask:
-    """What a silo's noise must cover, and what it will release, which is less if it drops out."""
+    """What a silo's noise must cover, and what it will release, which is less if it drops out.
+
+    `sums` are its noisy sums, with the noise 1; `beside` are its private choices.
+    """
 
     target: Target
-    rate: float
+    sums: Event | None
     beside: tuple[Event, ...]
     dropped: bool
 
@@ -145,8 +148,8 @@ def _silo_plans(
     kinds = _kinds(counts.calls)
     for k, own in enumerate(work):
         used, planned = who.released(kinds, k, own.steps), who.planned_for(kinds, k, own.steps)
-        rate, most, asked = _counted(planned, own)
-        _, steps, choices = _counted(used, own)
+        most, asked = _counted(planned, own)
+        sums, choices = _counted(used, own)
         budget, own_delta = float(roster.epsilon[run, k]), float(delta[k])
         if math.isfinite(budget) and any(not door.proven for door, _, _ in planned):
             raise Refused(CERTIFIES_NOTHING)
@@ -156,14 +159,17 @@ def _silo_plans(
             share = next(door.share for door, _, _ in planned if door.kind == CHOICE)
             noise = choice_noise(budget * share, own_delta, asked)
             beside = (Event("selection", noise, 1.0, asked),)
-        target = Target(budget, own_delta, rate, most, beside)
+        target = Target(budget, own_delta, own.rate, 0, beside)
+        if most is not None:
+            target = replace(target, rate=most.rate, steps=most.count, sampler=most.sampler)
+        steps = 0 if sums is None else sums.releases
         plan = SiloPlan(
             roster.names[k], own, budget, own_delta, steps, 0.0, 0.0, counts.bytes_up[k],
             counts.bytes_down[k], who.rounds(k, len(counts.calls)), choices, noise,
             whole=any(door.kind == WHOLE for door, _, _ in planned),
         )  # fmt: skip
         chosen = tuple(replace(event, count=choices) for event in beside if choices)
-        plans.append((plan, _Ask(target, rate, chosen, (most, asked) != (steps, choices))))
+        plans.append((plan, _Ask(target, sums, chosen, (most, asked) != (sums, choices))))
     return plans
 
 
@@ -176,7 +182,7 @@ def _spend(plan: SiloPlan, ask: _Ask, calibrated: dict[Target, Calibrated]) -> S
         return replace(plan, noise=noise, epsilon=calibrated[ask.target].epsilon)
     if math.isinf(plan.budget):
         return replace(plan, noise=noise, epsilon=math.inf)
-    sums = (Event("gaussian", noise, ask.rate, plan.steps),) if plan.steps else ()
+    sums = () if ask.sums is None else (replace(ask.sums, noise=noise),)
     return replace(plan, noise=noise, epsilon=epsilon_of((*sums, *ask.beside), plan.delta))
 
 
@@ -188,15 +194,15 @@ def _kinds(calls: Sequence[tuple[Door, ...]]) -> dict[tuple[Door, ...], np.ndarr
     return {doors: np.array(rounds) for doors, rounds in kinds.items()}
 
 
-def _counted(used: Sequence[Calls], work: Work) -> tuple[float, int, int]:
-    """Return the rate and number of the noisy sums, and the number of private choices, that doors release."""
-    rate, sums, choices = work.rate, 0, 0
+def _counted(used: Sequence[Calls], work: Work) -> tuple[Event | None, int]:
+    """Return the noisy sums, with the noise 1, and the number of private choices that doors release."""
+    sums, choices = None, 0
     for event in released(used, work, Noise()):
         if event.mechanism == "selection":
             choices = event.count
         else:
-            rate, sums = event.rate, event.count
-    return rate, sums, choices
+            sums = event
+    return sums, choices
 
 
 def choice_noise(epsilon: float, delta: float, count: int) -> float:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..privacy.events import Event
 from ..privacy.merges import MergeEvents
-from ..protocol.doors import Work
+from ..protocol.doors import POISSON, Work
 from ..protocol.merging import MergeRule
 from ..protocol.units import Unit
 from .dry_run import Counts
@@ -55,6 +56,19 @@ class SiloPlan:
             return 1.0 if self.whole else self.work.rate
         events = self.merges.strongest()
         return events[0].rate if events else 1.0
+
+    @property
+    def sampler(self) -> str:
+        """How that is drawn, as events name it."""
+        if self.merges is None:
+            return POISSON if self.whole else self.work.sampler
+        return self.merges.sampler
+
+    def sums(self, noise: float) -> Event:
+        """Return what the noisy sums release under the unit 'example'; there must be some."""
+        if self.whole:
+            return Event("gaussian", noise, 1.0, self.steps)
+        return self.work.releases(noise, self.steps)
 
 
 @dataclass(frozen=True, eq=False)

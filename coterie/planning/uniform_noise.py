@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..errors import Problem
-from ..privacy.accountant import epsilon
+from ..privacy.accountant import epsilon_of
 from ..privacy.calibration import Target, calibrate
 from ..protocol.doors import DESCEND, Door, Work
 
@@ -38,27 +38,27 @@ def until_spent(
     each = len(next(iter(trainings)))
     attending = torch.ones(len(calls), len(work), dtype=torch.bool) if present is None else present.clone()
     steps = [own.steps * each * int(attending[:, k].sum()) for k, own in enumerate(work)]
-    asked = zip(delta, work, steps, strict=True)
-    targets = [
-        Target(largest, d, own.rate, count)
-        for (d, own, count), budget in zip(asked, budgets, strict=True)
+    asked = [
+        (d, own.releases(1.0, count))
+        for d, own, count, budget in zip(delta, work, steps, budgets, strict=True)
         if count and budget == largest
     ]
+    targets = [Target(largest, d, sums.rate, sums.count, sampler=sums.sampler) for d, sums in asked]
     noise = max((calibrated.noise for calibrated in calibrate(targets, on_progress).values()), default=0.0)
     if not targets:
         raise Problem("budgets: 'uniform': no silo with the largest budget takes part in any round")
     for k, own in enumerate(work):
         rounds = attending[:, k].nonzero().flatten().tolist()
-        count = affordable(noise, own.rate, own.steps * each, len(rounds), budgets[k], delta[k])
+        count = affordable(own, noise, each, len(rounds), budgets[k], delta[k])
         attending[rounds[count:], k] = False
     return noise, attending
 
 
-def affordable(noise: float, rate: float, steps: int, rounds: int, budget: float, delta: float) -> int:
-    """Return how many rounds of this many steps a budget covers."""
+def affordable(work: Work, noise: float, calls: int, rounds: int, budget: float, delta: float) -> int:
+    """Return how many rounds a budget covers in which a silo does its work so many times."""
 
     def fits(count: int) -> bool:
-        return epsilon(noise, rate, steps * count, delta) <= budget
+        return epsilon_of((work.releases(noise, work.steps * calls * count),), delta) <= budget
 
     if rounds == 0 or fits(rounds):
         return rounds

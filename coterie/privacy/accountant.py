@@ -204,7 +204,7 @@ def rounding(whole: Sequence[Event], step: float) -> float:
     """
     fourier = sum(1e-14 * event.count for event in whole)
     curves = sum(1e-15 / step * e.count for e in whole if e.mechanism == "selection" or e.sampler == "fixed")
-    passes = sum(1e-14 / step * e.count for e in whole if e.sampler == "allocation" and e.rate < 1)
+    passes = sum(1e-14 / step * e.count for e in whole if e.in_passes)
     return 1e-12 + fourier + curves + passes
 
 
@@ -216,8 +216,7 @@ def interval(whole: Sequence[Event], delta: float, adjacency: str, points: int =
     square, widest, count = 0.0, 0.0, 0
     for event in whole:
         noise = event.noise / 2 if event.sampler == "fixed" else event.noise / _reach(adjacency)
-        steps = round(event.count / event.rate) if event.sampler == "allocation" else event.count
-        square += gaussian.estimated_mu(noise, event.rate, steps) ** 2
+        square += gaussian.estimated_mu(noise, event.rate, event.releases) ** 2
         widest = max(widest, 10 / noise + 0.5 / noise**2)
         count += event.count
     mu = math.sqrt(square)

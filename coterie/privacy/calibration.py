@@ -39,8 +39,7 @@ class Target:
 
     def estimate(self) -> float:
         """Return the noise multiplier that the central limit gives."""
-        steps = round(self.steps / self.rate) if self.sampler == "allocation" else self.steps
-        return estimate_noise(self.epsilon, self.delta, self.rate, steps)
+        return estimate_noise(self.epsilon, self.delta, self.rate, self.event(1.0).releases)
 
 
 @dataclass(frozen=True)

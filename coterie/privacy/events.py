@@ -54,6 +54,20 @@ class Event:
         if self.rate < 1 and self.mechanism != "gaussian":
             raise Problem(f"mechanism '{self.mechanism}' has no certified bound for rate < 1; use rate 1")
 
+    @property
+    def releases(self) -> int:
+        """How many releases there are: `count`, or those of `count` passes.
+
+        >>> Event("gaussian", 2.0, 1 / 50, 3, "allocation").releases
+        150
+        """
+        return self.count * round(1 / self.rate) if self.sampler == "allocation" else self.count
+
+    @property
+    def in_passes(self) -> bool:
+        """Whether units are drawn by passes; a pass of a single release draws nothing."""
+        return self.sampler == "allocation" and self.rate < 1
+
 
 def check_delta(delta: float) -> None:
     """Raise `Problem` unless delta is in (0, 1)."""

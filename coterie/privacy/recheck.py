@@ -74,8 +74,9 @@ def recheck(events: tuple[Event, ...], delta: float, stated: float, adjacency: s
         return Recheck("confirmed", stated, 0.0 if not whole else math.inf, "closed form")
     if any(event.noise < LEAST_NOISE for event in whole):
         return Recheck("refuted", stated, math.inf, "closed form")
-    if any(event.sampler == "allocation" and event.rate < 1 for event in whole):
-        return _by_convexity(whole, delta, stated, adjacency)
+    if any(event.in_passes for event in whole):
+        more = recheck(_unsampled(whole), delta, stated, adjacency)
+        return more if more.verdict == "confirmed" else replace(more, verdict="undecided")
     plain = _plain_noise(whole)
     if plain is not None:
         return _by_closed_form(plain / _reach(adjacency), delta, stated)
@@ -110,6 +111,8 @@ def recheck_mu(
     that it cannot tell.
     """
     whole = tuple(event for event in grouped(events) if math.isfinite(event.noise))
+    if any(event.in_passes for event in whole):
+        return recheck_mu(_unsampled(whole), delta0, mu, adjacency) or None
     plain = _plain_noise(whole) if whole else math.inf
     if plain is not None:
         return mu >= _reach(adjacency) / plain * (1 - TOLERANCE)
@@ -131,14 +134,9 @@ def _is_far_below(stated: float, found: Sequence[float]) -> bool:
     return stated < found[-1] * (1 - TOLERANCE) - 2 * (found[-2] - found[-1])
 
 
-def _by_convexity(whole: Sequence[Event], delta: float, stated: float, adjacency: str) -> Recheck:
-    """Check passes by random allocation as if each were one release of all units, which is more."""
-    more = tuple(
-        Event("gaussian", event.noise, 1.0, event.count) if event.sampler == "allocation" else event
-        for event in whole
-    )
-    found = recheck(more, delta, stated, adjacency)
-    return found if found.verdict == "confirmed" else replace(found, verdict="undecided")
+def _unsampled(whole: Sequence[Event]) -> tuple[Event, ...]:
+    """Return events with each pass by random allocation as one release of all units, which tells more."""
+    return tuple(replace(event, rate=1.0, sampler="poisson") if event.in_passes else event for event in whole)
 
 
 def _covers(stated: float, bound: float) -> bool:

@@ -211,16 +211,24 @@ def spent_by_tuning(
 
 
 def noise_for_tuning(
-    epsilon: float, delta: float, rate: float, steps: int, trials: Trials, beside: tuple[Event, ...] = ()
+    epsilon: float,
+    delta: float,
+    rate: float,
+    steps: int,
+    trials: Trials,
+    beside: tuple[Event, ...] = (),
+    sampler: str = "poisson",
 ) -> Calibrated:
-    """Return the noise of each trial (`steps` Poisson-sampled sums) that keeps the chosen model in budget.
+    """Return the noise of each trial (`steps` sums on samples) that keeps the chosen model in budget.
 
-    `beside` is what else a trial releases, such as its score.
+    With the `sampler` "allocation", `steps` counts passes (see `Event`). `beside` is what else a trial
+    releases, such as its score.
 
     Formal guarantee: the returned epsilon is `chosen_epsilon` of the returned noise, and at most
     `epsilon`. It is more than 0.99 of it, except for a tiny epsilon, where the bound may drop to 0 at once.
     """
-    single = noise_for(Target(epsilon, delta, rate, steps))
+    target = Target(epsilon, delta, rate, steps, sampler=sampler)
+    single = noise_for(target)
     if math.isinf(epsilon):
         return single
     at, aim = math.log(single.noise), math.log(epsilon * (1 - SLACK / 2))
@@ -228,7 +236,7 @@ def noise_for_tuning(
     known: list[tuple[float, float]] = []
     while high - low > 1e-5:
         noise = math.exp(at)
-        found = chosen_epsilon((Event("gaussian", noise, rate, steps), *beside), trials, delta)
+        found = chosen_epsilon((target.event(noise), *beside), trials, delta)
         if found <= epsilon:
             high, kept = at, Calibrated(noise, found)
         else:

@@ -5,22 +5,28 @@ This is the only place that decides what a call of a door releases; plans, ledge
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..errors import Refused
+from ..errors import Problem, Refused
 from ..privacy.events import Event, grouped
 
+POISSON, ALLOCATION = "poisson", "allocation"  # samplers, as events name them
 SAMPLES, WHOLE, CHOICE, HOME = "samples", "whole", "choice", "home"
 ONE_NOISE = "a method releases both sampled sums and whole uploads, but one noise cannot fit both"
 
 
 @dataclass(frozen=True)
 class Work:
-    """One silo's local work in one call of a door: `steps` Poisson batches at `rate`.
+    """One silo's local work in one call of a door: `steps` batches, each with an example at `rate`.
 
-    The sampler and the privacy event are both derived from this record, so they always agree.
+    The `sampler` says how batches are drawn: "poisson" draws every example on its own in every step. With
+    "allocation" the steps are whole passes, and in each pass every example is in exactly one of the
+    `per_pass` steps: drawn uniformly, and on its own, so batches differ in size.
+
+    The batches and the privacy event are both derived from this record, so they always agree.
     `size` is the declared number of examples. Sums are divided by `expected`, never by the size of the
     batch that was drawn.
     """
@@ -28,21 +34,48 @@ class Work:
     size: int
     batch: int
     steps: int
+    sampler: str = POISSON
+
+    def __post_init__(self) -> None:
+        if self.sampler not in (POISSON, ALLOCATION):
+            raise Problem(f"batches are drawn by '{POISSON}' or '{ALLOCATION}', got '{self.sampler}'")
+        if self.sampler == ALLOCATION:
+            self.releases(1.0, self.steps)
+
+    @property
+    def per_pass(self) -> int:
+        """The number of steps in a pass: the fewest that hold all examples in batches of this size."""
+        return math.ceil(self.size / self.batch)
 
     @property
     def rate(self) -> float:
         """The probability that an example is in a batch."""
-        return min(1.0, self.batch / self.size)
+        return 1 / self.per_pass if self.sampler == ALLOCATION else min(1.0, self.batch / self.size)
 
     @property
     def expected(self) -> float:
         """The expected size of a batch."""
-        return float(min(self.batch, self.size))
+        return self.size / self.per_pass if self.sampler == ALLOCATION else float(min(self.batch, self.size))
+
+    def releases(self, noise: float, steps: int) -> Event:
+        """Return what noisy sums over this many batches release; raise `Refused` for a part of a pass."""
+        if self.sampler == POISSON:
+            return Event("gaussian", noise, self.rate, steps)
+        passes, rest = divmod(steps, self.per_pass)
+        if rest:
+            raise Refused(
+                f"{steps} steps are not whole passes over {self.size} examples, which take {self.per_pass}"
+                " steps each"
+            )
+        return Event("gaussian", noise, self.rate, passes, ALLOCATION)
 
 
-def epochs_of_work(size: int, batch: int, epochs: float) -> Work:
-    """Return the work of a number of expected passes over a silo's examples."""
-    return Work(size, min(batch, size), max(1, round(epochs * size / min(batch, size))))
+def epochs_of_work(size: int, batch: int, epochs: float, sampler: str = POISSON) -> Work:
+    """Return the work of a number of passes over a silo's examples: expected ones, or whole ones."""
+    batch = min(batch, size)
+    if sampler == ALLOCATION:
+        return Work(size, batch, round(epochs) * math.ceil(size / batch), sampler)
+    return Work(size, batch, max(1, round(epochs * size / batch)), sampler)
 
 
 class Noise(NamedTuple):
@@ -57,16 +90,18 @@ class Door:
     """An operation through which a method may touch examples.
 
     The `kind` determines what a call releases under the unit 'example'. A "samples" door releases a noisy
-    sum over a Poisson sample in each step; a "whole" door, one noisy upload that depends on all examples
-    at once; a "choice" door, one private choice. A "home" door releases nothing: its result is raw and
-    stays in the silo. All choices together may spend `share` of epsilon. A door that is not `proven` adds
-    a paper's noise, which certifies nothing.
+    sum over a sample of the examples in each step; a "whole" door, one noisy upload that depends on all
+    examples at once; a "choice" door, one private choice. A "home" door releases nothing: its result is raw
+    and stays in the silo. All choices together may spend `share` of epsilon. A door that is not `proven` adds
+    a paper's noise, which certifies nothing. The steps of a door may be whole `passes` over the examples only
+    if that is proven for it.
     """
 
     name: str
     kind: str
     share: float = 0.0
     proven: bool = True
+    passes: bool = False
 
     def __str__(self) -> str:
         return f"{self.name} {self.share:g}" if self.kind == CHOICE else self.name
@@ -74,10 +109,6 @@ class Door:
     def sums_per_call(self, steps: int) -> int:
         """Return how many noisy sums one call with this many steps releases."""
         return steps if self.kind == SAMPLES else 1
-
-    def rate(self, work: Work) -> float:
-        """Return the probability that an example is part of a given noisy sum."""
-        return work.rate if self.kind == SAMPLES else 1.0
 
     def releases(self, work: Work, noise: Noise, calls: int = 1, steps: int | None = None) -> Event | None:
         """Return what `calls` calls with `steps` steps in total release, or None if nothing is released.
@@ -90,10 +121,14 @@ class Door:
             return None
         if self.kind == CHOICE:
             return Event("selection", noise.choices, 1.0, count)
-        return Event("gaussian", noise.sums, self.rate(work), count)
+        if work.sampler != POISSON and not self.passes:
+            raise Refused(f"'{self.name}' is proven for Poisson samples only: use train.sampling = 'poisson'")
+        if self.kind == SAMPLES:
+            return work.releases(noise.sums, count)
+        return Event("gaussian", noise.sums, 1.0, count)
 
 
-DESCEND = Door("descend", SAMPLES)
+DESCEND = Door("descend", SAMPLES, passes=True)
 DESCEND_AT_HOME = Door("home", HOME)
 FISHER = Door("fisher", HOME)
 SOLVE_DUAL = Door("solve_dual", SAMPLES)

@@ -36,6 +36,13 @@ class Dice(Protocol):
         """
         ...
 
+    def allocate(self, size: int, steps: int, most: int) -> np.ndarray:
+        """Return the step of each of `size` examples in one pass, uniform and drawn on its own, from 0 on.
+
+        If batches have slots, no step has more than `most` examples.
+        """
+        ...
+
     def slots(self, hits: np.ndarray, slots: int) -> np.ndarray | None:
         """Return distinct slots for the hits of batches `[batches, size]`, or None: one after the other."""
         ...
@@ -96,6 +103,10 @@ class SeededDice(NamedTuple):
     def toss_batches(self, rate: float, hits: np.ndarray, most: int) -> None:
         """Fill `hits` `[batches, size]` with coins that are True with at most the probability `rate`."""
         np.less(self.coins.random(hits.shape), threshold(rate), out=hits)
+
+    def allocate(self, size: int, steps: int, most: int) -> np.ndarray:
+        """Return the step of each of `size` examples in one pass, uniform and drawn on its own, from 0 on."""
+        return self.coins.integers(0, steps, size)
 
     def slots(self, hits: np.ndarray, slots: int) -> None:
         """Return None: the examples of a batch lie one after the other."""

@@ -34,6 +34,7 @@ def _silo_facts(plan: Plan, silo: SiloPlan, settings: dict[str, Any]) -> dict[st
     published, warnings = published_facts(plan, silo, settings)
     return {
         "examples": silo.work.size,
+        "sampler": silo.sampler,
         "rate": silo.rate,
         "steps": silo.steps,
         "noise": silo.noise,

@@ -10,6 +10,7 @@ from ..experiment.result import label_of
 from ..planning.accounting import Accounting, accounting_of
 from ..planning.plan import Plan, SiloPlan
 from ..privacy.adversaries import ADVERSARIES
+from ..protocol.doors import ALLOCATION
 
 
 def _whom(accounting: Accounting, silos: Sequence[SiloPlan]) -> str:
@@ -57,7 +58,8 @@ def reported(experiment: Experiment, plan: Plan, formulas: bool = False) -> list
     silo, (formulas_used, _) = _of_the_first_run(experiment, plan)
     whose = f"{experiment.method.title}: for '{silo.name}', papers would report epsilon"
     if not formulas_used:
-        return []
+        passes = formulas and silo.sampler == ALLOCATION
+        return [f"{experiment.method.title}: no formula of a paper covers passes."] if passes else []
     if formulas:
         lines = (f"  {each['epsilon']:.3g}  {each['formula']} ({each['paper']})" for each in formulas_used)
         return [f"{whose}:", *lines]

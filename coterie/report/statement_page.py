@@ -7,7 +7,8 @@ from typing import Any
 
 from ..privacy.accountant import shown
 from ..privacy.adversaries import ADVERSARIES
-from ..protocol.doors import SOLVE_DUAL, SOLVE_DUAL_WHOLE
+from ..privacy.statement.checklist import counted
+from ..protocol.doors import ALLOCATION, SOLVE_DUAL, SOLVE_DUAL_WHOLE
 from .meaning_section import checklist_section, meaning_section
 from .statement_origin import budget_words, issuer_lines, origin_rows
 
@@ -134,11 +135,19 @@ def _door(door: dict[str, Any], merges: dict[str, Any] | None) -> tuple[str, str
         )
     what = "share of an upload" if door["door"] == SOLVE_DUAL.name else "gradient"
     clip = "not clipped" if door["clip"] is None else f"each example's {what} clipped to {door['clip']:g}"
-    sample = f"on all {door['expected_batch']:g} examples"
-    if door["sampler"] != "all examples":
-        expected = f"expected batch {door['expected_batch']:g}"
-        sample = f"{_sampler(door)} samples at rate {door['rate']:.4g} ({expected})"
-    return door["door"], f"{door['calls']} calls with {door['steps']} noisy steps each; {sample}; {clip}"
+    calls = f"{door['calls']} calls with {door['steps']} noisy steps each"
+    return door["door"], f"{calls}; {_sample(door)}; {clip}"
+
+
+def _sample(door: dict[str, Any]) -> str:
+    """Return how the examples of a step were drawn."""
+    expected = f"expected batch {door['expected_batch']:g}"
+    if door["sampler"] == ALLOCATION and door["rate"] < 1:
+        each = round(1 / door["rate"])
+        return f"in whole passes, with every example in exactly one of {each} steps, at random ({expected})"
+    if door["sampler"] in ("all examples", ALLOCATION):
+        return f"on all {door['expected_batch']:g} examples"
+    return f"{_sampler(door)} samples at rate {door['rate']:.4g} ({expected})"
 
 
 def _sampler(door: dict[str, Any]) -> str:
@@ -237,6 +246,8 @@ def _table(rows: list[tuple[str, str]], head: tuple[str, str]) -> str:
 def _event(event: dict[str, Any]) -> tuple[str, str]:
     scale = {"gaussian": "multiplier", "laplace": "scale", "selection": "scale"}[event["mechanism"]]
     often = f"{event['count']:,} at rate {event['rate']:.4g}"
+    if event["sampler"] == ALLOCATION:
+        often = counted(event)
     return event["mechanism"], f"{often}, with noise {scale} {event['noise']:.4g}"
 
 

@@ -14,6 +14,7 @@ from ..experiment.experiment import Experiment
 from ..experiment.result import Result, label_of
 from ..planning.plan import Plan, SiloPlan
 from ..privacy.accountant import shown, shown_spent
+from ..protocol.doors import ALLOCATION
 from .terminal import MOST_SILOS, compact, number, size
 
 MOST_METHODS = 5
@@ -154,6 +155,8 @@ def _plan_table(group: Sequence[PlannedLabel]) -> Table:
         )
         table.add_row(*row, *((size(silo.bytes_up), size(silo.bytes_down)) if bytes_agree else ()))
     captions = []
+    if silos[0].sampler == ALLOCATION:
+        captions.append("In each pass, every example is in exactly one of 1 / rate steps, drawn at random.")
     if len(silos) > MOST_SILOS:
         captions.append(f"{len(silos) - MOST_SILOS} more silos: --json shows all.")
     if not bytes_agree:

@@ -206,6 +206,7 @@ class Train(Section):
     epochs: Annotated[float, Field(gt=0, le=1_000_000)] | None = None
     steps: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     batch: Annotated[int, Field(ge=1)] = 32
+    sampling: Literal["poisson", "passes"] = "poisson"
     lr: Positive = 0.1
     seeds: Annotated[Any, BeforeValidator(_seeds)] = [0]
     participation: Annotated[Any, AfterValidator(_participation)] = None

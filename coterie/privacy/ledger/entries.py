@@ -13,7 +13,7 @@ from typing import Any
 
 from ...errors import Problem
 from .claim import Claim
-from .filters import Filter, charge, filter_for, vetoing
+from .filters import PASSES_COUNT_WHOLE, Filter, Renyi, charge, filter_for, vetoing
 
 FIRST = "0" * 64
 # The units of runs that count toward a unit: protecting a whole silo also protects its examples.
@@ -221,7 +221,8 @@ class LedgerState:
                 f" '{unit}', and ({spent[0]:.4g}, {spent[1]:.3g}) of it is spent, so a run that needs"
                 f" ({said}, {claim.delta:.3g}) does not fit"
             )
-        return found
+        passes = any(event.in_passes for event in claim.events(0, claim.rounds))
+        return f"{found} ({PASSES_COUNT_WHOLE})" if passes and isinstance(self.filter, Renyi) else found
 
 
 class Changes:

@@ -9,7 +9,8 @@ after another, so across runs only bounds for adaptively chosen events hold:
   crash are charged as separate releases.
 - *rdp*: the Renyi divergences of reserved rounds add up at one order, fixed when the ledger is created
   (Feldman and Zrnic 2021, theorem 4.3). Only reserved rounds are charged, which suits many short runs.
-  Runs begin only if they fit together with what unfinished runs may still reserve.
+  Runs begin only if they fit together with what unfinished runs may still reserve. No good Renyi bound is
+  known for passes by random allocation; a pass counts like one release of all units.
 - *gdp*: every run is (mu, delta0)-approximately Gaussian; the squares of mu add up, and so do the delta0, up
   to limits that follow from the budget. `approximate_gaussian` has the proof. Runs are charged as planned,
   like *basic*, and are far cheaper if there are many (`python -m benchmarks filters`).
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
 
 # The relative amount by which a sum of certified numbers may exceed a budget, because sums are rounded.
 SUM_TOLERANCE = 1e-9
+PASSES_COUNT_WHOLE = (
+    "the filter 'rdp' counts a pass over the data like one release of all examples: use the filter 'gdp' or"
+    " 'basic', or train.sampling = 'poisson'"
+)
 TOLD = 0.1  # the share of a budget's delta for what approximately Gaussian runs may tell
 
 

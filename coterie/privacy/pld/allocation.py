@@ -23,6 +23,20 @@ of the W_i is weighted by its own value: delta(a) = E_P (1 - e^a / Y)+, whose te
 N(mu e_i, I), and the divergence is convex. The smaller of both bounds counts at each epsilon. Only the second
 one is used if the grid would be too long (for noise below about 0.45), and for units that are replaced, with
 twice the clip.
+
+**Passes that are drawn again.** In a metered training each of the t sums has room for a public number T of
+units. If one of them gets more, the whole pass is drawn again (`coterie.cohort.sampling`). T is so large that
+
+    t Pr[Binomial(n, 1/t) >= T]  <=  2^-50,
+
+for n units. This is what it costs. Fix where the units other than ours are, which does not depend on the
+data, and call the pass *crowded* if one of the sums holds T of them or more. Only a crowded pass can be drawn
+again, so this happens with a probability r that is at most the probability c of a crowded pass. A pass that
+is kept is crowded with probability (c - r) / (1 - r) <= c <= 2^-50. If it is not, there is room for our unit
+in every sum, so nothing is drawn again whatever its place, and its place is uniform: the pair above. If it
+is, we count a loss without limit (`REDRAWN`), in both directions. Whether a pass is crowded does not depend
+on the data either, so delta(a) grows by at most 2^-50 per pass. The bound without sampling needs no such
+addition: it holds whatever the distribution of the unit's place.
 """
 
 from __future__ import annotations
@@ -45,6 +59,7 @@ LONGEST_SUM = 2**24
 OUTSIDE = 1e-15  # of a sum's distribution; it counts as a loss without limit
 Curve = Callable[[Array], Array]
 SPARE = 1e-13  # what rounding may add to a delta of one pass
+REDRAWN = 2.0**-50  # what drawing crowded passes again may add to a delta of one pass
 
 
 def allocated(event: Event, interval: float) -> tuple[Losses, Losses]:
@@ -165,4 +180,5 @@ def _connected(curve: Curve, made: Losses, sums: int, mu: float, interval: float
     first, last = math.floor(ends[0] / interval), math.ceil(ends[1] / interval)
     grid: Array = np.asarray(np.arange(first, last + 1) * interval, dtype=np.float64)
     unsampled = ndtr(mu / 2 - grid / mu) - np.exp(grid + log_ndtr(-mu / 2 - grid / mu))
-    return connected(interval, first, np.minimum(curve(grid), np.clip(unsampled, 0.0, 1.0) + SPARE))
+    deltas = np.minimum(curve(grid), np.clip(unsampled, 0.0, 1.0) + SPARE)
+    return connected(interval, first, deltas + REDRAWN)

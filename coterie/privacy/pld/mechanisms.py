@@ -51,7 +51,7 @@ def _one(event: Event, interval: float, adjacency: str) -> tuple[Losses, ...]:
         return (_laplace(reach / event.noise, interval),)
     if event.mechanism == "selection":
         return (_selection(reach / event.noise, interval),)
-    if event.sampler == "allocation" and event.rate < 1:
+    if event.in_passes:
         return _allocated(event, interval, reach)
     if event.sampler == "fixed" and event.rate < 1:
         return (_fixed_size(event.noise, event.rate, interval),)

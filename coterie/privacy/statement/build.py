@@ -43,7 +43,7 @@ HOLDS = {
 }
 HIDDEN = "knowledge of who took part in which round: epsilon holds only if this stays secret"
 SEES_ALL = "the server, which sees the raw uploads unless secure aggregation adds them up"
-SAMPLES = ("poisson", "all examples", "all test examples")
+SAMPLES = ("poisson", "allocation", "all examples", "all test examples")
 BOUNDS = {
     "pld": "upper, by privacy-loss distributions",
     "rdp": "upper, by Renyi privacy",
@@ -132,7 +132,7 @@ def _certified(events: tuple[Event, ...], delta: float) -> dict[str, Any]:
 def _published(events: tuple[Event, ...], delta: float, cache: Cache | None) -> tuple[Published, ...]:
     """Return what published formulas report for sampled Gaussian steps; there are none for other events."""
     whole = joined(events)
-    if len(whole) != 1 or whole[0].mechanism != "gaussian":
+    if len(whole) != 1 or whole[0].mechanism != "gaussian" or whole[0].in_passes:
         return ()
     one, question = whole[0], repr((events, delta))
     if cache is not None:

@@ -64,8 +64,15 @@ def _trust(content: dict[str, Any]) -> str:
 def _mechanisms(content: dict[str, Any]) -> str:
     if not content["events"]:
         return "None: nothing was released."
-    parts = [f"{event['mechanism']} ({event['count']:,} releases)" for event in content["events"]]
+    parts = [f"{event['mechanism']} ({counted(event)})" for event in content["events"]]
     return f"{_sentence(_listed(parts))[:-1]}; {CLIPPED}."
+
+
+def counted(event: dict[str, Any]) -> str:
+    """Return how many releases an event has, as text."""
+    if event["sampler"] == "allocation":
+        return f"{event['count']:,} passes of {round(1 / event['rate']):,} releases"
+    return f"{event['count']:,} releases"
 
 
 def _composition(content: dict[str, Any]) -> str:

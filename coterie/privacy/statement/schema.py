@@ -62,13 +62,13 @@ class PublishedNumber(Part):
 
 
 class EventPart(Part):
-    """A release: `count` noisy sums, each on a sample of the examples."""
+    """A release: `count` noisy sums, each on a sample of the examples, or `count` passes over them."""
 
     mechanism: Literal["gaussian", "laplace", "selection"]
     noise: Annotated[float, Field(ge=0)]
     rate: Share
     count: Annotated[int, Field(ge=1, le=10**12)]
-    sampler: Literal["poisson", "fixed"]
+    sampler: Literal["poisson", "fixed", "allocation"]
 
 
 class DoorPart(Part):

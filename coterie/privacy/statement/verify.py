@@ -192,18 +192,20 @@ def _check_words(content: dict[str, Any], merges: MergeEvents | None) -> None:
 
 
 def _check_doors(doors: list[dict[str, Any]], events: tuple[Event, ...]) -> None:
-    """Raise `Problem` unless the events account for every noisy sum of the doors, at its sampling rate."""
-    opened, charged = Counter[float](), Counter[float]()
+    """Raise `Problem` unless the events account for every noisy sum of the doors: by sampler and rate."""
+    opened, charged = Counter[tuple[float, bool]](), Counter[tuple[float, bool]]()
     for door in doors:
         if door["sampler"] not in SAMPLES:
             raise Problem(f"statement: doors: the sampler '{door['sampler']}' is not accounted for")
-        opened[door["rate"]] += door["calls"] * door["steps"]
+        opened[door["rate"], door["sampler"] == "allocation"] += door["calls"] * door["steps"]
     for event in events:
-        charged[event.rate] += event.count
-    for rate in sorted({*opened, *charged}):
-        if opened[rate] != charged[rate]:
-            made, paid = opened[rate], charged[rate]
-            raise Problem(f"statement: doors: {made} noisy sums at rate {rate:g}, but the events have {paid}")
+        charged[event.rate, event.sampler == "allocation"] += event.releases
+    for key in sorted({*opened, *charged}):
+        if opened[key] != charged[key]:
+            how = f"at rate {key[0]:g}{' in passes' if key[1] else ''}"
+            raise Problem(
+                f"statement: doors: {opened[key]} noisy sums {how}, but the events have {charged[key]}"
+            )
 
 
 def _check_trials(events: tuple[Event, ...], tuning: dict[str, Any]) -> None:
