@@ -11,11 +11,12 @@ from scipy.special import ndtr
 from coterie.errors import Problem
 from coterie.privacy import gaussian
 from coterie.privacy.accountant import bounds, epsilon, epsilon_of, renyi_curve
+from coterie.privacy.approximate_gaussian import approximate_mu
 from coterie.privacy.calibration import Target, calibrate, noise_for
 from coterie.privacy.events import Event
 from coterie.privacy.pld import allocation as module
 from coterie.privacy.pld.allocation import allocated
-from coterie.privacy.recheck import recheck
+from coterie.privacy.recheck import recheck, recheck_mu
 
 
 def event(noise, steps, passes=1):
@@ -118,6 +119,27 @@ def test_the_weights_keep_their_mean_and_are_spread():
             assert true - 1e-10 <= found <= true + width
 
 
+def test_passes_that_are_drawn_again_are_paid_for(monkeypatch):
+    """As a loss without limit in both directions; with a larger share, to make it visible."""
+    assert module.REDRAWN == 2.0**-50
+    before = allocated(event(1.0, 10), 0.01)
+    monkeypatch.setattr(module, "REDRAWN", 1e-3)
+    after = allocated(event(1.0, 10), 0.01)
+    for one, other in zip(before, after, strict=True):
+        assert other.infinite - one.infinite == pytest.approx(1e-3, rel=1e-9)
+        at = np.array([0.0, 0.5, 1.5])
+        assert other.delta_at(at) == pytest.approx(one.delta_at(at) + 1e-3, rel=1e-6)
+    assert all(one.infinite >= module.SPARE + 2.0**-50 for one in before)
+
+
+def test_known_values():
+    """100 passes of 100 steps: less than as many Poisson samples, more than one who adds up passes learns."""
+    found = epsilon_of((event(1.0, 100, 100),), 1e-5)
+    assert 6.03 < found < 6.05
+    assert 6.18 < epsilon(1.0, 0.01, 10_000, 1e-5) < 6.20
+    assert gaussian.epsilon_of(math.sqrt(100 / 100), 1e-5) < found < epsilon(1.0, 1.0, 100, 1e-5)
+
+
 def test_bounds_and_other_events_beside_it():
     found = bounds((event(2.0, 100, 50), Event("gaussian", 3.0, 0.1, 20)), 1e-5, tight=True)
     assert 0.9 * found.upper <= found.lower <= found.upper < found.rdp
@@ -130,6 +152,11 @@ def test_dp_accounting_cannot_tell():
     stated = epsilon_of(events, 1e-5)
     assert recheck(events, 1e-5, stated).verdict == "undecided"
     assert recheck(events, 1e-5, epsilon(2.0, 1.0, 50, 1e-5)).verdict == "confirmed"
+    mu = approximate_mu(events, 1e-8)
+    whole = math.sqrt(50) / 2
+    assert mu < whole / 2
+    assert recheck_mu(events, 1e-8, mu) is None
+    assert recheck_mu(events, 1e-8, whole) is True
 
 
 def test_calibration(tmp_path, monkeypatch):

@@ -46,6 +46,7 @@ WORKS = [
     Work(5, 4, 2),
     Work(4096, 1024, 1),
 ]
+IN_PASSES = [Work(40, 8, 5, "allocation"), Work(30, 10, 3, "allocation"), Work(1000, 400, 6, "allocation")]
 
 
 class Scripted(KeyedDice):
@@ -146,7 +147,7 @@ def test_without_slots_the_bits_tell_who_was_drawn(monkeypatch):
     assert not np.array_equal(with_null[0], not_drawn[0])
 
 
-@pytest.mark.parametrize("works", [WORKS[:2], WORKS[1:4], WORKS[4:]], ids=str)
+@pytest.mark.parametrize("works", [WORKS[:2], WORKS[1:4], WORKS[4:], IN_PASSES], ids=str)
 def test_the_shape_of_a_metered_step_is_public(works):
     """Which rows there are, and whose they are, is the same for every key."""
     segments, _ = coin_segments(tuple(works), 2, 0, 5, b"\1" * 2 * len(works))

@@ -84,7 +84,7 @@ def check_passes(training: Training, names: Sequence[str], sizes: Sequence[int])
     broken = [name for name, steps in each.items() if training.steps % steps]
     if broken:
         common = math.lcm(*each.values())
-        other = f" or train.steps to a multiple of {common}" if common <= MOST else ""
+        other = f", or train.steps to a multiple of {common}" if common <= MOST else ""
         raise Problem(
             f"train.steps: {training.steps} steps are not whole passes for {len(broken)} silo(s), such as"
             f" '{broken[0]}', which takes {each[broken[0]]} steps per pass; set train.epochs instead{other}"
