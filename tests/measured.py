@@ -40,14 +40,14 @@ def silent(silos: int = 3, size: int = SIZE, features: int = 2000, **more) -> Ex
     return alone(federation_of(torch.zeros(silos, size, features)), **more)
 
 
-def reference_of(made: Experiment, run: int) -> torch.Tensor:
+def reference_of(made: Experiment, run: int, streams=None) -> torch.Tensor:
     """Train one run of the unit 'silo' with the slow engine: silos add no noise to their steps."""
     plan = made.plan()
     terms = [
         Terms(silo.work, float(made.lr[run, k]), math.inf, 0.0) for k, silo in enumerate(plan.silos[run])
     ]
     seed = made.keys[run][0]
-    streams = SeededStreams(made.keys)
+    streams = streams or SeededStreams(made.keys)
     return run_reference(
         made.running, made.task, made.federation, plan, made.roster, terms, seed, streams, run
     )
@@ -58,7 +58,7 @@ def noise_is_as_charged(made: Experiment, found: torch.Tensor | None = None) -> 
     plan, moved = made.plan(), []
     for k, vector in enumerate(vectors(made)[0] if found is None else found):
         (asked,) = claims_of(made.method.name, plan, k)
-        square = sum(event.count * event.noise**2 for event in asked.events(0, asked.rounds))
+        square = sum(event.releases * event.noise**2 for event in asked.events(0, asked.rounds))
         stated = LR * math.sqrt(square) * float(made.clip[0, k]) / made.work[k].expected
         moved.append(vector.double().numpy() / stated)
     return stats.kstest(np.concatenate(moved), "norm").pvalue > CHANCE
