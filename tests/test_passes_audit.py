@@ -26,7 +26,7 @@ from coterie.protocol.doors import ALLOCATION, POISSON, Work
 from coterie.tasks.task import Task
 
 SIZE, STEPS, NOISE = 6, 3, 1 / 1.5
-RUNS, PASSES = 100, 600
+RUNS, PASSES = 200, 500
 CHANCE = 1e-6
 EPSILONS = (0.0, 0.5, 1.0, 1.5, 2.0)
 
@@ -91,7 +91,7 @@ def excess(sampler: str) -> float:
 
 
 def test_no_attack_exceeds_the_certificate_of_passes():
-    assert -0.02 < excess(ALLOCATION) <= 0  # and one of them comes close
+    assert -0.03 < excess(ALLOCATION) <= 0  # and one of them comes close
 
 
 def test_poisson_samples_exceed_the_certificate_of_passes():
