@@ -101,6 +101,25 @@ def test_a_metered_statement_names_issuer_data_model_run_and_ledger(study, monke
     assert read("again/statements/fedavg/silo-0.json")["run"]["id"] != content["run"]["id"]
 
 
+def test_scores_are_said_to_be_of_the_kind_of_run_that_they_are_of(study, monkeypatch, capsys):
+    """Before, the scores of a metered run were called those of a simulation, wherever they were shown."""
+    for more, kind, what in (
+        ((), "simulation", "simulation"),
+        (("--ledger", "kept"), "metered", "metered run"),
+    ):
+        code, out, _ = call(monkeypatch, capsys, "run", "c.toml", *more, "--out", kind)
+        sentence = f"These are scores of a {what}, without noise."
+        assert (code, sentence in " ".join(out.split()), "a simulation" in out) == (0, True, not more)
+        assert (read(f"{kind}/result.json")["kind"], read(f"{kind}/result.json")["complete"]) == (kind, True)
+        assert read(f"{kind}/result.json")["scores"].startswith(sentence)
+        assert sentence in Path(kind, "summary.md").read_text()
+    federation, privacy = coterie.load("digits", silos=2), coterie.Privacy(epsilon=2, delta=1e-4)
+    for ledger, what in ((None, "simulation"), ("other", "metered run")):
+        name = federation if ledger is None else coterie.load("digits", silos=2, seed=1)
+        result = coterie.run(name, coterie.FedAvg(), privacy, rounds=2, ledger=ledger)
+        assert result.plot().get_suptitle().endswith(f"scores of a {what}")
+
+
 def test_every_metered_run_has_a_statement(study, monkeypatch, capsys):
     """Each seed spends of the budget; before, only the first seed of each setting was stated."""
     opened = ("ledger", "open", study, "--ledger", "kept", "--epsilon", 100, "--delta", 1e-1)
