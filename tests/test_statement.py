@@ -34,7 +34,7 @@ EVENTS = (Event("gaussian", 0.6, 0.01, 500),)
 
 
 def make(events=EVENTS, seen=ALL, budget=6.0, **more):
-    door = OpenedDoor("descend", 5, 100, "poisson", 0.01, 8.0, 1.0)
+    door = OpenedDoor("descend", 5, 100, "poisson", 0.01, 8.0, 1.0, events[0].noise)
     return build_statement(
         silo="north", method="mr-mtl", settings={"lam": 0.5}, size=800, doors=[door], events=events,
         seen=seen, budget=budget, delta=1e-5, not_covered=["features were standardized"], **more,
@@ -104,13 +104,14 @@ def test_epsilon_against_each_adversary():
         (lambda c: c["doors"][0].update(calls="5"), r"doors\.0\.calls"),
         (
             lambda c: c.update(schema="coterie-statement/1"),
-            "expected the schema coterie-statement/4, got 'coterie-statement/1'",
+            "expected the schema coterie-statement/5, got 'coterie-statement/1'",
         ),
         (
             lambda c: c["doors"][0].update(calls=50),
-            "doors: 5000 noisy sums at rate 0.01, but the events have 500",
+            "doors: 5000 noisy sums at rate 0.01 with noise 0.6, but the events have 500",
         ),
         (lambda c: c["doors"][0].update(rate=0.5), "doors"),
+        (lambda c: c["doors"][0].update(noise=0.7), "doors: 0 noisy sums at rate 0.01 with noise 0.6"),
         (lambda c: c["doors"][0].update(sampler="shuffled"), "is not accounted for"),
         (lambda c: c["doors"].clear(), "doors"),
         (lambda c: c["adversaries"]["server"].update(epsilon=0.0), "adversaries.server"),

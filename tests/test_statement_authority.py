@@ -314,7 +314,7 @@ def test_dates_are_checked_as_of_a_day(study, monkeypatch, capsys):
         ({"kind": "rumour"}, "statement: kind"),
         ({"data": {}}, r"statement: data.name"),
         ({"digests": {"configuration": "x", "code": "0" * 64}}, "statement: digests.configuration"),
-        ({"grid": {"mechanism": 3}}, "statement: grid.mechanism"),
+        ({"grid": {"rule": 3}}, "statement: grid.rule"),
         ({"stayed_home": "all"}, "statement: stayed_home"),
         ({"model": {"name": "x", "parameters": -1}}, "statement: model.parameters"),
     ],
@@ -326,12 +326,6 @@ def test_a_changed_origin_is_refused_and_named(change, said):
         forged = signed_anew(forged, KEY)
     with pytest.raises(Problem, match=said):
         verify(text_of(forged))
-
-
-def test_a_grid_can_be_stated():
-    content = make(origin=ORIGIN, key=KEY, grid={"mechanism": "rounded Gaussian", "exponent": -20})
-    assert verify(text_of(content)) == content
-    assert "rounded Gaussian, on multiples of 2^-20" in page(content)
 
 
 def test_a_flipped_bit_anywhere_in_a_signed_statement_is_found():

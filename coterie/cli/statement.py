@@ -10,6 +10,7 @@ from ..privacy.events import Event
 from ..privacy.meaning import meaning_lines, meaning_of
 from ..privacy.statement.checklist import checklist
 from ..privacy.statement.file import verify
+from ..privacy.statement.grids import grid_lines
 from ..privacy.statement.recheck import recheck_facts, recheck_lines
 from .output import say
 
@@ -60,6 +61,7 @@ def show_statement(file: Path, as_json: bool) -> None:
         facts = {
             "file": str(file), "silo": content["silo"], "epsilon": said["epsilon"], "delta": said["delta"],
             **means, "meaning": lines, "checklist": dict(checklist(content)),
+            "rounding": None if content["grid"] is None else grid_lines(content["grid"]),
         }  # fmt: skip
         print(json.dumps(facts, indent=2))
         return
@@ -78,6 +80,10 @@ def show_statement(file: Path, as_json: bool) -> None:
     print("\nChecklist (questions of NIST SP 800-226)")
     for question, answer in checklist(content):
         say(f"  {question} {answer}")
+    if content["grid"] is not None:
+        print("\nRounding of what was released")
+        for line in grid_lines(content["grid"]):
+            say(f"  {line}")
     print("\nNot covered")
     for line in content["not_covered"]:
         say(f"  - {line}")

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 WHAT = {"simulation": "simulation", "metered": "metered run"}
 SCORED = {
-    kind: f"These are scores of a {what}, without noise. Statements do not cover test examples, and choosing a"
-    " setting by these scores is tuning, which is not accounted for here."
+    kind: f"These are scores of a {what}, without noise. Statements do not cover test examples, and choosing"
+    " a setting by these scores is tuning, which is not accounted for here."
     for kind, what in WHAT.items()
 }
 

@@ -228,6 +228,6 @@ def trial_statement(
     )
     if meter is not None:
         account = meter.account(k, 0)
-    facts, scored = sweep.facts(plan, k), sweep.scores[k] is not None
-    about = (facts, scored, tuple(ADVERSARIES))
+    facts, scored = sweep.facts(plan, k), sweep.scores[k]
+    about = (facts, None if scored is None else scored.noise, tuple(ADVERSARIES))
     return statement_for(experiment, plan, run, k, account, *about, meter=meter, issue=issue)

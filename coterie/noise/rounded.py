@@ -36,7 +36,6 @@ times the variance."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any, Protocol
@@ -45,12 +44,11 @@ import mpmath
 import numpy as np
 from numba import njit
 
+from .._grid import grid_exponent as grid_exponent
 from ..errors import Problem
 from .keystream import Keystream
 from .quantile import BITS, DEGREE, OCTAVES, PARTS, deviate
 
-GRID = 20  # a cell is this many powers of two below the noise
-SMALLEST, LARGEST = -900, 900  # exponents of deviations that are accepted
 ARITHMETIC = 2.0**-27
 CHUNK = 256
 REACH = 2.0**100  # cells: sums further out are refused, so that nothing overflows
@@ -73,16 +71,6 @@ def _table() -> tuple[np.ndarray, np.ndarray]:
 
 POLYNOMIALS, ERRORS = _table()
 COLUMNS = tuple(POLYNOMIALS)
-
-
-def grid_exponent(deviation: float) -> int:
-    """Return the exponent of the grid, a power of two, on which noise of this deviation is released."""
-    if not (math.isfinite(deviation) and deviation > 0):
-        raise ValueError(f"the deviation of noise must be a finite number > 0, got {deviation}")
-    exponent = math.frexp(deviation)[1] - 1
-    if not SMALLEST <= exponent <= LARGEST:
-        raise Problem(f"noise of deviation {deviation:g} cannot be drawn: use a clip of ordinary size")
-    return exponent - GRID
 
 
 def add_noise(

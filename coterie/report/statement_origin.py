@@ -11,7 +11,7 @@ def origin_rows(content: dict[str, Any]) -> list[tuple[str, str]]:
     data, model, run, digests = (content[key] for key in ("data", "model", "run", "digests"))
     source = "" if data["source"] in (None, data["name"]) else f" ({data['source']})"
     known = "" if data["fingerprint"] is None else f", known to ledgers as {data['fingerprint']}"
-    rows = [
+    return [
         ("data set", f"{data['name'] or 'without a name'}{source}: {data['rows']} rows{known}"),
         ("model", f"{model['name'] or 'unknown'}, {model['parameters']:,} parameters"),
         ("run", run["id"] or "unknown"),
@@ -19,11 +19,6 @@ def origin_rows(content: dict[str, Any]) -> list[tuple[str, str]]:
         ("configuration", digests["configuration"] or "none"),
         ("installed code", digests["code"]),
     ]
-    if content["grid"] is not None:
-        exponent = content["grid"]["exponent"]
-        on = "" if exponent is None else f", on multiples of 2^{exponent}"
-        rows.append(("noise", f"{content['grid']['mechanism']}{on}"))
-    return rows
 
 
 def issuer_lines(content: dict[str, Any]) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..privacy.accountant import shown
 from ..privacy.adversaries import ADVERSARIES
+from ..privacy.statement.grids import grid_lines
 from ..protocol.doors import SOLVE_DUAL, SOLVE_DUAL_WHOLE
 from .meaning_section import checklist_section, meaning_section
 from .statement_origin import budget_words, issuer_lines, origin_rows
@@ -55,6 +56,7 @@ def page(content: dict[str, Any]) -> str:
             [_event(event) for event in content["events"]] or [("none", "nothing was released")],
             ("mechanism", "releases"),
         ),
+        *_rounding(content["grid"]),
         "<h2>What this statement does not cover</h2>",
         "<ul>" + "".join(f"<li>{escape(line)}</li>" for line in content["not_covered"]) + "</ul>",
         f"<p>Tuning: {_tuning(content['tuning'])}<br>Randomness: {escape(content['randomness'])}.</p>",
@@ -139,6 +141,14 @@ def _door(door: dict[str, Any], merges: dict[str, Any] | None) -> tuple[str, str
         expected = f"expected batch {door['expected_batch']:g}"
         sample = f"{_sampler(door)} samples at rate {door['rate']:.4g} ({expected})"
     return door["door"], f"{door['calls']} calls with {door['steps']} noisy steps each; {sample}; {clip}"
+
+
+def _rounding(grid: dict[str, Any] | None) -> list[str]:
+    """Return the public grids that releases were rounded to; nothing for a simulation, which has none."""
+    if grid is None:
+        return []
+    lines = "".join(f"<li>{escape(line)}</li>" for line in grid_lines(grid))
+    return [f"<p class='small'>Rounding: {escape(grid['rule'])}.</p><ul class='small'>{lines}</ul>"]
 
 
 def _sampler(door: dict[str, Any]) -> str:
