@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from ...errors import Problem
 from .. import gaussian
@@ -49,7 +49,13 @@ class Spent(Problem):
 
 
 class Filter(Protocol):
-    """How spending adds up over runs."""
+    """How spending adds up over runs.
+
+    `by_round` says that only reserved rounds are charged. Otherwise a run is charged as planned once it has
+    begun, so that rounds it never reserved cannot be given back.
+    """
+
+    by_round: ClassVar[bool]
 
     def total(self, state: LedgerState, unit: str, adversary: str) -> tuple[float, float]:
         """Return the (epsilon, delta) spent."""
@@ -145,6 +151,8 @@ def _most(rounds: int, fits: Callable[[int], bool], partial: bool) -> int:
 class Basic:
     """The epsilons and deltas of certified runs add up."""
 
+    by_round: ClassVar[bool] = False
+
     def total(self, state: LedgerState, unit: str, adversary: str) -> tuple[float, float]:
         """Return the sums of epsilon and delta over the runs that the adversary sees."""
         if (unit, adversary) not in state.sums:
@@ -231,6 +239,8 @@ def _cost(claim: Claim, rounds: int, unit: str) -> float:
 @dataclass(frozen=True)
 class Renyi:
     """The Renyi divergences of reserved rounds add up at one order, fixed when the ledger is created."""
+
+    by_round: ClassVar[bool] = True
 
     def total(self, state: LedgerState, unit: str, adversary: str) -> tuple[float, float]:
         """Add up the divergences that the adversary sees, and convert them to (epsilon, delta).
@@ -320,6 +330,8 @@ class Renyi:
 @dataclass(frozen=True)
 class Gaussian:
     """The squares of mu of approximately Gaussian runs add up, and so do their delta0."""
+
+    by_round: ClassVar[bool] = False
 
     def total(self, state: LedgerState, unit: str, adversary: str) -> tuple[float, float]:
         """Add up what the adversary sees, and convert it to the epsilon at nine tenths of the budget's delta.
