@@ -191,6 +191,35 @@ def test_the_page_of_a_simulation_is_not_to_be_signed():
     assert "This is a simulation" not in metered
 
 
+def test_the_page_tells_people_first_and_experts_last():
+    shown = page(make())
+    order = [shown.index(f"<h2>{title}</h2>") for title in (
+        "What this means", "Epsilon against each adversary", "What this statement does not cover", "Checklist",
+        "What it is about", "How the data was used", "What was released", "Software",
+    )]  # fmt: skip
+    assert order == sorted(order)
+    assert "<th></th>" not in shown
+
+
+def test_the_page_says_in_words_how_silos_were_cut():
+    """Before, it showed the JSON by which ledgers tell data sets apart."""
+    cut = {"name": "digits", "rows": 295, "fingerprint": "x" * 24}
+    for source, said in (
+        (
+            'digits cut by {"alpha": 0.5, "of": 1797}',
+            "digits (cut into silos: 1797 rows in all, alpha 0.5): 295",
+        ),
+        (
+            'file cut by {"seed": 0}',
+            "digits (file, cut into silos: seed 0): 295 rows; ledgers know it as xxx",
+        ),
+        ("file cut by hand", "digits (file cut by hand): 295 rows"),
+        ("digits", "digits: 295 rows"),
+        (None, "digits: 295 rows"),
+    ):
+        assert said in page(make() | {"data": cut | {"source": source}})
+
+
 def test_who_checks_the_page_is_told_of_the_file_beside_it():
     with pytest.raises(Problem, match="check the JSON file next to it"):
         verify(page(make()))

@@ -16,6 +16,7 @@ import pytest
 import coterie
 from coterie.errors import Problem
 from coterie.privacy import keys
+from coterie.privacy.accountant import shown as upper
 from coterie.privacy.keys import draw_key, new_key, now, read_key, stamp
 from coterie.privacy.statement.build import text_of
 from coterie.privacy.statement.origin import Origin, code_digest, data_facts
@@ -97,6 +98,7 @@ def test_a_metered_statement_names_issuer_data_model_run_and_ledger(study, monke
     ):
         assert text in shown
     assert "The budget of this run is 2. All runs on this data set may spend 10 at delta 0.01." in shown
+    assert f"So far they have spent at most {upper(content['guarantee']['epsilon'])}." in shown
     run(monkeypatch, capsys, "--ledger", "kept", "--out", "again")
     assert read("again/statements/fedavg/silo-0.json")["run"]["id"] != content["run"]["id"]
 

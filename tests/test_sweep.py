@@ -184,6 +184,7 @@ def test_a_sweep_from_the_command_line(file, monkeypatch, capsys):
     assert against["server"] == against["silos"] == content["guarantee"]["epsilon"]
     assert against["shared"] == against["personal"] <= 4.0
     assert "the best of" in page(content)
+    assert "The budget of the chosen model is 4, for anyone who sees no other trial." in page(content)
     code, _, err = call(monkeypatch, capsys, "sweep", "c.toml", "--out", "out")
     assert code == 2
     assert "already holds this result" in err

@@ -100,6 +100,15 @@ def _alike(said: dict[str, Any], true: dict[str, Any]) -> bool:
     return close and said["exponent"] == grid_exponent(said["deviation"])
 
 
+def cells(grid: dict[str, Any]) -> str:
+    """Return in a few words to which public grids everything was rounded."""
+    found = sorted({row["exponent"] for row in grid["releases"] if row["exponent"] is not None})
+    moving = any(row["exponent"] is None for row in grid["releases"])
+    parts = [f"multiples of {', '.join(f'2^{exponent}' for exponent in found)}"] if found else []
+    parts += ["a public grid that may change from round to round"] if moving else []
+    return " and ".join(parts) or "no grid, since no noisy sum was released"
+
+
 def grid_lines(grid: dict[str, Any]) -> list[str]:
     """Return in words to which grid each kind of release was rounded."""
     lines = []
