@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from .privacy.ledger.place import read_ledgers as read_ledgers
     from .privacy.ledger.place import recover_ledgers as recover_ledgers
     from .privacy.ledger.place import rekey_ledgers as rekey_ledgers
+    from .privacy.ledger.place import release_runs as release_runs
     from .privacy.ledger.place import set_budget as set_budget
     from .privacy.statement.file import verify as verify
     from .protocol.method import Method as Method
@@ -86,6 +87,7 @@ _HOME = {
     "read_ledgers": "privacy.ledger.place",
     "recover_ledgers": "privacy.ledger.place",
     "rekey_ledgers": "privacy.ledger.place",
+    "release_runs": "privacy.ledger.place",
     "run": "api",
     "set_budget": "privacy.ledger.place",
     "sweep": "api",

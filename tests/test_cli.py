@@ -37,7 +37,8 @@ def test_run_saves_everything(config, monkeypatch, capsys):
     assert row["mean"] == pytest.approx(sum(scores) / 2)
     assert row["std"] == pytest.approx(abs(scores[0] - scores[1]) / 2**0.5)
     assert 3.96 < row["epsilon"] <= 4
-    assert "simulation" in result["simulation"]
+    assert result["kind"] == "simulation"
+    assert result["scores"].startswith("These are scores of a simulation, without noise.")
     for silo, budget in (("silo-0", 1), ("silo-1", 4)):
         statement = json.loads((folder / "statements" / "fedavg" / f"{silo}.json").read_text())
         event = statement["events"][0]

@@ -60,4 +60,4 @@ def test_a_storey_that_reaches_up_is_refused(copy, module, line):
 
 def test_no_module_lies_flat_that_has_no_storey_of_its_own():
     flat = {path.stem for path in (ROOT / "coterie").glob("*.py")}
-    assert flat == {"__init__", "api", "testing", "errors", "_json", "_seeds", "_threads"}
+    assert flat == {"__init__", "api", "testing", "errors", "_grid", "_json", "_seeds", "_threads"}

@@ -19,7 +19,7 @@ from coterie.privacy.statement.checklist import checklist
 from coterie.report.meaning_section import picture, statement_meaning
 from coterie.report.statement_page import page
 from tests.helpers import call
-from tests.test_statement import make
+from tests.test_statement import EVENTS, make
 
 DELTA = 1e-3
 
@@ -53,6 +53,26 @@ def test_nobody_gets_surer_or_is_right_more_often(mu):
     assert closer.sure <= coarse.sure
     exceeded = 1 - ndtr((math.log(closer.odds) + mu**2 / 2) / mu - mu)
     assert 0.2 * closer.exception < exceeded <= closer.exception  # not far from what is true
+
+
+def test_sampled_steps_make_nobody_surer():
+    """Many steps on samples, as in training, against Bayes' rule on simulated values, both ways round."""
+    noise, rate, steps, count = 2.5, 0.14, 40, 200_000
+    event = Event("gaussian", noise, rate, steps)
+    found = meaning_of(epsilon_of((event,), DELTA), DELTA, (event,))
+    generator = np.random.default_rng(0)
+    losses = []
+    for used in (True, False):
+        loss = np.zeros(count)
+        for _ in range(steps):
+            drawn = generator.random(count) < rate if used else 0.0
+            value = noise * generator.normal(size=count) + drawn
+            loss += np.log1p(rate * np.expm1((2 * value - 1) / (2 * noise**2)))
+        losses.append(loss)
+    for above in (losses[0] > math.log(found.odds), losses[1] < -math.log(found.odds)):
+        assert above.mean() <= found.exception + 6 * math.sqrt(found.exception / count)
+    best = ((losses[0] > 0).mean() + (losses[1] <= 0).mean()) / 2
+    assert best - 6 * math.sqrt(0.25 / count) <= found.right <= best + 0.01
 
 
 def test_the_exception_is_needed_and_is_counted():
@@ -107,11 +127,13 @@ def test_sentences():
     lines = meaning_lines(meaning_of(1.0, 1e-5), "example")
     assert lines[0] == (
         "Someone who is 50 % sure that your record was used can become at most 84.5 % sure of it from"
-        " everything that was released, except with a probability of at most 2e-05."
+        " everything that this run released, except with a probability of at most 2e-05."
     )
-    assert "Someone who is 1 % sure can become at most 5.3 % sure." in lines
+    assert lines[1] == "Someone who is 1 % sure can become at most 5.3 % sure, with the same exception."
+    odds = 2 * math.e  # by hand: twice e^epsilon, rounded up
+    assert (84.4, 5.2) < (100 * odds / (1 + odds), 100 * (odds / 99) / (1 + odds / 99)) < (84.5, 5.3)
     assert "that your silo took part can become" in meaning_lines(meaning_of(1.0, 0.0), "silo")[0]
-    assert "except" not in meaning_lines(meaning_of(1.0, 0.0), "silo")[0]
+    assert "except" not in " ".join(meaning_lines(meaning_of(1.0, 0.0), "silo"))
 
 
 def test_a_page_says_it_in_odds_with_a_picture_and_a_checklist():
@@ -119,9 +141,13 @@ def test_a_page_says_it_in_odds_with_a_picture_and_a_checklist():
     shown = page(content)
     meaning = statement_meaning(content)
     for line in meaning_lines(meaning, "example"):
-        assert line in shown
+        assert line.replace(" %", "&nbsp;%") in shown  # no line begins with a percent sign
     assert shown.count("<svg") == 1
-    assert "NIST SP 800-226" in shown
+    assert "A false alarm says yes although the truth is no" in shown
+    assert "Our questions, on topics of NIST SP 800-226" in shown
+    assert "NIST has neither written nor reviewed them" in shown
+    assert "<code>coterie statement verify</code> recomputes" in shown
+    assert "`" not in shown
     for question, _ in checklist(content):
         assert question in shown
     bare = page(make(events=(Event("gaussian", 0.0, 0.01, 500),), budget=math.inf))
@@ -146,6 +172,10 @@ def test_a_checklist_has_an_answer_to_every_question_and_follows_the_statement()
     assert "at most 5.801 at delta 1e-05" in answers["How large are epsilon and delta?"]
     assert answers["Does it include other uses of the same data?"].startswith("No")
     assert answers["Where does the randomness come from?"].startswith("Simulated")
+    assert answers["Can the rounding of computers betray anything?"].startswith("Yes: a simulation's noise")
+    assert "side channels" in answers["What else must one judge?"]
+    two = make(events=(*EVENTS, Event("gaussian", 3.0)))
+    assert dict(checklist(two))["Which mechanisms were used?"].startswith("Gaussian (501 releases); each")
 
 
 def test_showing_a_statement(monkeypatch, capsys, tmp_path):
@@ -161,7 +191,7 @@ def test_showing_a_statement(monkeypatch, capsys, tmp_path):
     facts = json.loads(call(monkeypatch, capsys, "statement", "show", str(file), "--json")[1])
     assert facts["sure"] == pytest.approx(0.99835, abs=1e-4)
     assert facts["right"] == pytest.approx(0.638, abs=1e-2)
-    assert len(facts["checklist"]) == 10
+    assert (len(facts["checklist"]), facts["rounding"]) == (12, None)
 
 
 def test_a_forged_statement_is_not_shown(monkeypatch, capsys, tmp_path):

@@ -12,12 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from coterie import _grid
+from coterie._grid import GRID
 from coterie.errors import Problem
 from coterie.noise import choice, quantile, rounded
 from coterie.noise.choice import choose
 from coterie.noise.dice import KeyedDice, KeyedGenerator
 from coterie.noise.keystream import Keystream
-from coterie.noise.rounded import GRID, add_noise, grid_exponent, settle
+from coterie.noise.rounded import add_noise, grid_exponent, settle
 
 CHANCE = 1e-6
 KEY = bytes(range(32))
@@ -184,7 +186,7 @@ def test_a_row_without_noise_stays_and_needs_no_words():
 @pytest.mark.parametrize("coarse", [0, 1, 3])
 def test_cells_have_the_probabilities_of_a_rounded_gaussian(monkeypatch, coarse):
     """On a coarse grid each cell can be counted. Off by a little, in place or width, and it shows."""
-    monkeypatch.setattr(rounded, "GRID", coarse)
+    monkeypatch.setattr(_grid, "GRID", coarse)
     deviation, value, count = 1.7, 0.37, 400_000
     grid = 2.0 ** grid_exponent(deviation)
     cells = np.rint(noisy(np.full(count, value), deviation) / grid).astype(int)

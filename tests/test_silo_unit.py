@@ -250,7 +250,7 @@ def test_statements_are_recomputed(federation, noise_by, how):
     assert (found["adversaries"]["server"]["epsilon"] is None) == (noise_by == "server")
     assert any("sees the raw uploads" in line for line in found["not_covered"]) == (noise_by == "server")
     assert "billboard" in page(found)
-    assert "one silo is replaced by a null silo" in page(found)
+    assert "compared with a null silo in its place" in page(found)
     assert ("the server adds noise to the sum" in page(found)) == (noise_by == "server")
     assert "divided by a fixed number" in page(found)
     assert ("all silos, every time" in page(found)) == (how is None)

@@ -34,7 +34,7 @@ EVENTS = (Event("gaussian", 0.6, 0.01, 500),)
 
 
 def make(events=EVENTS, seen=ALL, budget=6.0, **more):
-    door = OpenedDoor("descend", 5, 100, "poisson", 0.01, 8.0, 1.0)
+    door = OpenedDoor("descend", 5, 100, "poisson", 0.01, 8.0, 1.0, events[0].noise)
     return build_statement(
         silo="north", method="mr-mtl", settings={"lam": 0.5}, size=800, doors=[door], events=events,
         seen=seen, budget=budget, delta=1e-5, not_covered=["features were standardized"], **more,
@@ -104,13 +104,14 @@ def test_epsilon_against_each_adversary():
         (lambda c: c["doors"][0].update(calls="5"), r"doors\.0\.calls"),
         (
             lambda c: c.update(schema="coterie-statement/1"),
-            "expected the schema coterie-statement/4, got 'coterie-statement/1'",
+            "expected the schema coterie-statement/5, got 'coterie-statement/1'",
         ),
         (
             lambda c: c["doors"][0].update(calls=50),
-            "doors: 5000 noisy sums at rate 0.01, but the events have 500",
+            "doors: 5000 noisy sums at rate 0.01 with noise 0.6, but the events have 500",
         ),
         (lambda c: c["doors"][0].update(rate=0.5), "doors"),
+        (lambda c: c["doors"][0].update(noise=0.7), "doors: 0 noisy sums at rate 0.01 with noise 0.6"),
         (lambda c: c["doors"][0].update(sampler="shuffled"), "is not accounted for"),
         (lambda c: c["doors"].clear(), "doors"),
         (lambda c: c["adversaries"]["server"].update(epsilon=0.0), "adversaries.server"),
@@ -188,6 +189,35 @@ def test_the_page_of_a_simulation_is_not_to_be_signed():
     assert "The budget of this run is 6. All runs on this data set may spend 10 at delta 0.0001." in metered
     assert "recovered 1 time(s) after a loss" in metered
     assert "This is a simulation" not in metered
+
+
+def test_the_page_tells_people_first_and_experts_last():
+    shown = page(make())
+    order = [shown.index(f"<h2>{title}</h2>") for title in (
+        "What this means", "Epsilon against each adversary", "What this statement does not cover", "Checklist",
+        "What it is about", "How the data was used", "What was released", "Software",
+    )]  # fmt: skip
+    assert order == sorted(order)
+    assert "<th></th>" not in shown
+
+
+def test_the_page_says_in_words_how_silos_were_cut():
+    """Before, it showed the JSON by which ledgers tell data sets apart."""
+    cut = {"name": "digits", "rows": 295, "fingerprint": "x" * 24}
+    for source, said in (
+        (
+            'digits cut by {"alpha": 0.5, "of": 1797}',
+            "digits (cut into silos: 1797 rows in all, alpha 0.5): 295",
+        ),
+        (
+            'file cut by {"seed": 0}',
+            "digits (file, cut into silos: seed 0): 295 rows; ledgers know it as xxx",
+        ),
+        ("file cut by hand", "digits (file cut by hand): 295 rows"),
+        ("digits", "digits: 295 rows"),
+        (None, "digits: 295 rows"),
+    ):
+        assert said in page(make() | {"data": cut | {"source": source}})
 
 
 def test_who_checks_the_page_is_told_of_the_file_beside_it():

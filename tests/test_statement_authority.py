@@ -16,6 +16,7 @@ import pytest
 import coterie
 from coterie.errors import Problem
 from coterie.privacy import keys
+from coterie.privacy.accountant import shown as upper
 from coterie.privacy.keys import draw_key, new_key, now, read_key, stamp
 from coterie.privacy.statement.build import text_of
 from coterie.privacy.statement.origin import Origin, code_digest, data_facts
@@ -97,8 +98,28 @@ def test_a_metered_statement_names_issuer_data_model_run_and_ledger(study, monke
     ):
         assert text in shown
     assert "The budget of this run is 2. All runs on this data set may spend 10 at delta 0.01." in shown
+    assert f"So far they have spent at most {upper(content['guarantee']['epsilon'])}." in shown
     run(monkeypatch, capsys, "--ledger", "kept", "--out", "again")
     assert read("again/statements/fedavg/silo-0.json")["run"]["id"] != content["run"]["id"]
+
+
+def test_scores_are_said_to_be_of_the_kind_of_run_that_they_are_of(study, monkeypatch, capsys):
+    """Before, the scores of a metered run were called those of a simulation, wherever they were shown."""
+    for more, kind, what in (
+        ((), "simulation", "simulation"),
+        (("--ledger", "kept"), "metered", "metered run"),
+    ):
+        code, out, _ = call(monkeypatch, capsys, "run", "c.toml", *more, "--out", kind)
+        sentence = f"These are scores of a {what}, without noise."
+        assert (code, sentence in " ".join(out.split()), "a simulation" in out) == (0, True, not more)
+        assert (read(f"{kind}/result.json")["kind"], read(f"{kind}/result.json")["complete"]) == (kind, True)
+        assert read(f"{kind}/result.json")["scores"].startswith(sentence)
+        assert sentence in Path(kind, "summary.md").read_text()
+    federation, privacy = coterie.load("digits", silos=2), coterie.Privacy(epsilon=2, delta=1e-4)
+    for ledger, what in ((None, "simulation"), ("other", "metered run")):
+        name = federation if ledger is None else coterie.load("digits", silos=2, seed=1)
+        result = coterie.run(name, coterie.FedAvg(), privacy, rounds=2, ledger=ledger)
+        assert result.plot().get_suptitle().endswith(f"scores of a {what}")
 
 
 def test_every_metered_run_has_a_statement(study, monkeypatch, capsys):
@@ -295,7 +316,7 @@ def test_dates_are_checked_as_of_a_day(study, monkeypatch, capsys):
         ({"kind": "rumour"}, "statement: kind"),
         ({"data": {}}, r"statement: data.name"),
         ({"digests": {"configuration": "x", "code": "0" * 64}}, "statement: digests.configuration"),
-        ({"grid": {"mechanism": 3}}, "statement: grid.mechanism"),
+        ({"grid": {"rule": 3}}, "statement: grid.rule"),
         ({"stayed_home": "all"}, "statement: stayed_home"),
         ({"model": {"name": "x", "parameters": -1}}, "statement: model.parameters"),
     ],
@@ -307,12 +328,6 @@ def test_a_changed_origin_is_refused_and_named(change, said):
         forged = signed_anew(forged, KEY)
     with pytest.raises(Problem, match=said):
         verify(text_of(forged))
-
-
-def test_a_grid_can_be_stated():
-    content = make(origin=ORIGIN, key=KEY, grid={"mechanism": "rounded Gaussian", "exponent": -20})
-    assert verify(text_of(content)) == content
-    assert "rounded Gaussian, on multiples of 2^-20" in page(content)
 
 
 def test_a_flipped_bit_anywhere_in_a_signed_statement_is_found():

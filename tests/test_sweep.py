@@ -184,6 +184,7 @@ def test_a_sweep_from_the_command_line(file, monkeypatch, capsys):
     assert against["server"] == against["silos"] == content["guarantee"]["epsilon"]
     assert against["shared"] == against["personal"] <= 4.0
     assert "the best of" in page(content)
+    assert "The budget of the chosen model is 4, for anyone who sees no other trial." in page(content)
     code, _, err = call(monkeypatch, capsys, "sweep", "c.toml", "--out", "out")
     assert code == 2
     assert "already holds this result" in err
@@ -228,8 +229,8 @@ def test_a_metered_sweep_charges_both_rows_and_goes_on_with_the_same_draw(file, 
             call(monkeypatch, capsys, "sweep", "c.toml", "--ledger", "kept", "--out", "out", *most)[0] == 130
         )
     drawn = json.loads((file.parent / "out/draw.json").read_text())["settings"]
-    code, *_ = call(monkeypatch, capsys, "sweep", "c.toml", "--ledger", "kept", "--out", "out", *most)
-    assert code == 0
+    code, out, _ = call(monkeypatch, capsys, "sweep", "c.toml", "--ledger", "kept", "--out", "out", *most)
+    assert (code, "scores of a metered run on test examples" in " ".join(out.split())) == (0, True)
     tuning = json.loads((file.parent / "out/result.json").read_text())["tuning"]
     assert tuning["ran"] == len(drawn)
     for path in (file.parent / "kept").glob("*.sqlite"):
@@ -286,7 +287,8 @@ def test_no_trial_is_an_outcome_that_is_charged(file, monkeypatch, capsys, drawn
     code, _, err = call(monkeypatch, capsys, "sweep", "c.toml", *arguments, "--set", "tuning.trials=poisson")
     assert code == 0
     assert "drawing again would break the guarantee" in err
-    assert json.loads((file.parent / "out/result.json").read_text())["tuning"]["chosen"] is None
+    result = json.loads((file.parent / "out/result.json").read_text())
+    assert (result["tuning"]["chosen"], result["kind"]) == (None, "metered")
     for path in (file.parent / "kept").glob("*.sqlite"):
         totals = check_ledger(path).totals["example"]
         assert totals["server"] == (0.0, 0.0)

@@ -154,7 +154,10 @@ def ledger_show(place: Ledgers, witness: WitnessFolder = None, as_json: AsJson =
 
 @ledger_app.command("verify")
 def ledger_verify(place: Ledgers, witness: WitnessFolder = None, as_json: AsJson = False) -> None:
-    """Check rows, signatures and the witness, and recompute every epsilon from its events."""
+    """Check every ledger of a folder: rows, signatures, the witness, and every epsilon from its events.
+
+    All problems are reported at once.
+    """
     from .ledger import verify_ledgers
 
     verify_ledgers(place, witness, as_json)
@@ -202,6 +205,23 @@ def ledger_recover(place: Ledgers, reason: Reason, keys: Keys = None, witness: W
     from .ledger import recover
 
     recover(place, reason, keys, witness)
+
+
+@ledger_app.command("release")
+def ledger_release(
+    place: Ledgers,
+    run: Annotated[str, typer.Argument(help="The row of a run in a ledger's file, or: all.")],
+    reason: Reason,
+    keys: Keys = None,
+    witness: WitnessFolder = None,
+) -> None:
+    """Give back the rounds that an abandoned run never reserved; it cannot continue.
+
+    `coterie ledger show` lists such runs. Reserved rounds stay charged.
+    """
+    from .ledger import release
+
+    release(place, run, reason, keys, witness)
 
 
 @ledger_app.command("rekey")

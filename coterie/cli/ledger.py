@@ -14,10 +14,13 @@ from ..privacy.accountant import shown
 from ..privacy.adversaries import ADVERSARIES
 from ..privacy.ledger.place import (
     adopt_ledgers,
+    check_ledgers,
     ledger_rows,
+    raise_all,
     read_ledgers,
     recover_ledgers,
     rekey_ledgers,
+    release_runs,
     set_budget,
 )
 from ..privacy.ledger.verify import Report, check_ledger
@@ -41,6 +44,7 @@ def report_facts(report: Report) -> dict[str, Any]:
         "runs": report.runs, "uncommitted": report.uncommitted, "rechecked": dict(report.rechecked),
         "sequence": report.sequence, "key": report.key, "witnessed": report.witnessed,
         "notes": list(report.notes),
+        "held": [dict(zip(("run", "label", "first", "last"), each, strict=True)) for each in report.held],
     }  # fmt: skip
 
 
@@ -84,6 +88,12 @@ def show_ledgers(place: Path, witness: str | None, as_json: bool) -> None:
         )
     for line in (f"{report.identity.silo}: {note}" for report in reports for note in report.notes):
         say(line)
+    for report in reports:
+        for run, label, first, last in report.held:
+            say(
+                f"{report.identity.silo}: run {run} ({label}) holds rounds {first} to {last}, not reserved so"
+                f" far; if it was abandoned: coterie ledger release {report.path} {run} --reason WHY"
+            )
 
 
 def _above(spent: float, budget: float) -> bool:
@@ -92,12 +102,12 @@ def _above(spent: float, budget: float) -> bool:
 
 
 def verify_ledgers(place: Path, witness: str | None, as_json: bool) -> None:
-    """Check ledgers and print what was checked; raise a Problem for the first that fails."""
-    reports = read_ledgers(place, independently=True, witness=witness)
+    """Check all ledgers and print what was checked; raise one Problem with all that is wrong."""
+    reports, problems = check_ledgers(place, independently=True, witness=witness)
     if as_json:
-        print(json.dumps(finite({"ledgers": [report_facts(report) for report in reports]}), indent=2))
-        return
-    for report in reports:
+        facts = {"ledgers": [report_facts(report) for report in reports], "problems": problems}
+        print(json.dumps(finite(facts), indent=2))
+    for report in [] if as_json else reports:
         who = f"{report.identity.silo} ({report.path})"
         seen = (
             "no witness knows it" if report.witnessed is None else f"its witness has seen {report.witnessed}"
@@ -107,6 +117,9 @@ def verify_ledgers(place: Path, witness: str | None, as_json: bool) -> None:
         say(f"{who}: {rows}, head {report.head}; {signed}")
         for note in report.notes:
             say(f"  {note}")
+    if not as_json and not problems:
+        say(f"All {len(reports)} ledgers are right." if len(reports) > 1 else "The ledger is right.")
+    raise_all(place, problems)
 
 
 def _by_whom(report: Report) -> str:
@@ -151,6 +164,18 @@ def recover(place: Path, reason: str, keys: str | None, witness: str | None) -> 
         report = check_ledger(path, find_witness(witness))
         most = max(e for totals in report.totals.values() for e, _ in totals.values())
         say(f"{who.silo} ({path}): recovered; at most epsilon {shown(most)} is spent now")
+
+
+def release(place: Path, run: str, reason: str, keys: str | None, witness: str | None) -> None:
+    """Release abandoned runs, and print which rounds each has given back."""
+    row = int(run) if run.isdecimal() else run
+    for each in release_runs(place, row, reason, keys=keys, witness=witness):
+        report = check_ledger(each.path, find_witness(witness))
+        most = max(e for totals in report.totals.values() for e, _ in totals.values())
+        say(
+            f"{each.identity.silo} ({each.path}): run {each.run} gave back rounds {each.first} to"
+            f" {each.last}; at most epsilon {shown(most)} is spent now"
+        )
 
 
 def rekey(place: Path, reason: str, keys: str, old: str | None, witness: str | None) -> None:

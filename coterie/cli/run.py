@@ -11,7 +11,7 @@ from rich.console import Console
 from .. import api
 from ..experiment.config.schema import Config
 from ..experiment.from_config import study_of
-from ..experiment.result import SIMULATED, UNACCOUNTED, Result
+from ..experiment.result import SCORED, UNACCOUNTED, Result
 from ..experiment.run import Stopped
 from ..report.folder import next_free
 from ..report.privacy_lines import against_whom, too_little
@@ -76,4 +76,4 @@ def _show(console: Console, result: Result) -> None:
             tell(console, line, "yellow")
     if len(result.summary) > 1:
         tell(console, UNACCOUNTED, "dim")
-    tell(console, SIMULATED, "dim")
+    tell(console, SCORED[result.kind], "dim")

@@ -8,8 +8,9 @@ from pathlib import Path
 from ..privacy.accountant import shown
 from ..privacy.events import Event
 from ..privacy.meaning import meaning_lines, meaning_of
-from ..privacy.statement.checklist import checklist
+from ..privacy.statement.checklist import GUIDELINE, checklist
 from ..privacy.statement.file import verify
+from ..privacy.statement.grids import grid_lines
 from ..privacy.statement.recheck import recheck_facts, recheck_lines
 from .output import say
 
@@ -60,6 +61,7 @@ def show_statement(file: Path, as_json: bool) -> None:
         facts = {
             "file": str(file), "silo": content["silo"], "epsilon": said["epsilon"], "delta": said["delta"],
             **means, "meaning": lines, "checklist": dict(checklist(content)),
+            "rounding": None if content["grid"] is None else grid_lines(content["grid"]),
         }  # fmt: skip
         print(json.dumps(facts, indent=2))
         return
@@ -69,15 +71,23 @@ def show_statement(file: Path, as_json: bool) -> None:
     print(f"Privacy statement for {content['silo']}, {content['method']}: {promised}, for one {unit}")
     if content["ledger"] is None:
         print("This is a simulation: anyone who knows its seed knows the noise.")
+    bare = [entry["who"] for entry in content["adversaries"].values() if entry["epsilon"] is None]
+    if private and bare:
+        say(f"Nothing protects against {' or against '.join(bare)}.")
     for line in lines:
         say(line)
     print("\nAgainst each adversary, epsilon is at most")
     for entry in content["adversaries"].values():
         bound = "none (no protection)" if entry["epsilon"] is None else shown(entry["epsilon"])
         print(f"  {entry['who']}: {bound}")
-    print("\nChecklist (questions of NIST SP 800-226)")
+    print("\nChecklist")
+    say(f"  {GUIDELINE}")
     for question, answer in checklist(content):
         say(f"  {question} {answer}")
+    if content["grid"] is not None:
+        print("\nRounding of what was released")
+        for line in grid_lines(content["grid"]):
+            say(f"  {line}")
     print("\nNot covered")
     for line in content["not_covered"]:
         say(f"  - {line}")

@@ -9,7 +9,7 @@ from rich.console import Console
 from .. import api
 from ..experiment.config.schema import Config, Tuning
 from ..experiment.from_config import study_of
-from ..experiment.result import UNACCOUNTED, Result, label_of
+from ..experiment.result import UNACCOUNTED, WHAT, Result, label_of
 from ..experiment.run import Stopped
 from ..privacy.accountant import shown
 from ..report.folder import next_free
@@ -68,8 +68,8 @@ def _show(result: Result, out: Path) -> None:
         tell(console, f"'{silo}' left early: {why}", "yellow")
     tell(
         console,
-        "The means above come from a simulation: they are scores on test examples without noise, so do not"
-        " share them.",
+        f"The means above are scores of a {WHAT[result.kind]} on test examples, without noise: do not share"
+        " them.",
         "dim",
     )
     tell(console, f"Saved in {out}: result.json, plot.png, statements/, models/, config.toml")

@@ -31,10 +31,12 @@ if TYPE_CHECKING:
     from .study import Study
     from .trained import Trained
 
-SIMULATED = (
-    "These are scores of a simulation. Statements do not cover test examples, and choosing a setting by these"
-    " scores is tuning, which is not accounted for here."
-)
+WHAT = {"simulation": "simulation", "metered": "metered run"}
+SCORED = {
+    kind: f"These are scores of a {what}, without noise. Statements do not cover test examples, and choosing"
+    " a setting by these scores is tuning, which is not accounted for here."
+    for kind, what in WHAT.items()
+}
 
 UNACCOUNTED = "Tuning is not accounted for: picking the best row by its score costs more privacy than shown."
 
@@ -159,6 +161,12 @@ class Result:
                 }
             )
         return rows
+
+    @property
+    def kind(self) -> str:
+        """Whether these runs were "metered", or are a "simulation" whose noise its operator knows."""
+        charged = self.study is not None and self.study.ledger is not None
+        return "metered" if charged or any(each.metered for each in self.trained.values()) else "simulation"
 
     def __repr__(self) -> str:
         return "\n  ".join([self._title(), *text_table(self._shown()), *self._remarks()])
@@ -297,7 +305,8 @@ class Result:
         """Return everything but the models as plain data; an infinite epsilon (no privacy) becomes null."""
         content: dict[str, Any] = finite(
             {
-                "simulation": SIMULATED,
+                "kind": self.kind,
+                "scores": SCORED[self.kind],
                 "metric": self.task.metric,
                 "higher_is_better": self.task.higher_is_better,
                 "tuning": self.tuning or (UNACCOUNTED if len(self.summary) > 1 else None),

@@ -76,7 +76,7 @@ def sweep_study(study: Study, listener: Listener | None = None, store: Store | N
         drawn = _drawn(experiment, sweep, plan, meter, None if store is None else store.path / "draw.json")
         sweep = replace(sweep, drawn=drawn)
         if not drawn or (trials.most is not None and len(drawn) > trials.most):
-            result = _nothing(experiment, sweep, store, meter)
+            result = _nothing(study, sweep, store, meter)
         else:
             result = _trials(study, sweep, store, meter, listener)
         result.study = study.without_examples()
@@ -195,14 +195,15 @@ def _vectors(result: Result) -> Tensor:
     return torch.stack([result.vectors[run] for run in range(len(result.runs))])
 
 
-def _nothing(experiment: Experiment, sweep: Sweep, store: Store | None, meter: Meter | None) -> Result:
+def _nothing(study: Study, sweep: Sweep, store: Store | None, meter: Meter | None) -> Result:
     """Save and return a result without a choice; it is charged anyway, since there could have been one."""
     count = len(sweep.drawn)
     if meter is not None:
         meter.release_held("nothing")
     why = "" if not count else f", more than tuning.most = {sweep.trials.most}"
     notes = [NOTHING.format(count=count, why=why)]
-    result = Result(experiment.task, experiment.federation.names, notes=notes)
+    experiment, public = study.experiments[0], study.without_examples()
+    result = Result(experiment.task, experiment.federation.names, notes=notes, study=public)
     result.tuning = {"accounted": True, "trials": sweep.trials.__dict__, "ran": 0, "chosen": None}
     if store is not None:
         write_json(store.path / "result.json", {"complete": True, **result.to_json()})
@@ -227,6 +228,6 @@ def trial_statement(
     )
     if meter is not None:
         account = meter.account(k, 0)
-    facts, scored = sweep.facts(plan, k), sweep.scores[k] is not None
-    about = (facts, scored, tuple(ADVERSARIES))
+    facts, scored = sweep.facts(plan, k), sweep.scores[k]
+    about = (facts, None if scored is None else scored.noise, tuple(ADVERSARIES))
     return statement_for(experiment, plan, run, k, account, *about, meter=meter, issue=issue)

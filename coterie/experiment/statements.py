@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,25 +81,26 @@ def statement_for(
     k: int,
     account: Account,
     tuning: dict[str, Any] | None = None,
-    scored: bool = False,
+    score: float | None = None,
     seen: tuple[str, ...] | None = None,
     cache: Cache | None = None,
     meter: Meter | None = None,
     issue: Issue | None = None,
 ) -> dict[str, Any]:
-    """Return the statement of one silo from its account; `scored` if the silo releases scores.
+    """Return the statement of one silo from its account; `score` is the noise of scores that it releases.
 
     `seen` names the adversaries who saw what was released, if they differ from those of a single run.
     """
     silo, issue = plan.silos[run][k], issue or Issue()
-    trials = 1 if tuning is None else tuning["ran"]
-    released = accounting_of(plan).released(plan, run, k, account, float(experiment.clip[run, k]), trials)
+    together = [run] if tuning is None else range(len(experiment.clip))  # the runs of a sweep are its trials
+    clips = Counter(float(experiment.clip[trial, k]) for trial in together)
+    released = accounting_of(plan).released(plan, run, k, account, clips)
     doors = list(released.doors)
-    if scored:
+    if score is not None:
         last = len(plan.counts.calls) - 1
-        scores = trials * sum(first <= last < end for first, end in account.rounds)
+        scores = len(together) * sum(first <= last < end for first, end in account.rounds)
         tests = len(experiment.federation.silos[k].test_y)
-        doors.append(OpenedDoor("score", scores, 1, "all test examples", 1.0, tests, 1.0))
+        doors.append(OpenedDoor("score", scores, 1, "all test examples", 1.0, tests, 1.0, score))
     planned = account if meter is None else accounting_of(plan).account(plan, run, k)
     return build_statement(
         silo=silo.name,

@@ -36,7 +36,6 @@ times the variance."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any, Protocol
@@ -45,12 +44,12 @@ import mpmath
 import numpy as np
 from numba import njit
 
+from .. import _grid
+from .._grid import grid_exponent as grid_exponent
 from ..errors import Problem
 from .keystream import Keystream
 from .quantile import BITS, DEGREE, OCTAVES, PARTS, deviate
 
-GRID = 20  # a cell is this many powers of two below the noise
-SMALLEST, LARGEST = -900, 900  # exponents of deviations that are accepted
 ARITHMETIC = 2.0**-27
 CHUNK = 256
 REACH = 2.0**100  # cells: sums further out are refused, so that nothing overflows
@@ -75,23 +74,14 @@ POLYNOMIALS, ERRORS = _table()
 COLUMNS = tuple(POLYNOMIALS)
 
 
-def grid_exponent(deviation: float) -> int:
-    """Return the exponent of the grid, a power of two, on which noise of this deviation is released."""
-    if not (math.isfinite(deviation) and deviation > 0):
-        raise ValueError(f"the deviation of noise must be a finite number > 0, got {deviation}")
-    exponent = math.frexp(deviation)[1] - 1
-    if not SMALLEST <= exponent <= LARGEST:
-        raise Problem(f"noise of deviation {deviation:g} cannot be drawn: use a clip of ordinary size")
-    return exponent - GRID
-
-
 def _grids(deviation: np.ndarray) -> np.ndarray:
     """Return the grid of each deviation; 1 where there is no noise."""
     exponent = np.frexp(deviation)[1] - 1
-    sound = (deviation > 0) & (exponent >= SMALLEST) & (exponent <= LARGEST) & np.isfinite(deviation)
+    sound = (deviation > 0) & np.isfinite(deviation)
+    sound &= (exponent >= _grid.SMALLEST) & (exponent <= _grid.LARGEST)
     for other in deviation[~sound & (deviation != 0)].tolist():
         grid_exponent(other)  # raises, and says why
-    return np.where(sound, np.ldexp(1.0, np.where(sound, exponent - GRID, 0)), 1.0)
+    return np.where(sound, np.ldexp(1.0, np.where(sound, exponent - _grid.GRID, 0)), 1.0)
 
 
 def add_noise(

@@ -28,6 +28,7 @@ from .request import Request
 from .silo_plan import plan_silos
 
 Spans = Sequence[tuple[int, int]]
+Clips = Mapping[float, int]  # how many trials trained with each clip; one trial, unless it is a sweep
 
 
 class Account(NamedTuple):
@@ -80,7 +81,7 @@ class Accounting(ABC):
         """Return what silo k releases and spends in a run that follows its plan, without a ledger."""
 
     @abstractmethod
-    def released(self, plan: Plan, run: int, k: int, account: Account, clip: float, trials: int) -> Released:
+    def released(self, plan: Plan, run: int, k: int, account: Account, clips: Clips) -> Released:
         """Return what a statement says silo k released in the rounds of an account."""
 
     @abstractmethod
@@ -126,10 +127,10 @@ class ExampleAccounting(Accounting):
         spans = ((0, claim.rounds),)
         return Account(claim.events(0, claim.rounds), silo.epsilon, silo.delta, silo.budget, spans, None)
 
-    def released(self, plan: Plan, run: int, k: int, account: Account, clip: float, trials: int) -> Released:
+    def released(self, plan: Plan, run: int, k: int, account: Account, clips: Clips) -> Released:
         """Return the doors counted by the dry run, not derived from the events."""
         rounds = [number for first, last in account.rounds for number in range(first, last)]
-        doors = _opened_doors(plan, run, k, rounds, trials, clip)
+        doors = _opened_doors(plan, run, k, rounds, clips)
         return Released(doors, account.events, self.claim("", plan, run, k).seen)
 
     def adversaries(self, silo: SiloPlan) -> dict[str, float | None]:
@@ -181,7 +182,7 @@ class SiloAccounting(Accounting):
         budget = silo.budget if math.isfinite(silo.budget) else silo.epsilon
         return Account((), 0.0, silo.delta, budget, ((0, rounds),), None)
 
-    def released(self, plan: Plan, run: int, k: int, account: Account, clip: float, trials: int) -> Released:
+    def released(self, plan: Plan, run: int, k: int, account: Account, clips: Clips) -> Released:
         """Return the planned merges or, for a metered run, those of the reserved rounds."""
         merges = _merges(plan.silos[run][k])
         if account.facts is not None:
@@ -253,22 +254,25 @@ def stages_of(
     return tuple((len(list(same)), opened, count) for (opened, count), same in stages)
 
 
-def _opened_doors(
-    plan: Plan, run: int, k: int, rounds: list[int], trials: int, clip: float
-) -> list[OpenedDoor]:
-    """Return the doors that the dry run opened in some rounds; calls with other steps are listed apart."""
+def _opened_doors(plan: Plan, run: int, k: int, rounds: list[int], clips: Clips) -> list[OpenedDoor]:
+    """Return the doors that the dry run opened in some rounds.
+
+    Calls with other steps, and trials with other clips, are listed apart.
+    """
     silo = plan.silos[run][k]
     counts: Counter[tuple[Door, int]] = Counter()
     for number in rounds:
         if plan.present is None or bool(plan.present[number, run, k]):
             steps = silo.work.steps if plan.steps is None else int(plan.steps[number, run, k])
             for door in plan.counts.calls[number]:
-                counts[door, door.sums_per_call(steps)] += trials
+                counts[door, door.sums_per_call(steps)] += 1
     opened = []
-    for (door, steps), calls in sorted(counts.items()):
-        if door.kind == SAMPLES:
-            sample = (silo.work.sampler, silo.work.rate, silo.work.expected, clip)
-        else:
-            sample = ("all examples", 1.0, float(silo.work.size), 1.0 if door.kind == CHOICE else clip)
-        opened.append(OpenedDoor(door.name, calls, steps, *sample))
+    for ((door, steps), calls), (clip, trials) in itertools.product(
+        sorted(counts.items()), sorted(clips.items())
+    ):
+        sample = (silo.work.sampler, silo.work.rate, silo.work.expected)
+        if door.kind != SAMPLES:
+            sample = ("all examples", 1.0, float(silo.work.size))
+        bound = (1.0, silo.choice_noise) if door.kind == CHOICE else (clip, silo.noise)
+        opened.append(OpenedDoor(door.name, calls * trials, steps, *sample, *bound))
     return opened

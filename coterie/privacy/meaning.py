@@ -133,10 +133,11 @@ def meaning_lines(meaning: Meaning, unit: str) -> list[str]:
     """Return what a guarantee means in sentences, about one "example" or one "silo"."""
     whose, was = ("your record", "was used") if unit == "example" else ("your silo", "took part")
     rare = f", except with a probability of at most {meaning.exception:g}" if meaning.exception else ""
+    same = ", with the same exception" if meaning.exception else ""
     return [
         f"Someone who is 50 % sure that {whose} {was} can become at most {percent(meaning.sure)} sure of it"
-        f" from everything that was released{rare}.",
-        f"Someone who is 1 % sure can become at most {percent(meaning.from_prior(0.01))} sure.",
+        f" from everything that this run released{rare}.",
+        f"Someone who is 1 % sure can become at most {percent(meaning.from_prior(0.01))} sure{same}.",
         "This is the worst case. On average over everything that may come out, the best guess of someone who"
         f" is 50 % sure is right in at most {percent(meaning.right)} of cases, where blind guessing is right"
         " in 50 %.",

@@ -25,6 +25,8 @@ from .events import Event
 
 Releases = dict[str, tuple[Event, ...] | None]
 PLACES = ("server", "silos")
+# The share of one over the squared multiplier that the count of uploads within an adaptive clip takes.
+BITS = 0.02
 
 
 @dataclass(frozen=True)

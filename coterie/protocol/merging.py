@@ -9,13 +9,12 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from ..privacy.merges import BITS as BITS
 from .roster import Roster
 
 SUMS_AT_HOME = "noise_by = 'silos' goes with the mean over all: take noise_by = 'server' here"
 AS_SENT = "under the unit 'silo' uploads are merged as they were sent: what is made of them first mixes silos"
 UNIFORM = "under the unit 'silo' the mean is uniform over all: no weights, no groups"
-# The share of one over the squared multiplier that the count of uploads within an adaptive clip takes.
-BITS = 0.02
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from html import escape
 from typing import Any
 
 from ..privacy.events import Event
 from ..privacy.meaning import Meaning, meaning_lines, meaning_of
-from ..privacy.statement.checklist import checklist
+from ..privacy.statement.checklist import GUIDELINE, checklist
 from ..privacy.tradeoff import TradeOff
 
 SIZE = 240  # of the picture, in pixels, without its margins
 LEFT, TOP, BELOW = 58, 14, 46
+CAPTION = {
+    unit: f"How often anyone who tries to tell whether {what} must err. A false alarm says yes although the"
+    " truth is no; a miss says no although the truth is yes. The solid line is the best that anyone can do."
+    for unit, what in (("example", "your record was used"), ("silo", "your silo took part"))
+}
 
 
 def statement_meaning(content: dict[str, Any]) -> Meaning | None:
@@ -30,23 +36,34 @@ def meaning_section(content: dict[str, Any]) -> list[str]:
     lines = meaning_lines(meaning, content["guarantee"]["unit"])
     return [
         "<h2>What this means</h2>",
-        f"<p class='important'>{escape(lines[0])}</p>",
-        *(f"<p>{escape(line)}</p>" for line in lines[1:]),
+        f"<p class='important'>{_text(lines[0])}</p>",
+        *(f"<p>{_text(line)}</p>" for line in lines[1:]),
         picture(meaning.curve),
+        f"<p class='small'>{_text(CAPTION[content['guarantee']['unit']])}</p>",
     ]
+
+
+def _text(line: str) -> str:
+    """Return a sentence as HTML in which no line begins with a percent sign."""
+    return escape(line).replace(" %", "&nbsp;%")
 
 
 def checklist_section(content: dict[str, Any]) -> list[str]:
     """Return the questions and answers, as HTML."""
     rows = "".join(
-        f"<tr><td>{escape(question)}</td><td>{escape(answer)}</td></tr>"
+        f"<tr><td>{escape(question)}</td><td>{_code(answer)}</td></tr>"
         for question, answer in checklist(content)
     )
     return [
         "<h2>Checklist</h2>",
-        "<p class='small'>The questions of NIST SP 800-226 on evaluating differential privacy.</p>",
-        f"<table>{rows}</table>",
+        f"<p class='small'>{escape(GUIDELINE)}</p>",
+        f"<table class='facts'>{rows}</table>",
     ]
+
+
+def _code(answer: str) -> str:
+    """Return an answer as HTML, with commands set as such."""
+    return re.sub("`([^`]*)`", r"<code>\1</code>", escape(answer))
 
 
 def picture(curve: TradeOff) -> str:
@@ -64,7 +81,8 @@ def picture(curve: TradeOff) -> str:
     )
     middle = TOP + SIZE / 2
     return (
-        f"<svg role='img' width='{LEFT + SIZE + 250}' height='{TOP + SIZE + BELOW}' font-size='12'"
+        f"<svg role='img' viewBox='0 0 {LEFT + SIZE + 250} {TOP + SIZE + BELOW}' width='{LEFT + SIZE + 250}'"
+        f" height='{TOP + SIZE + BELOW}' font-size='12'"
         " font-family='system-ui, sans-serif' fill='#333'>"
         "<title>How often any attacker must err</title>"
         f"<polygon points='{below}' fill='#dce7ee'/>"

@@ -8,7 +8,7 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..experiment.result import Result, RunRecord, deviation
+from ..experiment.result import WHAT, Result, RunRecord, deviation
 from ..privacy.accountant import shown
 from .summary import Line, label_without, lines_over, place_of, swept_key
 
@@ -76,7 +76,7 @@ def figure_of(result: Result) -> Figure:
     right.set_ylabel(f"test {metric}")
     private = [row["epsilon"] for row in result.summary if row["epsilon"] < float("inf")]
     spent = f"epsilon at most {shown(max(private))}" if private else "no privacy"
-    figure.suptitle(f"{len(result.names)} silos, {spent}; scores of a simulation", fontsize=10)
+    figure.suptitle(f"{len(result.names)} silos, {spent}; scores of a {WHAT[result.kind]}", fontsize=10)
     return figure
 
 

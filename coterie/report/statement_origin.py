@@ -2,28 +2,40 @@
 
 from __future__ import annotations
 
+import json
 from html import escape
 from typing import Any
+
+from ..privacy.accountant import shown
+from ..privacy.ledger.names import CUT
 
 
 def origin_rows(content: dict[str, Any]) -> list[tuple[str, str]]:
     """Return the rows of the table that says what a statement is about."""
     data, model, run, digests = (content[key] for key in ("data", "model", "run", "digests"))
-    source = "" if data["source"] in (None, data["name"]) else f" ({data['source']})"
-    known = "" if data["fingerprint"] is None else f", known to ledgers as {data['fingerprint']}"
-    rows = [
-        ("data set", f"{data['name'] or 'without a name'}{source}: {data['rows']} rows{known}"),
+    known = "" if data["fingerprint"] is None else f"; ledgers know it as {data['fingerprint']}"
+    return [
+        ("data set", f"{data['name'] or 'without a name'}{_source(data)}: {data['rows']} rows{known}"),
         ("model", f"{model['name'] or 'unknown'}, {model['parameters']:,} parameters"),
         ("run", run["id"] or "unknown"),
         ("stayed with the silo", "; ".join(content["stayed_home"]) or "unknown"),
-        ("configuration", digests["configuration"] or "none"),
-        ("installed code", digests["code"]),
+        ("digest of the configuration", digests["configuration"] or "none"),
+        ("digest of the installed code", digests["code"]),
     ]
-    if content["grid"] is not None:
-        exponent = content["grid"]["exponent"]
-        on = "" if exponent is None else f", on multiples of 2^{exponent}"
-        rows.append(("noise", f"{content['grid']['mechanism']}{on}"))
-    return rows
+
+
+def _source(data: dict[str, Any]) -> str:
+    """Return where a data set comes from, if its name does not say so; how silos were cut is put in words."""
+    if data["source"] in (None, data["name"]):
+        return ""
+    name, _, cut = data["source"].partition(CUT)
+    try:
+        how = json.loads(cut)
+        rows = [f"{how.pop('of')} rows in all"] if "of" in how else []
+        parts = [*rows, *(f"{key} {value}" for key, value in how.items())]
+    except (ValueError, TypeError, AttributeError):
+        return f" ({data['source']})"
+    return f" ({'' if name == data['name'] else f'{name}, '}cut into silos: {', '.join(parts)})"
 
 
 def issuer_lines(content: dict[str, Any]) -> list[str]:
@@ -45,8 +57,14 @@ def budget_words(content: dict[str, Any]) -> str:
     said, ledger = content["guarantee"], content["ledger"]
     # If the noise was given, the budget is just the epsilon that follows from it.
     words = f"The budget of this run is {said['budget']:g}. " if said["budget"] != said["epsilon"] else ""
+    if isinstance(content["tuning"], dict):
+        words = f"The budget of the chosen model is {said['budget']:g}, for anyone who sees no other trial. "
     if ledger is None:
         return words
     whole, again = ledger["budget"], ledger["recovered"]
     words += f"All runs on this data set may spend {whole['epsilon']:g} at delta {whole['delta']:g}. "
+    totals = [total["epsilon"] for total in ledger["total"].values()]
+    spent = [epsilon for epsilon in totals if epsilon is not None]
+    but = ", leaving aside those against whom nothing protects" if None in totals else ""
+    words += f"So far they have spent at most {shown(max(spent))}{but}. " if spent else ""
     return words + (f"Its ledger was recovered {again} time(s) after a loss. " if again else "")

@@ -7,60 +7,49 @@ from typing import Any
 
 from ..privacy.accountant import shown
 from ..privacy.adversaries import ADVERSARIES
-from ..privacy.statement.checklist import counted
-from ..protocol.doors import ALLOCATION, SOLVE_DUAL, SOLVE_DUAL_WHOLE
 from .meaning_section import checklist_section, meaning_section
+from .statement_doors import door_row, event_row, rounding_lines
 from .statement_origin import budget_words, issuer_lines, origin_rows
 
 STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; max-width: 46rem; margin: 2rem auto; padding: 0 1rem;
 color: #1a1a1a }
-h1 { font-size: 1.4rem; margin: 0 } h2 { font-size: 1.05rem; margin: 1.4rem 0 .3rem }
+h1 { font-size: 1.4rem; margin: 0 } h2 { font-size: 1.05rem; margin: 1.4rem 0 .3rem; break-after: avoid }
 .number { font-size: 2rem; font-weight: 600; margin: .8rem 0 0 } .small { color: #555; font-size: .9rem }
 table { border-collapse: collapse; width: 100% } td, th { text-align: left; padding: .2rem .6rem .2rem 0;
 border-bottom: 1px solid #ddd; vertical-align: top }
+.facts td { overflow-wrap: anywhere } .facts td:first-child, .facts th:first-child { width: 30% }
+tr, li, svg { break-inside: avoid }
 .important { font-weight: 600; border-left: 4px solid #1a1a1a; padding-left: .7rem }
-code { font-size: .85em; word-break: break-all }
-.sign { margin-top: 2rem; border-top: 1px solid #888; width: 60% }
+svg { max-width: 100%; height: auto } code { font-size: .85em; word-break: break-all }
+.sign { margin-top: 4rem; border-top: 1px solid #888; width: 60% }
 @media print { body { margin: 0 } }
 """
 
 
 def page(content: dict[str, Any]) -> str:
-    """Return the page of a statement as HTML."""
-    guarantee = content["guarantee"]
+    """Return the page of a statement as HTML: what it means for people first, details for experts last."""
     title = f"Privacy statement for {content['silo']}"
     parts = [
         f"<h1>{escape(title)}</h1>",
         f"<p class='small'>Method: {escape(_method(content))}. {content['declared_size']} training examples."
         "</p>",
         *_simulated(content),
-        *_headline(guarantee, budget_words(content)),
+        *_headline(content["guarantee"], budget_words(content)),
         *_unprotected(content),
-        *issuer_lines(content),
         *meaning_section(content),
-        "<h2>What it is about</h2>",
-        _table(origin_rows(content), ("", "")),
+        *issuer_lines(content),
         "<h2>Epsilon against each adversary</h2>",
         _table(
             [(entry["who"], _epsilon(entry["epsilon"])) for entry in content["adversaries"].values()],
             ("adversary", "epsilon at most"),
-        ),
-        "<h2>How the data was used</h2>",
-        _table(
-            [_door(door, content["merges"]) for door in content["doors"]] or [("none", "no door was opened")],
-            ("door", "use"),
-        ),
-        "<h2>What was released</h2>",
-        _table(
-            [_event(event) for event in content["events"]] or [("none", "nothing was released")],
-            ("mechanism", "releases"),
         ),
         "<h2>What this statement does not cover</h2>",
         "<ul>" + "".join(f"<li>{escape(line)}</li>" for line in content["not_covered"]) + "</ul>",
         f"<p>Tuning: {_tuning(content['tuning'])}<br>Randomness: {escape(content['randomness'])}.</p>",
         *_ledger(content["ledger"]),
         *checklist_section(content),
+        *_details(content),
         *_published(content),
         "<h2>Software</h2>",
         f"<p class='small'>{escape(', '.join(f'{k} {v}' for k, v in content['software'].items()))}<br>"
@@ -73,6 +62,21 @@ def page(content: dict[str, Any]) -> str:
         f"<!doctype html>\n<html lang='en'>\n<meta charset='utf-8'>\n<title>{escape(title)}</title>\n"
         f"<style>{STYLE}</style>\n<body>\n{body}\n</body>\n</html>\n"
     )
+
+
+def _details(content: dict[str, Any]) -> list[str]:
+    """Return what experts need to recompute the number: the run, its doors, and what they released."""
+    doors = [door_row(door, content["merges"]) for door in content["doors"]]
+    events = [event_row(event) for event in content["events"]]
+    return [
+        "<h2>What it is about</h2>",
+        _table(origin_rows(content), kind="facts"),
+        "<h2>How the data was used</h2>",
+        _table(doors or [("none", "no door was opened")], ("door", "use"), "facts"),
+        "<h2>What was released</h2>",
+        _table(events or [("none", "nothing was released")], ("mechanism", "releases"), "facts"),
+        *rounding_lines(content["grid"]),
+    ]
 
 
 def _simulated(content: dict[str, Any]) -> list[str]:
@@ -90,15 +94,17 @@ def _headline(guarantee: dict[str, Any], budget: str) -> list[str]:
     if guarantee["epsilon"] is None:
         return ["<p class='number'>no privacy</p>", "<p>No noise was added that would protect the data.</p>"]
     unit = escape(guarantee["unit"])
+    what = "one example, which is one row of the silo's data" if unit == "example" else "the whole silo"
     lower = f"The true epsilon is at least {_floor(guarantee['lower'])}. " if guarantee["lower"] else ""
     known = guarantee["replace_one"] is not None
     other = f"epsilon is at most {shown(guarantee['replace_one'])}" if known else "no bound is known"
     return [
         f"<p class='number'>epsilon ≤ {shown(guarantee['epsilon'])} at delta {guarantee['delta']:g}</p>",
-        f"<p>{escape(budget)}{lower}The protected unit is one {unit}: epsilon bounds how much the releases"
-        f" change if one {unit} is replaced by a null {unit} ({escape(guarantee['adjacency'])} adjacency). If"
-        f" one {unit} is replaced by any other, {other}. The guarantee covers"
-        f" {escape(guarantee['holds_for'])}.</p>",
+        f"<p>Protected is {what}. Epsilon bounds how much anything released can depend on it, compared with a"
+        f" null {unit} in its place that contributes nothing ({escape(guarantee['adjacency'])} adjacency)."
+        f" Smaller is better. If any other {unit} takes its place, {other}. {lower}The guarantee"
+        f" covers {escape(guarantee['holds_for'])}.</p>",
+        *([f"<p>{escape(budget.strip())}</p>"] if budget else []),
     ]
 
 
@@ -120,60 +126,6 @@ def _epsilon(value: float | None) -> str:
     return "0 (sees nothing)" if value == 0 else shown(value)
 
 
-def _door(door: dict[str, Any], merges: dict[str, Any] | None) -> tuple[str, str]:
-    if door["door"] == "score":
-        tests = f"{door['expected_batch']:g} test examples"
-        return "score", f"{door['calls']} noisy sums over all {tests}, each term bounded to [0, 1]"
-    if door["door"] == "merge" and merges is not None:
-        return "merge", _merge(door, merges)
-    if door["door"] == "select":
-        return "select", f"{door['calls']} private choices by the noisy number of errors on all examples"
-    if door["door"] == SOLVE_DUAL_WHOLE.name and door["clip"] is not None:
-        return door["door"], (
-            f"{door['calls']} uploads, each clipped to {door['clip']:g} as a whole; one example may change"
-            " the whole upload, so the noise is a multiple of twice the clip"
-        )
-    what = "share of an upload" if door["door"] == SOLVE_DUAL.name else "gradient"
-    clip = "not clipped" if door["clip"] is None else f"each example's {what} clipped to {door['clip']:g}"
-    calls = f"{door['calls']} calls with {door['steps']} noisy steps each"
-    return door["door"], f"{calls}; {_sample(door)}; {clip}"
-
-
-def _sample(door: dict[str, Any]) -> str:
-    """Return how the examples of a step were drawn."""
-    expected = f"expected batch {door['expected_batch']:g}"
-    if door["sampler"] == ALLOCATION and door["rate"] < 1:
-        each = round(1 / door["rate"])
-        return f"in whole passes, with every example in exactly one of {each} steps, at random ({expected})"
-    if door["sampler"] in ("all examples", ALLOCATION):
-        return f"on all {door['expected_batch']:g} examples"
-    return f"{_sampler(door)} samples at rate {door['rate']:.4g} ({expected})"
-
-
-def _sampler(door: dict[str, Any]) -> str:
-    sampler: str = door["sampler"]
-    return {"poisson": "Poisson", "fixed": "fixed-size"}.get(sampler, sampler)
-
-
-def _merge(door: dict[str, Any], merges: dict[str, Any]) -> str:
-    """Return how the uploads were merged."""
-    clip = "not clipped" if door["clip"] is None else f"clipped to {door['clip']:g}"
-    if merges["quantile"] is not None:
-        clip += f" at first, then to a noisy {merges['quantile']:g}-quantile of their lengths"
-    noise = "the server adds noise to the sum" if merges["noise_by"] == "server" else "each silo adds noise"
-    fixed = f"{door['expected_batch']:g}, or all {merges['silos']}"
-    rest = f"the sum is divided by a fixed number ({fixed}), however many silos take part"
-    if merges["mixed"]:
-        rest = "the sums are mixed by a public matrix"
-    drawn = "all silos, every time"
-    if door["rate"] < 1:
-        drawn = f"{_sampler(door)} draws at rate {door['rate']:.4g}"
-    return (
-        f"at most {door['calls']} uploads, {clip}; each is added to those of the round's other silos"
-        f" ({drawn}); {noise}; {rest}"
-    )
-
-
 def _tuning(tuning: str | dict[str, Any]) -> str:
     if isinstance(tuning, str):
         return f"{escape(tuning)}."
@@ -189,13 +141,14 @@ def _tuning(tuning: str | dict[str, Any]) -> str:
 
 
 def _ledger(ledger: dict[str, Any] | None) -> list[str]:
+    """Return what all runs on the data set have spent, by its ledger."""
     if ledger is None:
         return []
     head = ("adversary", "epsilon at most")
     parts = [
-        "<h2>Ledger</h2>",
-        f"<p class='small'>File {escape(ledger['file'])}, row {ledger['run']}, head"
-        f" <code>{escape(ledger['head'])}</code>. All runs on this data set so far have spent:</p>",
+        "<h2>All runs on this data set together</h2>",
+        f"<p class='small'>By the silo's ledger (file {escape(ledger['file'])}, row {ledger['run']}, head"
+        f" <code>{escape(ledger['head'])}</code>), all runs so far have spent:</p>",
         _table(_totals(ledger["total"]), head),
     ]
     if ledger.get("as_example") is not None:
@@ -237,18 +190,11 @@ def _reported(epsilon: float | None) -> str:
     return "infinite" if epsilon is None else shown(epsilon)
 
 
-def _table(rows: list[tuple[str, str]], head: tuple[str, str]) -> str:
-    top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
+def _table(rows: list[tuple[str, str]], head: tuple[str, str] | None = None, kind: str = "numbers") -> str:
+    """Return a table of "numbers", or of "facts", whose second column is wider."""
+    top = "" if head is None else "<tr>" + "".join(f"<th>{escape(cell)}</th>" for cell in head) + "</tr>"
     body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<table><tr>{top}</tr>{body}</table>"
-
-
-def _event(event: dict[str, Any]) -> tuple[str, str]:
-    scale = {"gaussian": "multiplier", "laplace": "scale", "selection": "scale"}[event["mechanism"]]
-    often = f"{event['count']:,} at rate {event['rate']:.4g}"
-    if event["sampler"] == ALLOCATION:
-        often = counted(event)
-    return event["mechanism"], f"{often}, with noise {scale} {event['noise']:.4g}"
+    return f"<table class='{kind}'>{top}{body}</table>"
 
 
 def _method(content: dict[str, Any]) -> str:

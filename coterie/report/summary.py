@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..experiment.result import SIMULATED, UNACCOUNTED, Result, RunRecord, deviation, label_of
+from ..experiment.result import SCORED, UNACCOUNTED, Result, RunRecord, deviation, label_of
 from ..privacy.accountant import shown_spent
 
 ENOUGH = 3  # values of a setting that make a line
@@ -124,7 +124,7 @@ def _caveats(result: Result) -> str:
         lines.append("result.json and the statements include what tuning cost.")
     elif len(result.summary) > 1:
         lines.append(UNACCOUNTED)
-    return "\n" + "\n".join([*lines, SIMULATED]) + "\n"
+    return "\n" + "\n".join([*lines, SCORED[result.kind]]) + "\n"
 
 
 def _count(number: int, noun: str) -> str:

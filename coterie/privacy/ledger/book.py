@@ -325,6 +325,7 @@ class Ledger:
     def cancel(self, run: int) -> None:
         """Cancel a run that never reserved a round, and so never released anything."""
         with self.change() as rows:
+            rows.state.check_not_released(run)
             rows.state.claim_of(run)  # raises if there is no such run
             rows.state.check_not_before(run)
             if rows.state.reserved(run):

@@ -38,7 +38,8 @@ class LedgerState:
 
     `ledger` is the id of the ledger and `key` its public key, as plain data. `carried` is what a recovered
     ledger begins with, for each unit and adversary, in the filter's own numbers; `bare_before` are those
-    against whom nothing protects. Runs before the row `recovered` cannot continue.
+    against whom nothing protects. Runs before the row `recovered` cannot continue. `released` has the runs
+    that were given up, each with the row that says so.
     """
 
     filter_name: str = "basic"
@@ -55,6 +56,7 @@ class LedgerState:
     runs: dict[int, dict[str, Any]] = field(default_factory=dict)
     reservations: dict[int, dict[str, Any]] = field(default_factory=dict)
     committed: set[int] = field(default_factory=set)
+    released: dict[int, int] = field(default_factory=dict)
     charges: dict[tuple[int, int, str], tuple[float, float]] = field(default_factory=dict)
     sums: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
     _spans: dict[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
@@ -99,6 +101,8 @@ class LedgerState:
         elif entry.kind == "cancel":
             del self.runs[body["run"]]
             self.sums.clear()
+        elif entry.kind == "release":
+            self._release(body["run"], entry.seq)
         elif entry.kind == "adopt":
             self.adopted, self.ledger, self.key = entry.seq, body["ledger"], body["key"]
         elif entry.kind == "key":
@@ -117,6 +121,21 @@ class LedgerState:
         bare = {(unit, name) for unit, names in entry.body["bare"].items() for name in names}
         self.bare_before |= bare
         self.sums.clear()
+
+    def _release(self, run: int, row: int) -> None:
+        """Let a run reserve no more rounds; one that reserved none is forgotten."""
+        self.released[run] = row
+        if not self.reserved(run):
+            del self.runs[run]
+            self.sums.clear()
+
+    def check_not_released(self, run: int) -> None:
+        """Raise `Problem` for a run that was given up."""
+        if run in self.released:
+            raise Problem(
+                f"run {run} was released at row {self.released[run]}, so it cannot continue: start over in"
+                " another folder"
+            )
 
     def check_not_before(self, run: int) -> None:
         """Raise `Problem` for a run that began before a recovery: what became of it is not known."""
@@ -171,7 +190,8 @@ class LedgerState:
         """Return the rounds that each unfinished run may still reserve.
 
         A run is unfinished until it has reserved all rounds that it may train. If its newest reservation is
-        committed, it was stopped and gave the others back. A run from before a recovery cannot continue.
+        committed, it was stopped and gave the others back. A run that was released, or began before a
+        recovery, cannot continue.
         """
         newest = {run: seq for seq, row in self.reservations.items() for run in runs_of(row)}
         ends = {run: max((last for _, last in self.reserved(run)), default=0) for run in self.runs}
@@ -179,6 +199,7 @@ class LedgerState:
             run: (ends[run], int(body["allowed"]))
             for run, body in self.runs.items()
             if run > self.recovered
+            and run not in self.released
             and ends[run] < int(body["allowed"])
             and newest.get(run) not in self.committed
         }

@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from ...errors import Problem
 from .. import gaussian
@@ -54,7 +54,13 @@ class Spent(Problem):
 
 
 class Filter(Protocol):
-    """How spending adds up over runs."""
+    """How spending adds up over runs.
+
+    `by_round` says that only reserved rounds are charged. Otherwise a run is charged as planned once it has
+    begun, so that rounds it never reserved cannot be given back.
+    """
+
+    by_round: ClassVar[bool]
 
     def total(self, state: LedgerState, unit: str, adversary: str) -> tuple[float, float]:
         """Return the (epsilon, delta) spent."""
@@ -150,6 +156,8 @@ def _most(rounds: int, fits: Callable[[int], bool], partial: bool) -> int:
 class Basic:
     """The epsilons and deltas of certified runs add up."""
 
+    by_round: ClassVar[bool] = False
+
     def total(self, state: LedgerState, unit: str, adversary: str) -> tuple[float, float]:
         """Return the sums of epsilon and delta over the runs that the adversary sees."""
         if (unit, adversary) not in state.sums:
@@ -236,6 +244,8 @@ def _cost(claim: Claim, rounds: int, unit: str) -> float:
 @dataclass(frozen=True)
 class Renyi:
     """The Renyi divergences of reserved rounds add up at one order, fixed when the ledger is created."""
+
+    by_round: ClassVar[bool] = True
 
     def total(self, state: LedgerState, unit: str, adversary: str) -> tuple[float, float]:
         """Add up the divergences that the adversary sees, and convert them to (epsilon, delta).
@@ -325,6 +335,8 @@ class Renyi:
 @dataclass(frozen=True)
 class Gaussian:
     """The squares of mu of approximately Gaussian runs add up, and so do their delta0."""
+
+    by_round: ClassVar[bool] = False
 
     def total(self, state: LedgerState, unit: str, adversary: str) -> tuple[float, float]:
         """Add up what the adversary sees, and convert it to the epsilon at nine tenths of the budget's delta.

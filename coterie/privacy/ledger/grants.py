@@ -43,6 +43,7 @@ def reserve(rows: Changes, runs: Sequence[int], first: int, last: int) -> Ledger
     if not runs or len(set(runs)) != len(runs):
         raise Problem(f"cannot reserve rounds {first} to {last}: expected one or more different runs")
     for run in runs:
+        state.check_not_released(run)
         state.claim_of(run)  # raises if there is no such run
         allowed = state.runs[run]["allowed"]
         state.check_not_before(run)

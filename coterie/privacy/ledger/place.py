@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from ...errors import Problem, as_path, plainly
 from .custody import Custody
 from .ledger import Identity, Ledger, read_ledger
-from .recovery import adopt_ledger, recover_ledger, rekey_ledger
+from .recovery import adopt_ledger, check_reason, recover_ledger, rekey_ledger
+from .release import held, release
 from .verify import Report, check_ledger
 from .witness import find_witness
+
+
+@dataclass(frozen=True)
+class Released:
+    """The rounds `first` up to `last` that a run of a ledger held, and that it has given back."""
+
+    path: Path
+    identity: Identity
+    run: int
+    first: int
+    last: int
 
 
 def ledger_files(place: str | Path) -> list[Path]:
@@ -35,12 +47,49 @@ def read_ledgers(
     """Check every ledger at a place and return their contents, sorted by silo.
 
     The chain of rows and every signature are checked, the witness has seen no later or other rows, and every
-    epsilon is recomputed from its events; if `independently`, by dp-accounting too. Raise `Problem`, naming
-    the row, for the first ledger that fails.
+    epsilon is recomputed from its events; if `independently`, by dp-accounting too. Raise one `Problem` that
+    names the row of every ledger that fails.
     """
-    known = find_witness(witness)
-    reports = [check_ledger(path, known, independently) for path in ledger_files(place)]
-    return sorted(reports, key=lambda report: report.identity.silo)
+    reports, problems = check_ledgers(place, independently, witness=witness)
+    raise_all(place, problems)
+    return reports
+
+
+def check_ledgers(
+    place: str | Path, independently: bool = False, *, witness: str | Path | None = None
+) -> tuple[list[Report], list[str]]:
+    """Return the contents of every ledger at a place that passes all checks, and what is wrong with the rest.
+
+    In a folder, a ledger that is missing although its secret is there is also wrong.
+    """
+    place, known = as_path("place", place), find_witness(witness)
+    reports, problems = [], _missing(place) if place.is_dir() else []
+    for path in ledger_files(place) if not problems else sorted(place.glob("*.sqlite")):
+        try:
+            reports.append(check_ledger(path, known, independently))
+        except Problem as problem:
+            problems.append(str(problem))
+    return sorted(reports, key=lambda report: report.identity.silo), list(dict.fromkeys(problems))
+
+
+def raise_all(place: str | Path, problems: Sequence[str]) -> None:
+    """Raise one `Problem` that has all of these, if there are any."""
+    if len(problems) == 1:
+        raise Problem(problems[0])
+    if problems:
+        lines = "".join(f"\n  {problem}" for problem in problems)
+        raise Problem(f"the ledgers in '{place}' have {len(problems)} problems:{lines}")
+
+
+def _missing(folder: Path) -> list[str]:
+    """Return a sentence for each ledger that is gone from a folder, although its silo's secret is there."""
+    gone = [file.with_suffix(".sqlite") for file in sorted(folder.glob("*.secret"))]
+    return [
+        f"ledger '{path}' is missing, although its silo was metered: restore it, or begin with what its"
+        f" witness knows by `coterie ledger recover {path} --reason WHY`"
+        for path in gone
+        if not path.exists()
+    ]
 
 
 def ledger_rows(place: str | Path) -> Iterator[dict[str, Any]]:
@@ -145,6 +194,42 @@ def rekey_ledgers(
     """
     custody, before = Custody.of(keys, witness), None if old is None else Path(old)
     return [_closed(rekey_ledger(path, reason, custody, before)) for path in ledger_files(place)]
+
+
+@plainly
+def release_runs(
+    place: str | Path,
+    run: int | str,
+    reason: str,
+    *,
+    keys: str | Path | None = None,
+    witness: str | Path | None = None,
+) -> list[Released]:
+    """Give back the rounds that abandoned runs never reserved, and return them; these runs cannot continue.
+
+    `run` is the row of a run, if `place` is the file of its ledger, or "all": every run at the place that
+    holds rounds, which `Report.held` lists. Reserved rounds stay charged. Each ledger keeps the reason.
+    """
+    check_reason(reason)
+    paths, custody = ledger_files(place), Custody.of(keys, witness)
+    if run != "all" and (isinstance(run, bool) or not isinstance(run, int)):
+        raise Problem(f"run: expected the row of a run, or 'all', got {run!r}")
+    if run != "all" and Path(place).is_dir():
+        raise Problem(f"run: row {run} differs from ledger to ledger: name the ledger's file, or say 'all'")
+    found = [each for path in paths for each in _release(path, run, reason, custody)]
+    if not found:
+        raise Problem(f"no run in '{place}' holds rounds that it never reserved: there is nothing to release")
+    return found
+
+
+def _release(path: Path, run: int | str, reason: str, custody: Custody) -> list[Released]:
+    """Release a run of a ledger, or all that hold rounds."""
+    ledger = read_ledger(path, custody=custody)
+    try:
+        runs = list(held(ledger.state())) if isinstance(run, str) else [run]
+        return [Released(path, ledger.identity, each, *release(ledger, each, reason)) for each in runs]
+    finally:
+        ledger.close()
 
 
 def _differs(path: Path, custody: Custody) -> bool:

@@ -19,6 +19,7 @@ from .filters import vetoing
 from .heads import units_of
 from .ledger import Identity, read_ledger
 from .recheck import recheck_run
+from .release import check_release, held
 from .verify_heads import KINDS, HeadsCheck, witnessed
 from .witness import Witness, find_witness
 
@@ -29,7 +30,10 @@ UNKNOWN = {"as_example", "shape", "most"}  # may be null
 
 @dataclass(frozen=True)
 class Report:
-    """The contents of a ledger that passed all checks."""
+    """The contents of a ledger that passed all checks.
+
+    `held` has the unfinished runs that may be released: the row of each, its label, and the rounds it holds.
+    """
 
     path: Path
     identity: Identity
@@ -45,6 +49,7 @@ class Report:
     witnessed: int | None = None
     notes: tuple[str, ...] = ()
     rechecked: Mapping[str, int] = field(default_factory=dict)
+    held: tuple[tuple[int, str, int, int], ...] = ()
 
 
 def check_ledger(path: Path, witness: Witness | None = None, independently: bool = False) -> Report:
@@ -87,6 +92,7 @@ def check_ledger(path: Path, witness: Witness | None = None, independently: bool
             path, ledger.identity, len(entries), entries[-1].hash, entries[0].body["filter"],
             state.budgets, totals, len(state.runs), uncommitted, heads.number, state.key["id"], seen,
             tuple(heads.notes), dict(verdicts),
+            tuple((run, state.claim_of(run).label, *span) for run, span in held(state).items()),
         )  # fmt: skip
     finally:
         ledger.close()
@@ -113,6 +119,7 @@ def _check_row(state: LedgerState, entry: LedgerEntry) -> None:
         if not all(type(value) is int for value in (*runs_of(body), body["first"], body["last"])):
             raise Problem("runs and rounds must be whole numbers")
         for run in runs_of(body):
+            state.check_not_released(run)
             state.check_not_before(run)
         for allowed in [int(state.runs[run]["allowed"]) for run in runs_of(body)]:
             if not 0 <= body["first"] < body["last"] <= allowed:
@@ -128,6 +135,8 @@ def _check_row(state: LedgerState, entry: LedgerEntry) -> None:
         state.check_not_before(body["run"])
         if body["run"] not in state.runs or state.reserved(body["run"]):
             raise Problem(f"it cancels run {body['run']}, which does not exist or has released something")
+    elif entry.kind == "release":
+        check_release(state, body["run"], body["reason"])
     elif entry.kind not in ("open", *KINDS):
         raise Problem(f"unknown kind of row '{entry.kind}'")
 

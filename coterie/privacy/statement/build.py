@@ -23,9 +23,10 @@ from ..published.formulas import Published, published_for, warning
 from ..published.merges import merge_warnings, published_for_merges
 from ..trials import Trials
 from ..tuning import COVERED, chosen_epsilon
+from .grids import grid_facts
 from .origin import METERED_RUN, SIMULATION, Origin, data_facts, issuer_facts, signature_of
 
-SCHEMA = "coterie-statement/4"
+SCHEMA = "coterie-statement/5"
 SEES_UPLOADS = ("server", "silos", "shared")
 CHOSEN = ("shared", "personal")  # the adversaries who see only the chosen trial of a sweep
 TEST_SCORES = (
@@ -67,7 +68,10 @@ UNTUNED = "not accounted for: if this run was chosen among several by its score,
 
 @dataclass(frozen=True)
 class OpenedDoor:
-    """A door and how it was used: `calls` times, with `steps` noisy sums per call."""
+    """A door and how it was used: `calls` times, with `steps` noisy sums per call.
+
+    `noise` is the multiplier of its sums, or the scale of its choices.
+    """
 
     door: str
     calls: int
@@ -76,6 +80,7 @@ class OpenedDoor:
     rate: float
     expected_batch: float
     clip: float
+    noise: float
 
 
 @functools.cache
@@ -168,20 +173,17 @@ def build_statement(
     merges: MergeEvents | None = None,
     origin: Origin | None = None,
     key: Key | None = None,
-    grid: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the statement of one silo as plain data, signed with `key` if there is one.
 
     `budget` is that of the run; `ledger` has the budget of all runs. `origin` says on which data and model it
-    ran. `grid` is the grid that the noise was rounded to, and the name of its mechanism.
+    ran.
     `charged` is what the ledger charged, if that is more than what was released. `tuning` describes a
     sweep: how the number of trials was drawn, and what one trial releases; `events` are then those of
     all trials. `cache` holds the numbers of earlier statements. With `merges`, the unit is the whole silo.
     """
-    whole = grouped(events)
-    found = with_published_dual(
-        numbers(whole, delta, cache), settings, [asdict(door) for door in doors], whole, delta
-    )
+    whole, opened = grouped(events), finite([asdict(door) for door in doors])
+    found = with_published_dual(numbers(whole, delta, cache), settings, opened, whole, delta)
     private = math.isfinite(found["epsilon"])
     certified = max(found["epsilon"], charged)
     unit = "example" if merges is None else "silo"
@@ -217,11 +219,11 @@ def build_statement(
         **published_beside(found, merges, delta),
         "tuning": UNTUNED if tuning is None else tuning,
         "declared_size": size,
-        "doors": [asdict(door) for door in doors],
+        "doors": opened,
         "merges": None if merges is None else asdict(merges),
         "events": [asdict(event) for event in whole],
         "randomness": SIMULATED if ledger is None else METERED,
-        "grid": grid,
+        "grid": None if ledger is None else grid_facts(opened, merges),
         **made.facts(),
         "ledger": ledger,
         "not_covered": uncovered,
@@ -281,5 +283,5 @@ def text_of(content: dict[str, Any]) -> str:
 def merge_door(merges: MergeEvents) -> list[OpenedDoor]:
     """Return the door through which a silo's uploads were merged, if any."""
     clip = math.inf if merges.noise == 0 else merges.clip
-    door = OpenedDoor("merge", merges.came, 1, merges.sampler, merges.rate, merges.cohort, clip)
+    door = OpenedDoor("merge", merges.came, 1, merges.sampler, merges.rate, merges.cohort, clip, merges.noise)
     return [door] if merges.came else []

@@ -1,12 +1,27 @@
-"""A statement by the questions of NIST SP 800-226, Guidelines for Evaluating Differential Privacy."""
+"""A statement by questions that a reader should ask of any guarantee.
+
+The questions are ours. They follow topics of NIST SP 800-226, Guidelines for Evaluating Differential Privacy
+Guarantees (2025), which has no list of questions of its own: the unit, the parameters, trust, composition,
+the implementation, and what no guarantee covers.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from ..accountant import shown
+from .grids import cells
 
 CLIPPED = "each contribution is clipped, which bounds its sensitivity"
+GUIDELINE = (
+    "Our questions, on topics of NIST SP 800-226, Guidelines for Evaluating Differential Privacy Guarantees."
+    " NIST has neither written nor reviewed them."
+)
+BESIDE = (
+    "How accurate and how fair the models are; side channels, such as how long a computation takes; and how"
+    " the silo collects, stores and guards its data. This statement says nothing about them."
+)
 
 
 def checklist(content: dict[str, Any]) -> list[tuple[str, str]]:
@@ -18,10 +33,12 @@ def checklist(content: dict[str, Any]) -> list[tuple[str, str]]:
         ("Whom must one trust?", _trust(content)),
         ("What does it cover?", f"{said['holds_for'][:1].upper()}{said['holds_for'][1:]}."),
         ("What does it not cover?", f"The {len(content['not_covered'])} points listed on this statement."),
+        ("What else must one judge?", BESIDE),
         ("Which mechanisms were used?", _mechanisms(content)),
         ("Does it include other uses of the same data?", _composition(content)),
         ("Was anything tuned?", _tuning(content["tuning"])),
         ("Where does the randomness come from?", _sentence(content["randomness"])),
+        ("Can the rounding of computers betray anything?", _rounding(content)),
         (
             "Who can check it?",
             "Anyone who has the JSON file: `coterie statement verify` recomputes every number. Epsilons are"
@@ -35,7 +52,8 @@ def _unit(said: dict[str, Any]) -> str:
     what = (
         "one training example, which is one row of the silo's data" if unit == "example" else "a whole silo"
     )
-    other = "no bound is known" if said["replace_one"] is None else f"epsilon is {shown(said['replace_one'])}"
+    known = said["replace_one"] is not None
+    other = f"epsilon is at most {shown(said['replace_one'])}" if known else "no bound is known"
     several = " A person with several rows is protected less." if unit == "example" else ""
     return (
         f"{what[:1].upper()}{what[1:]}: it is replaced by a null {unit} that contributes nothing"
@@ -64,7 +82,11 @@ def _trust(content: dict[str, Any]) -> str:
 def _mechanisms(content: dict[str, Any]) -> str:
     if not content["events"]:
         return "None: nothing was released."
-    parts = [f"{event['mechanism']} ({counted(event)})" for event in content["events"]]
+    counts = Counter[str]()
+    for event in content["events"]:
+        each = 1 if event["sampler"] != "allocation" else round(1 / event["rate"])
+        counts[event["mechanism"]] += event["count"] * each
+    parts = [f"{mechanism} ({count:,} releases)" for mechanism, count in counts.items()]
     return f"{_sentence(_listed(parts))[:-1]}; {CLIPPED}."
 
 
@@ -91,6 +113,13 @@ def _tuning(tuning: str | dict[str, Any]) -> str:
     if isinstance(tuning, str):
         return _sentence(tuning)
     return f"Yes, and it is accounted for: this is the best of {tuning['ran']} trials."
+
+
+def _rounding(content: dict[str, Any]) -> str:
+    grid = content["grid"]
+    if grid is None:
+        return "Yes: a simulation's noise is float32, so some values cannot occur, and that betrays others."
+    return f"Not that of the noise, which is drawn exactly. What is released is rounded to {cells(grid)}."
 
 
 def _sentence(text: str) -> str:

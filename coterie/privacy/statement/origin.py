@@ -15,7 +15,7 @@ from ...errors import Problem
 from ..keys import CLOCKS_DIFFER, Key, PublicKey, is_signed, now, parse_time, stamp
 from ..ledger.identity import Identity
 
-PURPOSE = "coterie-statement/4"  # what a signature of a statement is for
+PURPOSE = "coterie-statement/5"  # what a signature of a statement is for
 SIMULATION, METERED_RUN = "simulation", "metered"
 
 

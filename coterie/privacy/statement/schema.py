@@ -72,7 +72,7 @@ class EventPart(Part):
 
 
 class DoorPart(Part):
-    """A door, and how often and how it was opened."""
+    """A door, how often and how it was opened, and the multiplier of its noise (the scale of a choice)."""
 
     door: str
     calls: Annotated[int, Field(ge=1)]
@@ -81,6 +81,7 @@ class DoorPart(Part):
     rate: Share
     expected_batch: float
     clip: float | None
+    noise: Annotated[float, Field(ge=0)]
 
 
 class MergesPart(Part):
@@ -193,11 +194,24 @@ class DigestsPart(Part):
     code: Digest
 
 
-class GridPart(Part):
-    """The public grid that releases were rounded to: multiples of 2 to the power of `exponent`."""
+class GridRow(Part):
+    """A kind of noisy sum, and its grid: the multiples of 2 to the power of `exponent`.
 
-    mechanism: str
-    exponent: int | None = None
+    Deviation and exponent are null if the grid changes from round to round.
+    """
+
+    release: str
+    noise: Annotated[float, Field(gt=0)]
+    clip: Annotated[float, Field(gt=0)]
+    deviation: Annotated[float, Field(gt=0)] | None
+    exponent: int | None
+
+
+class GridPart(Part):
+    """The public grids that a metered run's releases were rounded to; a simulation has none."""
+
+    rule: str
+    releases: list[GridRow]
 
 
 class StatementPart(Part):

@@ -20,6 +20,7 @@ from ..tuning import COVERED
 from .build import (
     BOUNDS,
     CHOSEN,
+    FAST_NOISE,
     LEAVING,
     METERED,
     SAMPLES,
@@ -38,6 +39,7 @@ from .build import (
     text_of,
     with_published_dual,
 )
+from .grids import check_grid
 from .origin import METERED_RUN, SIMULATION, check_issuer
 from .recheck import recheck_statement
 
@@ -66,7 +68,7 @@ def verify(text: str, key: PublicKey | None = None, at: datetime | None = None) 
     if content["schema"] != SCHEMA:
         raise Problem(
             f"statement: expected the schema {SCHEMA}, got {content['schema']!r}; check it with the version"
-            " that wrote it (before 4, statements are not signed)"
+            " that wrote it (before 5, they do not state their grids)"
         )
     try:
         written = text_of(content)
@@ -95,6 +97,7 @@ def _recompute(content: dict[str, Any]) -> None:
     except Problem as problem:
         raise Problem(f"statement: {problem}") from None
     _check_words(content, merges)
+    check_grid(content, merges)
     if said["unit"] != ("example" if merges is None else "silo"):
         raise Problem("statement: guarantee.unit: does not match the merges")
     if merges is not None and merges.metered != (content["ledger"] is not None):
@@ -183,6 +186,9 @@ def _check_words(content: dict[str, Any], merges: MergeEvents | None) -> None:
         raise Problem("statement: kind: must be 'metered' exactly if the statement names a ledger")
     always = always_uncovered(merges, metered)
     missing = {*always, LEAVING if metered else WITHOUT_LEDGER} - set(content["not_covered"])
+    wrong = {FAST_NOISE, WITHOUT_LEDGER} & set(content["not_covered"]) if metered else set()
+    if wrong:
+        raise Problem(f"statement: not_covered: '{min(wrong)}' is not said of a metered run")
     if missing:
         raise Problem(f"statement: not_covered: the sentence '{sorted(missing)[0]}' is missing")
     if content["randomness"] != (METERED if metered else SIMULATED):
@@ -192,17 +198,18 @@ def _check_words(content: dict[str, Any], merges: MergeEvents | None) -> None:
 
 
 def _check_doors(doors: list[dict[str, Any]], events: tuple[Event, ...]) -> None:
-    """Raise `Problem` unless the events account for every noisy sum of the doors: by sampler and rate."""
-    opened, charged = Counter[tuple[float, bool]](), Counter[tuple[float, bool]]()
+    """Raise `Problem` unless the events account for every noisy sum: by sampler, rate and noise."""
+    opened, charged = Counter[tuple[float, float, bool]](), Counter[tuple[float, float, bool]]()
     for door in doors:
         if door["sampler"] not in SAMPLES:
             raise Problem(f"statement: doors: the sampler '{door['sampler']}' is not accounted for")
-        opened[door["rate"], door["sampler"] == "allocation"] += door["calls"] * door["steps"]
+        passes = door["sampler"] == "allocation"
+        opened[door["rate"], door["noise"], passes] += door["calls"] * door["steps"]
     for event in events:
-        charged[event.rate, event.sampler == "allocation"] += event.releases
+        charged[event.rate, event.noise, event.sampler == "allocation"] += event.releases
     for key in sorted({*opened, *charged}):
         if opened[key] != charged[key]:
-            how = f"at rate {key[0]:g}{' in passes' if key[1] else ''}"
+            how = f"at rate {key[0]:g}{' in passes' if key[2] else ''} with noise {key[1]:g}"
             raise Problem(
                 f"statement: doors: {opened[key]} noisy sums {how}, but the events have {charged[key]}"
             )
