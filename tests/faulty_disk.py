@@ -25,6 +25,7 @@ from typing import Any
 SECTOR = 512
 CHANGING = ("write", "sync", "truncate", "create", "delete", "link", "rename", "mkdir")
 KINDS = ("open", "read", "lock", *CHANGING)
+WAYS = ("nothing", "all", "first", "last", "ends")  # what a power cut may leave
 GROWING = ("write", "create", "link", "rename", "mkdir")  # what needs space
 
 
@@ -152,24 +153,40 @@ class Disk:
 
 @dataclass
 class Survival:
-    """What a power cut leaves of operations that were not synced: none, all, or some of them by chance."""
+    """What a power cut leaves of operations that were not synced.
 
-    chance: Random | bool
+    `how` is one of `WAYS`: nothing, all, or all but for writes, of which only the first or the last sector is
+    left, or both but none between. With a generator, chance decides for each operation, sector and half.
+    """
+
+    how: Random | str
 
     def __call__(self) -> bool:
-        return self.chance if isinstance(self.chance, bool) else self.chance.random() < 0.5
+        return self.how.random() < 0.5 if isinstance(self.how, Random) else self.how != "nothing"
 
-    def pieces(self, operation: Operation) -> Iterator[tuple[int, bytes]]:
-        """Yield the pieces of a write that are left."""
-        offset, data = operation.offset, operation.data
-        if isinstance(self.chance, bool) or self():
-            yield offset, data
-            return
-        while data:
-            sector = data[: SECTOR - offset % SECTOR]
-            if self():
-                yield offset, sector if self() else sector[: len(sector) // 2]
-            offset, data = offset + len(sector), data[len(sector) :]
+    def pieces(self, operation: Operation) -> list[tuple[int, bytes]]:
+        """Return the pieces of a write that are left."""
+        sectors = list(sectors_of(operation))
+        if self.how == "first" or self.how == "last":
+            return sectors[:1] if self.how == "first" else sectors[-1:]
+        if self.how == "ends":
+            return sectors[:1] + sectors[1:][-1:]
+        if isinstance(self.how, str) or self():
+            return sectors
+        left = [sector for sector in sectors if self()]
+        return [(offset, data if self() else data[: len(data) // 2]) for offset, data in left]
+
+
+def sectors_of(operation: Operation) -> Iterator[tuple[int, bytes]]:
+    """Yield the sectors of a write."""
+    offset, data = operation.offset, operation.data
+    while data:
+        size = SECTOR - offset % SECTOR
+        yield offset, data[:size]
+        offset, data = offset + size, data[size:]
+
+
+ALL = Survival("all")
 
 
 @dataclass
@@ -187,7 +204,7 @@ class Store:
         self.waiting = seen + [(operation, not failed) for operation, _ in new]
         if all(safe for _, safe in self.waiting):
             for operation, _ in self.waiting:
-                self.apply(operation, Survival(True))
+                self.apply(operation, ALL)
             self.waiting = []
         self.lost = len(self.waiting)
 
@@ -207,7 +224,7 @@ class Store:
         found = Store(bytearray(self.content), dict(self.names))
         for operation, safe in self.waiting:
             if safe or survival():
-                found.apply(operation, Survival(True) if safe else survival)
+                found.apply(operation, ALL if safe else survival)
         return found
 
 
@@ -232,9 +249,9 @@ class Replay:
         else:
             self.store(operation.target).waiting.append((operation, False))
 
-    def cut(self, chance: Random | bool, place: Path) -> None:
+    def cut(self, how: Random | str, place: Path) -> None:
         """Write what a power cut now leaves into a new folder."""
-        self._fill(self.root, place, Survival(chance), {})
+        self._fill(self.root, place, Survival(how), {})
 
     def _fill(self, folder: Path, place: Path, survival: Survival, known: dict[int, bytes]) -> None:
         place.mkdir()

@@ -184,7 +184,8 @@ class Ledger:
 
     def _give_up(self) -> None:
         if self.connection.in_transaction:
-            self.connection.execute("rollback")
+            with contextlib.suppress(sqlite3.Error):  # whoever asks is about to say what went wrong
+                self.connection.execute("rollback")
 
     def _show(self, head: SignedHead) -> None:
         """Have the witness keep a head; raise `Unwitnessed` if it has seen another ledger in its place."""

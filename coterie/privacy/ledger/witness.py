@@ -134,8 +134,11 @@ class FolderWitness:
 
 
 def _is_whole(line: bytes) -> bool:
-    """Return whether a line was written to its end: one that a crash cut off was never relied upon."""
-    return line.startswith(b"{") and line.endswith(b"}")
+    """Return whether a line was written in full: one that a crash cut off was never relied upon.
+
+    Where a disk lost a part of what it had not synced, it left zeros.
+    """
+    return line.startswith(b"{") and line.endswith(b"}") and b"\0" not in line
 
 
 def default_folder() -> Path:
