@@ -62,6 +62,7 @@ class Disk:
     root: Path
     fault: Fault | None = None
     calls: int = 0
+    began: int = 0  # the operations before this are of files that were there already
     struck: list[str] = field(default_factory=list)
     log: list[Operation] = field(default_factory=list)
     _names: dict[Path, int] = field(default_factory=dict)
@@ -80,6 +81,7 @@ class Disk:
                 disk.write(disk.enter(place / name), 0, (place / name).read_bytes())
                 disk.sync(disk.enter(place / name))
             disk.sync(place)
+        disk.began = len(disk.log)
         return disk
 
     def covers(self, path: Any) -> bool:
@@ -249,26 +251,42 @@ class Replay:
         else:
             self.store(operation.target).waiting.append((operation, False))
 
-    def cut(self, how: Random | str, place: Path) -> None:
-        """Write what a power cut now leaves into a new folder."""
-        self._fill(self.root, place, Survival(how), {})
+    def left(self, how: Random | str) -> dict[Path, bytes | None]:
+        """Return what a power cut now leaves: each file's content, by its path; None for a folder."""
+        survival, known = Survival(how), {}
+        found: dict[Path, bytes | None] = {}
 
-    def _fill(self, folder: Path, place: Path, survival: Survival, known: dict[int, bytes]) -> None:
-        place.mkdir()
-        for name, target in sorted(self.store(folder).left(survival).names.items()):
-            if isinstance(target, Path):
-                self._fill(target, place / name, survival, known)
-            elif target is not None:
-                if target not in known:
-                    known[target] = bytes(self.store(target).left(survival).content)
-                (place / name).write_bytes(known[target])
-                (place / name).chmod(0o600)
+        def look(folder: Path, place: Path) -> None:
+            for name, target in sorted(self.store(folder).left(survival).names.items()):
+                if isinstance(target, Path):
+                    found[place / name] = None
+                    look(target, place / name)
+                elif target is not None:
+                    if target not in known:
+                        known[target] = bytes(self.store(target).left(survival).content)
+                    found[place / name] = known[target]
+
+        look(self.root, Path())
+        return found
+
+
+def lay_out(files: dict[Path, bytes | None], place: Path) -> None:
+    """Write files into a new folder."""
+    place.mkdir()
+    for path, content in files.items():
+        if content is None:
+            (place / path).mkdir()
+        else:
+            (place / path).write_bytes(content)
+            (place / path).chmod(0o600)
 
 
 def cuts(disk: Disk) -> Iterator[Replay]:
-    """Yield the disk before its first operation and after each."""
+    """Yield the disk as it began, and as it was after each operation since."""
     replay = Replay(disk.root)
+    for operation in disk.log[: disk.began]:
+        replay.add(operation)
     yield replay
-    for operation in disk.log:
+    for operation in disk.log[disk.began :]:
         replay.add(operation)
         yield replay

@@ -84,7 +84,9 @@ def load(path: Path, key: str) -> Checkpoint | None:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise Problem(f"checkpoint '{path}' cannot be read: {reason(error)}; remove it to start over") from error
+        raise Problem(
+            f"checkpoint '{path}' cannot be read: {reason(error)}; try again, or remove it to start over"
+        ) from error
     digest, body = content[:32], content[32:]
     if hashlib.sha256(body).digest() != digest:
         raise Problem(f"checkpoint '{path}' is damaged: remove it to start over")

@@ -118,7 +118,9 @@ def secret_of(folder: Path, identity: Identity) -> bytes:
             write_new(path, os.urandom(32), 0o600)  # unless another process is quicker
         secret = path.read_bytes()
     except OSError as error:
-        raise Problem(f"secret '{path}' cannot be kept: {reason(error)}; nothing is drawn without it") from error
+        raise Problem(
+            f"secret '{path}' cannot be read or written: {reason(error)}; nothing is drawn without it"
+        ) from error
     if len(secret) != 32:
         raise Problem(f"secret '{path}' is damaged: restore it from a backup")
     return secret

@@ -12,13 +12,18 @@ import secrets
 from pathlib import Path
 
 
-def sync_folder(folder: Path) -> None:
-    """Have a folder's entries on the disk when this returns."""
-    handle = os.open(folder, os.O_RDONLY)
+def sync_file(path: Path) -> None:
+    """Have a file's content on the disk when this returns."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def sync_folder(folder: Path) -> None:
+    """Have a folder's entries on the disk when this returns."""
+    sync_file(folder)
 
 
 def make_folder(folder: Path, mode: int = 0o777) -> None:
@@ -38,7 +43,7 @@ def make_folder(folder: Path, mode: int = 0o777) -> None:
 
 
 def _may_be_new(folder: Path) -> bool:
-    """Return whether a folder is missing, or empty: then whoever made it may have been killed before a sync."""
+    """Return whether a folder is missing, or empty: whoever made it may have been stopped before a sync."""
     try:
         return not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
     except PermissionError:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from ...errors import Problem
 from .identity import Identity
 
 ENDINGS = ("sqlite", "secret")
@@ -42,12 +43,17 @@ def _identity_in(path: Path) -> Identity | None:
 
 
 def _first(path: Path, query: str) -> Any:
-    """Return the first value that a query gives; None if the file cannot be read."""
+    """Return the first value that a query gives; None if the file is no ledger.
+
+    Raise `Problem` if it cannot be read: it may be a ledger, so that another one would be a further budget.
+    """
     try:
         connection = sqlite3.connect(f"file:{quote(str(path))}?mode=rw", uri=True, timeout=60)
         try:
             return (connection.execute(query).fetchone() or (None,))[0]
         finally:
             connection.close()
-    except sqlite3.Error:
-        return None
+    except sqlite3.Error as error:
+        if error.sqlite_errorcode in (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_NOTADB):
+            return None
+        raise Problem(f"ledger '{path}' cannot be read: {error}; restore a backup, or remove it") from error
