@@ -84,9 +84,9 @@ class Disk:
         disk.began = len(disk.log)
         return disk
 
-    def covers(self, path: Any) -> bool:
-        """Return whether a path lies on this disk."""
-        return isinstance(path, str | os.PathLike) and self.root in Path(path).parents
+    def covers(self, path: str) -> bool:
+        """Return whether a whole path lies on this disk."""
+        return path.startswith(f"{self.root}{os.sep}")
 
     def call(self, kind: str, path: Path) -> None:
         """Count a call; raise OSError if it fails."""

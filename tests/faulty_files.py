@@ -72,8 +72,8 @@ class Files:
         """Return the path of a name if it is on the disk."""
         if not isinstance(name, str | os.PathLike):
             return None
-        path = Path(os.path.abspath(name))  # noqa: PTH100
-        return path if path == self.disk.root or self.disk.covers(path) else None
+        path = os.path.abspath(name)  # noqa: PTH100
+        return Path(path) if path == str(self.disk.root) or self.disk.covers(path) else None
 
     def fdopen(self, handle: int, mode: str = "r", *how: Any, **named: Any) -> Any:
         if handle not in self.handles:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -32,6 +32,7 @@ from tests.faulty_files import below_python
 from tests.helpers import experiment
 from tests.sqlite_layer import below_sqlite
 
+CHECKPOINT = Path("out") / "checkpoint"
 BUDGETS = [(50.0, 1e-1)] * 2
 DICE, CERTIFIED = EntropyStreams.dice, functools.cache(epsilon_of)
 
@@ -68,12 +69,12 @@ def prepare(place: Path, filter: str = "basic") -> None:
     meter_at(place).close()  # makes the secrets
 
 
-def train(place: Path) -> None:
+def train(place: Path, on_round: Callable[[int, float | None], None] | None = None) -> None:
     """Train in blocks of two rounds, or resume a training."""
     made, plan = small()
     meter = meter_at(place)
     try:
-        made.train(plan, session=Session(place / "out" / "checkpoint", "key", meter, every=2))
+        made.train(plan, on_round, Session(place / CHECKPOINT, "key", meter, every=2))
     finally:
         meter.close()
 

@@ -4,7 +4,7 @@ Three ways were weighed. `apsw` has layers of its own, but brings its own copy o
 would run on another library and through an adapter. A preloaded C library needs a compiler. So this layer is
 put, with `ctypes`, into the very library that `sqlite3` uses: the ledger's own connections run on it without
 any change, and nothing must be installed. Where that library hides its functions (some builds contain SQLite
-and export none of it), `layer` raises `Unreachable`, and tests that need it are skipped.
+and export none of it), `layer` raises `Unreachable`, and tests marked with `needs_layer` are skipped.
 
 SQLite opens files by a table of functions, and each open file has another. The layer copies these tables and
 replaces the few functions that concern a disk. All others, such as those of shared memory, stay as they are.
@@ -23,6 +23,8 @@ from ctypes import CFUNCTYPE, POINTER, byref, c_char_p, c_int, c_int64, c_void_p
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.faulty_disk import Disk
 
@@ -91,10 +93,7 @@ class OpenFile:
 
 @dataclass
 class Layer:
-    """The layer; without a disk it only passes calls on.
-
-    It stays registered for as long as the process lives, since connections may outlive a test.
-    """
+    """The layer. Without a disk it only passes calls on, since connections may outlive a test."""
 
     library: Any
     real: Names
@@ -103,23 +102,27 @@ class Layer:
     tables: dict[int, tuple[dict[str, Any], Methods]] = field(default_factory=dict)
     kept: list[Any] = field(default_factory=list)  # what C points to
 
-    def install(self) -> None:
-        """Have SQLite open all files through the layer."""
-        own = Names.from_buffer_copy(self.real)
-        self.real_open, self.real_delete = Open(own.open), Delete(own.delete)
-        own.name = b"faulty"
+    def __post_init__(self) -> None:
+        self.own = Names.from_buffer_copy(self.real)
+        self.real_open, self.real_delete = Open(self.own.open), Delete(self.own.delete)
+        self.own.name = b"faulty"
         functions = Open(self.open), Delete(self.delete)
-        own.open, own.delete = (ctypes.cast(function, c_void_p).value for function in functions)
-        self.kept += [own, *functions]
-        if self.library.sqlite3_vfs_register(byref(own), 1) != OK:
+        self.own.open, self.own.delete = (ctypes.cast(function, c_void_p).value for function in functions)
+        self.kept += functions
+
+    def use(self, disk: Disk | None) -> None:
+        """Have SQLite open all files through the layer, or without a disk no longer."""
+        self.disk = disk
+        names = self.real if disk is None else self.own
+        if self.library.sqlite3_vfs_register(byref(names), 1) != OK:
             raise Unreachable("SQLite does not accept a layer")
 
     def open(self, _own: int, name: int, file: int, flags: int, given: Any) -> int:
         """Open a file, and put the layer's functions into it."""
-        path = Path(ctypes.string_at(name).decode()) if name else None
-        disk = self.disk if path is not None and self.disk is not None and self.disk.covers(path) else None
-        if disk is None or path is None:
+        disk, text = self.disk, ctypes.string_at(name).decode() if name else ""
+        if disk is None or not disk.covers(text):
             return self.real_open(byref(self.real), name, file, flags, given)
+        path = Path(text)
         is_new = not path.exists()
         if code := asked(disk, "create" if is_new else "open", path):
             return code
@@ -144,8 +147,8 @@ class Layer:
 
     def delete(self, _own: int, name: bytes, sync_folder: int) -> int:
         """Delete a file."""
-        path, disk = Path(name.decode()), self.disk
-        if disk is None or not disk.covers(path):
+        disk, path = self.disk, Path(name.decode())
+        if disk is None or not disk.covers(name.decode()):
             return self.real_delete(byref(self.real), name, sync_folder)
         if code := asked(disk, "delete", path):
             return code
@@ -217,7 +220,7 @@ def asked(disk: Disk, kind: str, path: Path) -> int:
 
 @functools.cache
 def layer() -> Layer:
-    """Return the layer, put below Python's SQLite on first use; raise `Unreachable` if that is not possible."""
+    """Return the layer for Python's SQLite; raise `Unreachable` if there can be none."""
     library = ctypes.CDLL(getattr(_sqlite3, "__file__", None))
     try:
         library.sqlite3_vfs_find.restype = POINTER(Names)
@@ -230,16 +233,26 @@ def layer() -> Layer:
     register.argtypes = [c_void_p, c_int]
     if version != sqlite3.sqlite_version or made.real.version < 3:
         raise Unreachable(f"Python uses SQLite {sqlite3.sqlite_version}, but {version} was found")
-    made.install()
     return made
 
 
 @contextlib.contextmanager
 def below_sqlite(disk: Disk) -> Iterator[None]:
     """Have SQLite's files on a disk while this lasts."""
-    found = layer()
-    found.disk = disk
+    layer().use(disk)
     try:
         yield
     finally:
-        found.disk = None
+        layer().use(None)
+
+
+def why_unreachable() -> str:
+    """Return why there can be no layer; nothing if there can."""
+    try:
+        layer()
+    except Unreachable as error:
+        return str(error)
+    return ""
+
+
+needs_layer = pytest.mark.skipif(bool(why_unreachable()), reason=why_unreachable())

@@ -32,14 +32,14 @@ def make_folder(folder: Path, mode: int = 0o777) -> None:
     A folder whose parent may not be read cannot be synced.
     """
     folder = folder.absolute()
-    new, above = [], folder
-    while _may_be_new(above):
-        new.append(above)
-        above = above.parent
-    folder.mkdir(parents=True, exist_ok=True, mode=mode)
-    for each in reversed(new):
-        with contextlib.suppress(PermissionError):
-            sync_folder(each.parent)
+    if not _may_be_new(folder):
+        folder.mkdir(exist_ok=True)  # raises if it is a file
+        return
+    if folder.parent != folder:
+        make_folder(folder.parent)
+    folder.mkdir(exist_ok=True, mode=mode)
+    with contextlib.suppress(PermissionError):
+        sync_folder(folder.parent)
 
 
 def _may_be_new(folder: Path) -> bool:

@@ -59,7 +59,7 @@ class Ledger:
         try:
             found = list(self.connection.execute(ROWS, (len(self._known),)))
         except sqlite3.Error as error:
-            raise Problem(f"ledger '{self.path}' cannot be read: {error}; restore a backup") from error
+            raise Problem(cannot_read(self.path, error)) from error
         if not found:
             return self._known
         previous = self._known[-1].hash if self._known else FIRST
@@ -341,10 +341,19 @@ class _Undo(Exception):
     """Raised to roll a change back."""
 
 
+def cannot_read(path: Path, error: sqlite3.Error) -> str:
+    """Return why a ledger cannot be read, and what to do."""
+    return (
+        f"ledger '{path}' cannot be read: {error}; check the disk and restore a backup or, if there is none,"
+        f" remove the file and begin with what its witness knows (`coterie ledger recover {path} --reason"
+        " WHY`)"
+    )
+
+
 def cannot_write(path: Path, error: sqlite3.Error) -> str:
     """Return why a ledger cannot be written, and what to do."""
     if "not a database" in str(error) or "malformed" in str(error):
-        return f"ledger '{path}' cannot be read: {error}; restore a backup"
+        return cannot_read(path, error)
     return (
         f"ledger '{path}' cannot be written: {error}; nothing is trained without it. Free some space, make it"
         " writable, or restore a backup"

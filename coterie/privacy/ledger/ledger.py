@@ -13,7 +13,6 @@ import contextlib
 import os
 import secrets
 import sqlite3
-import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from ...errors import Problem
 from ..files import make_folder, sync_folder
 from ..keys import Key
 from .book import Ledger as Ledger
-from .book import cannot_write, check_unit
+from .book import cannot_read, cannot_write, check_unit
 from .book import check_budget as check_budget
 from .custody import Custody, missing
 from .entries import Changes, parse
@@ -119,7 +118,7 @@ def make_ledger(
     except OSError as error:
         raise Problem(f"ledger: cannot create '{path.parent}': {error.strerror}") from error
     key = custody.key_for(path, identity.silo, make=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.{time.time_ns()}")
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         _write_ledger(beside, identity, opened, budgets, key)
         os.link(beside, path)
@@ -195,7 +194,7 @@ def is_signed_ledger(ledger: Ledger) -> bool:
         first = ledger.connection.execute("select body from entries where seq = 1").fetchone()
         adopted = ledger.connection.execute("select 1 from entries where kind = 'adopt'").fetchone()
     except sqlite3.Error as error:
-        raise Problem(f"ledger '{ledger.path}' cannot be read: {error}; restore a backup") from error
+        raise Problem(cannot_read(ledger.path, error)) from error
     return adopted is not None or first is None or parse(first[0]).get("schema") != UNSIGNED
 
 
