@@ -31,12 +31,20 @@ GROWING = ("write", "create", "link", "rename", "mkdir")  # what needs space
 
 @dataclass(frozen=True)
 class Fault:
-    """Calls that fail: the n-th of certain kinds, or with `lasting` all of them from then on."""
+    """Calls that fail: the n-th of certain kinds, or with `lasting` all of them from then on.
+
+    Only calls on paths that contain `where` are counted.
+    """
 
     at: int
     error: int = errno.EIO
     kinds: tuple[str, ...] = KINDS
     lasting: bool = False
+    where: str = ""
+
+    def counts(self, kind: str, path: Path) -> bool:
+        """Return whether a call is one of those that are counted."""
+        return kind in self.kinds and self.where in str(path)
 
     def hits(self, number: int) -> bool:
         """Return whether the call with this number, counted from 0, fails."""
@@ -91,7 +99,7 @@ class Disk:
     def call(self, kind: str, path: Path) -> None:
         """Count a call; raise OSError if it fails."""
         with self._lock:
-            if self.fault is None or kind not in self.fault.kinds:
+            if self.fault is None or not self.fault.counts(kind, path):
                 return
             number, self.calls = self.calls, self.calls + 1
             if self.fault.hits(number):

@@ -57,7 +57,9 @@ def custody_of(place: Path) -> Custody:
 
 
 def meter_at(place: Path) -> Meter:
-    return make_meter(place / "project" / "ledgers", small()[0].federation, BUDGETS, custody=custody_of(place))
+    return make_meter(
+        place / "project" / "ledgers", small()[0].federation, BUDGETS, custody=custody_of(place)
+    )
 
 
 def prepare(place: Path, filter: str = "basic") -> None:

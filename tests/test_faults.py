@@ -12,7 +12,15 @@ from coterie.errors import Problem
 from coterie.guard.checkpoint import load
 from coterie.privacy.ledger.place import recover_ledgers
 from tests.books import WHO
-from tests.faulty_books import book_at, new_disk, path_at, refusal_of_book, spend, states_after_cuts, take_way_out
+from tests.faulty_books import (
+    book_at,
+    new_disk,
+    path_at,
+    refusal_of_book,
+    spend,
+    states_after_cuts,
+    take_way_out,
+)
 from tests.faulty_books import claim as four_rounds
 from tests.faulty_disk import cuts, lay_out
 from tests.helpers import refused
@@ -159,5 +167,7 @@ def test_nothing_is_released_from_a_torn_checkpoint_and_starting_over_is_charged
             state = ledger.state()
             assert len(state.runs) == 2
             assert sum(row["last"] - row["first"] for row in state.reservations.values()) == 8
-            assert_covered(state, rounds_of(again, name) + type(rounds_of(again, name))(n for r in before for n in r))
+            assert_covered(
+                state, rounds_of(again, name) + type(rounds_of(again, name))(n for r in before for n in r)
+            )
         meter.close()

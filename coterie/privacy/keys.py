@@ -140,7 +140,8 @@ class PublicKey:
         time = now() if at is None else at
         if time < parse_time(self.made, "made") - CLOCKS_DIFFER:
             raise Problem(
-                f"key {self.id} was made on {self.made}, which is after {stamp(time)}: check the clock"
+                f"key {self.id} was made on {self.made}, which is after {stamp(time)}: check the clock; if it"
+                " was wrong then, make a new key and give it to its ledger with `coterie ledger rekey`"
             )
         if self.expires is not None and time >= parse_time(self.expires, "expires"):
             raise Problem(
