@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -16,7 +16,8 @@ from coterie.privacy.ledger.place import recover_ledgers, rekey_ledgers
 from coterie.privacy.ledger.verify import check_ledger
 from tests.books import WHO, plan
 from tests.faulty_disk import WAYS, Disk, cuts, lay_out
-from tests.releases import Release, assert_charged, assert_covered, custody_of, rounds_of
+from tests.helpers import refused
+from tests.releases import Release, assert_charged, assert_covered, custody_of, rounds_of, sentence
 
 claim = functools.cache(plan)
 
@@ -57,13 +58,12 @@ def spend(place: Path, disk: Disk, salt: bytes = b"") -> None:
         book.close()
 
 
-def stopped_by(action: Callable[[], object]) -> str | None:
+def stopped_by(action: Callable[..., object], *arguments: object) -> str | None:
     """Give the one sentence with which something is refused; None if it is not."""
     try:
-        action()
+        action(*arguments)
     except Problem as problem:
-        assert "\n" not in str(problem)
-        return str(problem)
+        return sentence(problem)
     return None
 
 
@@ -72,8 +72,7 @@ def refusal_of_book(place: Path, released: list[Release]) -> str | None:
     try:
         book = book_at(place)
     except Problem as problem:
-        assert "\n" not in str(problem)
-        return str(problem)
+        return sentence(problem)
     try:
         assert_charged(book.state(), rounds_of(released, WHO.silo))
         check_ledger(book.path, custody_of(place).witness)
@@ -94,8 +93,10 @@ def take_way_out(place: Path, released: list[Release]) -> str | None:
         rekey_ledgers(path, "the key is lost", place / "new.key", witness=witness)
         book = open_ledger(path.parent, WHO, custody=replace(custody_of(place), keys=place / "new.key"))
     else:
-        for left in path.parent.glob(f"{path.name}*") if "remove the file" in why else ():
-            left.unlink()
+        if "remove the file" in why:
+            path.unlink()
+        if not path.exists():
+            move_remains_away(path, witness)
         recover_ledgers(path, "the disk failed", witness=witness)
         book = book_at(place)
     assert_covered(book.state(), rounds_of(released, WHO.silo), claim(4))
@@ -103,11 +104,21 @@ def take_way_out(place: Path, released: list[Release]) -> str | None:
     return way
 
 
-def states_after_cuts(disk: Disk, folder: Path, chances: int) -> Iterator[tuple[Path, list[Release]]]:
+def move_remains_away(path: Path, witness: Path) -> None:
+    """Do what is said of logs that are left of a ledger."""
+    for log in path.parent.glob(f"{path.name}-[wj]*"):
+        with refused(f"'{log}' belongs to a ledger that is missing: restore the ledger, or move it away"):
+            recover_ledgers(path, "the disk failed", witness=witness)
+        log.unlink()
+
+
+def states_after_cuts(
+    disk: Disk, folder: Path, chances: int, ways: Sequence[str] = WAYS
+) -> Iterator[tuple[Path, list[Release]]]:
     """Give each different state that a power cut at any instant may leave, with what was released before."""
     known = set()
     for number, replay in enumerate(cuts(disk)):
-        for how in (*WAYS, *(Random(f"{number} {chance}") for chance in range(chances))):
+        for how in (*ways, *(Random(f"{number} {chance}") for chance in range(chances))):
             files = replay.left(how)
             state = hash(tuple(files.items())), len(set(replay.released))
             if state not in known:

@@ -135,13 +135,20 @@ def assert_covered(state: LedgerState, released: Counter[int], claim: Claim | No
     assert epsilon >= CERTIFIED(events, delta) * (1 - 1e-9)
 
 
+def sentence(problem: Problem) -> str:
+    """Give the one sentence of a problem."""
+    said = str(problem)
+    assert said
+    assert "\n" not in said
+    return said
+
+
 def refusal_of(place: Path, released: Iterable[Release]) -> str | None:
     """Reopen the ledgers as a training does: they show what was released, or give the sentence that refuses."""
     try:
         meter = meter_at(place)
     except Problem as problem:
-        assert "\n" not in str(problem)
-        return str(problem)
+        return sentence(problem)
     try:
         for name, ledger in zip(meter.names, meter.ledgers, strict=True):
             assert_charged(ledger.state(), rounds_of(released, name))

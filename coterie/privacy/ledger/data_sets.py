@@ -36,8 +36,9 @@ def nothing_spent(path: Path) -> bool:
 
 def _identity_in(path: Path) -> Identity | None:
     """Return whose ledger a file is, from its first row alone; None if it is no ledger."""
+    row = _first(path, "select body from entries where seq = 1")
     try:
-        return Identity(**json.loads(_first(path, "select body from entries where seq = 1"))["identity"])
+        return Identity(**json.loads(row)["identity"])
     except (ValueError, KeyError, TypeError):
         return None
 
@@ -56,4 +57,7 @@ def _first(path: Path, query: str) -> Any:
     except sqlite3.Error as error:
         if error.sqlite_errorcode in (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_NOTADB):
             return None
-        raise Problem(f"ledger '{path}' cannot be read: {error}; restore a backup, or remove it") from error
+        raise Problem(
+            f"'{path}', which may be a ledger, cannot be read: {error}; check the disk and try again, or restore"
+            " a backup"
+        ) from error

@@ -113,6 +113,7 @@ def make_ledger(
     custody: Custody,
 ) -> None:
     """Create a ledger under another name and link it into place: a crash leaves all of it or none."""
+    _refuse_remains(path)
     try:
         make_folder(path.parent)
     except OSError as error:
@@ -154,6 +155,14 @@ def _write_ledger(
         raise Problem(cannot_write(path, error)) from error
     finally:
         ledger.close()
+
+
+def _refuse_remains(path: Path) -> None:
+    """Raise `Problem` if a missing ledger left a log behind, which SQLite would add to a new one."""
+    logs = [path.with_name(f"{path.name}-{ending}") for ending in ("wal", "journal")]
+    left = [log for log in logs if log.exists()]
+    if left and not path.exists():  # in this order: whoever makes a ledger links it before there is a log
+        raise Problem(f"'{left[0]}' belongs to a ledger that is missing: restore the ledger, or move it away")
 
 
 def new_custody(key: Key) -> dict[str, Any]:
