@@ -177,10 +177,9 @@ class Survival:
     def pieces(self, operation: Operation) -> list[tuple[int, bytes]]:
         """Return the pieces of a write that are left."""
         sectors = list(sectors_of(operation))
-        if self.how == "first" or self.how == "last":
-            return sectors[:1] if self.how == "first" else sectors[-1:]
-        if self.how == "ends":
-            return sectors[:1] + sectors[1:][-1:]
+        if self.how in ("first", "last", "ends"):
+            first, later = sectors[:1], sectors[1:][-1:]
+            return {"first": first, "last": later or first, "ends": first + later}[self.how]
         if isinstance(self.how, str) or self():
             return sectors
         left = [sector for sector in sectors if self()]

@@ -58,6 +58,6 @@ def _first(path: Path, query: str) -> Any:
         if error.sqlite_errorcode in (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_NOTADB):
             return None
         raise Problem(
-            f"'{path}', which may be a ledger, cannot be read: {error}; check the disk and try again, or restore"
-            " a backup"
+            f"'{path}', which may be a ledger, cannot be read: {error}; check the disk and try again, or"
+            " restore a backup"
         ) from error
