@@ -359,7 +359,15 @@ def test_nothing_is_drawn_before_the_witness_has_kept_the_charge(tmp_path, feder
     assert sequences[2] in (2, 3)
 
 
-TORN = [b"{", b'{"number": 9, "head', b"\0" * 50, b"", b"\n\n", b'\0\0\0signature": "ab"}']
+TORN = [
+    b"{",
+    b'{"number": 9, "head',
+    b"\0" * 50,
+    b"",
+    b"\n\n",
+    b'\0\0\0signature": "ab"}',
+    b'{"number": 9\0\0"}',
+]
 
 
 @pytest.mark.parametrize("torn", TORN)

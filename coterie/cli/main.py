@@ -247,13 +247,18 @@ def noise(
 
 def main() -> None:
     """Run the command line; a problem the user can fix ends with one sentence and exit code 2."""
-    from ..errors import Problem
+    from ..errors import Problem, reason
     from .output import say
 
     try:
         app()
     except Problem as problem:
         say(f"coterie: {problem}", sys.stderr)
+        sys.exit(2)
+    except OSError as error:
+        what = "a file" if error.filename is None else f"'{error.filename}'"
+        why = f"{what} cannot be read or written: {reason(error)}; correct that, then run the same again"
+        say(f"coterie: {why}", sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("coterie: stopped", file=sys.stderr)

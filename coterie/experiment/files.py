@@ -1,4 +1,7 @@
-"""Write files under a temporary name and then move them, so that no folder ever holds half a file."""
+"""Write files under a temporary name and then move them, so that no folder ever holds half a file.
+
+What a training needs to resume lasts: it is on the disk, whole, when a call returns.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from .._json import finite
+from ..privacy.files import sync_file, sync_folder
 
 OWNER_ONLY, EVERYBODY = 0o600, 0o644  # who may read a file
 
 
-def write(path: Path, fill: Callable[[Path], None], mode: int = EVERYBODY) -> None:
+def write(path: Path, fill: Callable[[Path], None], mode: int = EVERYBODY, lasting: bool = False) -> None:
     """Write a file in one move: `fill` writes it at the path it is given."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=path.suffix)
@@ -22,23 +26,27 @@ def write(path: Path, fill: Callable[[Path], None], mode: int = EVERYBODY) -> No
     try:
         fill(Path(name))
         Path(name).chmod(mode)
+        if lasting:
+            sync_file(Path(name))
         Path(name).replace(path)
+        if lasting:
+            sync_folder(path.parent)
     finally:
         Path(name).unlink(missing_ok=True)
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str, mode: int = EVERYBODY, lasting: bool = False) -> None:
     """Write a text file in one move."""
 
     def fill(place: Path) -> None:
         place.write_text(text)
 
-    write(path, fill)
+    write(path, fill, mode, lasting)
 
 
-def write_json(path: Path, content: Any) -> None:
+def write_json(path: Path, content: Any, lasting: bool = False) -> None:
     """Write plain data as JSON in one move."""
-    write_text(path, json_text(content))
+    write_text(path, json_text(content), lasting=lasting)
 
 
 def json_text(content: Any) -> str:

@@ -171,7 +171,7 @@ def _drawn(
     if kept is not None and list(drawn) != kept[1]:
         raise Problem(f"'{path}' was changed, but trials are drawn only once; start again in another folder")
     if path is not None:
-        write_json(path, {"held": [] if meter is None else meter.held, "settings": drawn})
+        write_json(path, {"held": [] if meter is None else meter.held, "settings": drawn}, lasting=True)
     return drawn
 
 

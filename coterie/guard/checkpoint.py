@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..errors import Problem
+from ..errors import Problem, reason
+from ..privacy.files import sync_folder
 from ..protocol.messages import pack, unpack
 from ..protocol.state import State
 from ..protocol.tree import leaves
@@ -59,26 +60,18 @@ def save(path: Path, key: str, point: Checkpoint) -> None:
     }
     head = json.dumps(facts).encode()
     body = len(head).to_bytes(8, "little") + head + pack((point.state.shared, point.state.own))
-    path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.tmp")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(handle, "wb") as file:
             file.write(hashlib.sha256(body).digest() + body)
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)
-        _sync(path.parent)
+        sync_folder(path.parent)
     except OSError as error:
         raise Problem(f"cannot write the checkpoint '{path}': {error.strerror or error}") from error
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def load(path: Path, key: str) -> Checkpoint | None:
@@ -88,7 +81,12 @@ def load(path: Path, key: str) -> Checkpoint | None:
     """
     if not path.exists():
         return None
-    content = path.read_bytes()
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise Problem(
+            f"checkpoint '{path}' cannot be read: {reason(error)}; try again, or remove it to start over"
+        ) from error
     digest, body = content[:32], content[32:]
     if hashlib.sha256(body).digest() != digest:
         raise Problem(f"checkpoint '{path}' is damaged: remove it to start over")

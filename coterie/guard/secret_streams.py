@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import math
 import os
@@ -11,9 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ..errors import Problem
+from ..errors import Problem, reason
 from ..noise.dice import KeyedDice
 from ..noise.keystream import KEY_BYTES
+from ..privacy.files import write_new
 from ..privacy.ledger.ledger import Identity
 
 COINS = "\0coins"  # no silo has this name
@@ -113,17 +113,14 @@ def _key(text: bytes, secret: bytes) -> bytes:
 def secret_of(folder: Path, identity: Identity) -> bytes:
     """Return a silo's secret, created on first use in a file that only its owner may read."""
     path = folder / f"{identity.fingerprint}.secret"
-    if not path.exists():
-        beside = path.with_name(f".{path.name}.{os.getpid()}")
-        handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(handle, "wb") as file:
-            file.write(os.urandom(32))
-            file.flush()
-            os.fsync(file.fileno())
-        with contextlib.suppress(FileExistsError):  # another process was quicker
-            os.link(beside, path)
-        beside.unlink()
-    secret = path.read_bytes()
+    try:
+        if not path.exists():
+            write_new(path, os.urandom(32), 0o600)  # unless another process is quicker
+        secret = path.read_bytes()
+    except OSError as error:
+        raise Problem(
+            f"secret '{path}' cannot be read or written: {reason(error)}; nothing is drawn without it"
+        ) from error
     if len(secret) != 32:
         raise Problem(f"secret '{path}' is damaged: restore it from a backup")
     return secret

@@ -11,12 +11,10 @@ something else later. That a ledger never goes back is what a witness shows (`co
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
 import re
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -36,6 +34,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from ..errors import Problem, reason
+from .files import make_folder, write_new
 
 SCHEMA = "coterie-key/1"
 TITLE = "Coterie key: "  # begins the line of facts in a private file
@@ -141,7 +140,8 @@ class PublicKey:
         time = now() if at is None else at
         if time < parse_time(self.made, "made") - CLOCKS_DIFFER:
             raise Problem(
-                f"key {self.id} was made on {self.made}, which is after {stamp(time)}: check the clock"
+                f"key {self.id} was made on {self.made}, which is after {stamp(time)}: check the clock; if it"
+                " was wrong then, make a new key and give it to its ledger with `coterie ledger rekey`"
             )
         if self.expires is not None and time >= parse_time(self.expires, "expires"):
             raise Problem(
@@ -247,35 +247,13 @@ def _write_public(path: Path, public: PublicKey) -> None:
 
 def _write_new(path: Path, content: bytes, mode: int) -> bool:
     """Write a file that does not exist yet; return False if it does. It is written whole or not at all."""
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.link(beside, path)
-        sync_folder(path.parent)
+        make_folder(path.parent)
+        return write_new(path, content, mode)
     except FileExistsError:
-        if not path.exists():  # the folder is a file
-            raise Problem(f"key '{path}' cannot be written: '{path.parent}' is not a folder") from None
-        return False
+        raise Problem(f"key '{path}' cannot be written: '{path.parent}' is not a folder") from None
     except OSError as error:
         raise Problem(f"key '{path}' cannot be written: {reason(error)}") from error
-    finally:
-        with contextlib.suppress(OSError):
-            beside.unlink(missing_ok=True)
-    return True
-
-
-def sync_folder(folder: Path) -> None:
-    """Have a folder's entries on the disk when this returns."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def read_key(path: str | Path, passphrase: str | None = None) -> Key:

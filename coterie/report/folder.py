@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import math
@@ -34,8 +35,7 @@ class Folder:
 
     def open(self, study: Study) -> list[RunRecord]:
         """Create the folder, or find an interrupted study in it; return the runs that are finished."""
-        if self._make(study):
-            self._keep_digest(study)
+        if self._make(study, resumable=True):
             return []
         kept, result = self.path / "config.toml", self.path / "result.json"
         if not kept.is_file() or kept.read_text() != study.text:
@@ -59,7 +59,7 @@ class Folder:
             )
         return runs
 
-    def _make(self, study: Study) -> bool:
+    def _make(self, study: Study, resumable: bool = False) -> bool:
         """Create the folder with the study's description; return False if it holds something already."""
         if self.path.exists() and not self.path.is_dir():
             raise Problem(f"out: '{self.path}' is a file; expected a folder")
@@ -67,8 +67,12 @@ class Folder:
             return False
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            write_text(self.path / "config.toml", study.text)
+            write_text(self.path / "config.toml", study.text, lasting=resumable)
+            if resumable:
+                self._keep_digest(study)
         except OSError as error:
+            with contextlib.suppress(OSError):
+                self.discard()
             raise Problem(f"out: cannot write to '{self.path}': {error.strerror or error}") from error
         return True
 
@@ -84,8 +88,8 @@ class Folder:
 
     def _keep_digest(self, study: Study) -> None:
         salt = os.urandom(SALT_BYTES)
-        self._digest.touch(mode=0o600)
-        self._digest.write_text(f"{salt.hex()} {examples_digest(study, salt)}")
+        text = f"{salt.hex()} {examples_digest(study, salt)}"
+        write_text(self._digest, text, OWNER_ONLY, lasting=True)
 
     def _has_digest_of(self, study: Study) -> bool:
         salt, _, digest = self.examples.partition(" ")

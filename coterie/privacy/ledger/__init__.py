@@ -1,6 +1,6 @@
 """Ledgers: what all runs together have spent on a silo's data set.
 
-A ledger is an SQLite file (write-ahead log, full synchronous) for one data set. A fingerprint of the
+A ledger is an SQLite file (write-ahead log, extra synchronous) for one data set. A fingerprint of the
 source, the silo and its number of examples (training and test) names it, never the content. Rows are only
 added, and each holds the hash of the one before. A ledger is built beside its place and linked there, so a
 whole one exists or none. `names` says when two names mean the same data set.
@@ -59,5 +59,11 @@ units. Runs must still fit the budget against everyone who is protected, so a ra
 opens no way to spend without end.
 
 **Damage.** A flipped byte is found if it changes anything that is read. Bytes in the unused space of a page
-change nothing and are not checked.
+change nothing and are not checked. If a ledger cannot be read any more and there is no backup, remove its
+file: recovery then makes it again from what its witness knows.
+
+**Power cuts** may lose, tear and reorder all that was not synced. A change is synced before its witness is
+told, and the witness before noise is drawn; so are the names of new files and folders. A ledger that was cut
+off at any instant opens again and shows at least what was released. If a disk says that it could not sync,
+the change is refused, and what was lost later is noticed by the witness.
 """

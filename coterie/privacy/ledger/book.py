@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import sqlite3
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,7 +20,6 @@ from .entries import FIRST, Changes, LedgerEntry, LedgerState, hash_of, parse
 from .grants import GrantedClaim, grant, reserve
 from .heads import SignedHead, sign_head
 from .identity import Identity
-from .witness import Unwitnessed
 
 ROWS = """
 select seq, kind, entries.body, previous, hash, heads.body, signature, (select max(row) from heads)
@@ -29,7 +29,9 @@ from entries left join heads on heads.row = seq where seq > ? order by seq
 
 @dataclass
 class Ledger:
-    """An open ledger. Several processes may open the same one: each change is an exclusive transaction.
+    """An open ledger, which threads may share: they take turns.
+
+    Several processes may open the same one: each change is an exclusive transaction.
 
     Every change ends with a signed head, which the witness of `custody` keeps before anything relies on the
     change. Without custody nobody is told: a ledger that is only read, or not yet in its place. `unsigned`
@@ -44,6 +46,7 @@ class Ledger:
     _known: list[LedgerEntry] = field(default_factory=list)
     _heads: list[SignedHead] = field(default_factory=list)
     _state: LedgerState = field(default_factory=LedgerState)
+    _turn: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False)
 
     def entries(self) -> list[LedgerEntry]:
         """Return all rows; raise `Problem`, naming the row, if the chain of hashes is broken."""
@@ -56,10 +59,14 @@ class Ledger:
 
     def _read(self) -> list[LedgerEntry]:
         """Read the rows that are not known yet, and return all rows."""
+        with self._turn:
+            return self._read_further()
+
+    def _read_further(self) -> list[LedgerEntry]:
         try:
             found = list(self.connection.execute(ROWS, (len(self._known),)))
         except sqlite3.Error as error:
-            raise Problem(f"ledger '{self.path}' cannot be read: {error}; restore a backup") from error
+            raise Problem(cannot_read(self.path, error)) from error
         if not found:
             return self._known
         previous = self._known[-1].hash if self._known else FIRST
@@ -75,7 +82,11 @@ class Ledger:
             self._known.append(entry)
             if head[0] is not None:
                 self._heads.append(SignedHead(*head[:2]))
-        self._check_head(found[-1][-1])
+        try:
+            self._check_head(found[-1][-1])
+        except Problem:
+            self._known, self._heads, self._state = [], [], LedgerState()  # whoever asks again is told again
+            raise
         return self._known
 
     def _check_head(self, signed_row: int | None) -> None:
@@ -125,6 +136,11 @@ class Ledger:
         Raise `Unwitnessed` if the witness does not agree with the rows before, unless they are not to be
         checked; and if the rows were added, but the witness could not be told.
         """
+        with self._turn, self._transaction(check) as changes:
+            yield changes
+
+    @contextmanager
+    def _transaction(self, check: bool) -> Iterator[Changes]:
         try:
             self.connection.execute("begin immediate")
         except sqlite3.Error as error:
@@ -184,7 +200,8 @@ class Ledger:
 
     def _give_up(self) -> None:
         if self.connection.in_transaction:
-            self.connection.execute("rollback")
+            with contextlib.suppress(sqlite3.Error):  # whoever asks is about to say what went wrong
+                self.connection.execute("rollback")
 
     def _show(self, head: SignedHead) -> None:
         """Have the witness keep a head; raise `Unwitnessed` if it has seen another ledger in its place."""
@@ -263,10 +280,11 @@ class Ledger:
                 granted += [grant(rows, claim, partial) for claim in claims]
                 if not partial:
                     rows.state.filter.check_granted(rows.state, claims)
-        except Unwitnessed:
-            for claim in granted:  # nothing was released, so nothing needs to stay charged
-                with contextlib.suppress(Unwitnessed):
-                    self.cancel(claim.run)
+        except Problem:
+            written = {entry.hash for entry in self._known}
+            for run in (claim.run for claim in granted if claim.hash in written):
+                with contextlib.suppress(Problem):  # nothing was released, so nothing needs to stay charged
+                    self.cancel(run)
             raise
         return granted
 
@@ -337,10 +355,24 @@ class _Undo(Exception):
     """Raised to roll a change back."""
 
 
+def cannot_read(path: Path, error: sqlite3.Error) -> str:
+    """Return why a ledger cannot be read, and what to do."""
+    if not _is_damaged(error):
+        return f"ledger '{path}' cannot be read: {error}; check the disk and try again, or restore a backup"
+    return (
+        f"ledger '{path}' cannot be read: {error}; restore a backup or, if there is none, remove the file and"
+        f" begin with what its witness knows (`coterie ledger recover {path} --reason WHY`)"
+    )
+
+
+def _is_damaged(error: sqlite3.Error) -> bool:
+    return any(sign in str(error) for sign in ("not a database", "malformed", "no such table"))
+
+
 def cannot_write(path: Path, error: sqlite3.Error) -> str:
     """Return why a ledger cannot be written, and what to do."""
-    if "not a database" in str(error) or "malformed" in str(error):
-        return f"ledger '{path}' cannot be read: {error}; restore a backup"
+    if _is_damaged(error):
+        return cannot_read(path, error)
     return (
         f"ledger '{path}' cannot be written: {error}; nothing is trained without it. Free some space, make it"
         " writable, or restore a backup"

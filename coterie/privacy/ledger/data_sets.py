@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from ...errors import Problem
 from .identity import Identity
 
 ENDINGS = ("sqlite", "secret")
@@ -35,19 +36,28 @@ def nothing_spent(path: Path) -> bool:
 
 def _identity_in(path: Path) -> Identity | None:
     """Return whose ledger a file is, from its first row alone; None if it is no ledger."""
+    row = _first(path, "select body from entries where seq = 1")
     try:
-        return Identity(**json.loads(_first(path, "select body from entries where seq = 1"))["identity"])
+        return Identity(**json.loads(row)["identity"])
     except (ValueError, KeyError, TypeError):
         return None
 
 
 def _first(path: Path, query: str) -> Any:
-    """Return the first value that a query gives; None if the file cannot be read."""
+    """Return the first value that a query gives; None if the file is no ledger.
+
+    Raise `Problem` if it cannot be read: it may be a ledger, so that another one would be a further budget.
+    """
     try:
         connection = sqlite3.connect(f"file:{quote(str(path))}?mode=rw", uri=True, timeout=60)
         try:
             return (connection.execute(query).fetchone() or (None,))[0]
         finally:
             connection.close()
-    except sqlite3.Error:
-        return None
+    except sqlite3.Error as error:
+        if error.sqlite_errorcode in (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_NOTADB):
+            return None
+        raise Problem(
+            f"'{path}', which may be a ledger, cannot be read: {error}; check the disk and try again, or"
+            " restore a backup"
+        ) from error

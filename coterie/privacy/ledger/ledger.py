@@ -9,19 +9,20 @@ not written here first.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import sqlite3
-import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from ...errors import Problem
-from ..keys import Key, sync_folder
+from ..files import make_folder, sync_folder
+from ..keys import Key
 from .book import Ledger as Ledger
-from .book import cannot_write, check_unit
+from .book import cannot_read, cannot_write, check_unit
 from .book import check_budget as check_budget
 from .custody import Custody, missing
 from .entries import Changes, parse
@@ -112,19 +113,15 @@ def make_ledger(
     custody: Custody,
 ) -> None:
     """Create a ledger under another name and link it into place: a crash leaves all of it or none."""
+    _refuse_remains(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
     except OSError as error:
         raise Problem(f"ledger: cannot create '{path.parent}': {error.strerror}") from error
     key = custody.key_for(path, identity.silo, make=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.{time.time_ns()}")
-    ledger = Ledger(beside, connect(beside, mode="rwc"), signer=key)
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        with ledger.change() as rows:
-            rows.add("open", {"schema": SCHEMA, "identity": asdict(identity), **opened, **new_custody(key)})
-            for unit, budget in budgets.items():
-                _first_budget(rows, unit, budget)
-        ledger.close()
+        _write_ledger(beside, identity, opened, budgets, key)
         os.link(beside, path)
         sync_folder(path.parent)
     except FileExistsError:
@@ -132,9 +129,40 @@ def make_ledger(
     except OSError as error:
         raise Problem(f"ledger '{path}' cannot be created: {error.strerror or error}") from error
     finally:
-        ledger.close()
         for left in path.parent.glob(f"{beside.name}*"):
-            left.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                left.unlink(missing_ok=True)
+
+
+def _write_ledger(
+    path: Path,
+    identity: Identity,
+    opened: dict[str, Any],
+    budgets: dict[str, tuple[float, float]],
+    key: Key,
+) -> None:
+    """Write the first rows of a ledger; all of them are in the file itself when this returns."""
+    ledger = Ledger(path, connect(path, mode="rwc"), signer=key)
+    try:
+        with ledger.change() as rows:
+            rows.add("open", {"schema": SCHEMA, "identity": asdict(identity), **opened, **new_custody(key)})
+            for unit, budget in budgets.items():
+                _first_budget(rows, unit, budget)
+        busy = ledger.connection.execute("pragma wal_checkpoint(truncate)").fetchone()[0]
+        if busy:
+            raise Problem(f"ledger '{path}' cannot be created: another process uses it")
+    except sqlite3.Error as error:
+        raise Problem(cannot_write(path, error)) from error
+    finally:
+        ledger.close()
+
+
+def _refuse_remains(path: Path) -> None:
+    """Raise `Problem` if a missing ledger left a log behind, which SQLite would add to a new one."""
+    logs = [path.with_name(f"{path.name}-{ending}") for ending in ("wal", "journal")]
+    left = [log for log in logs if log.exists()]
+    if left and not path.exists():  # in this order: whoever makes a ledger links it before there is a log
+        raise Problem(f"'{left[0]}' belongs to a ledger that is missing: restore the ledger, or move it away")
 
 
 def new_custody(key: Key) -> dict[str, Any]:
@@ -175,7 +203,7 @@ def is_signed_ledger(ledger: Ledger) -> bool:
         first = ledger.connection.execute("select body from entries where seq = 1").fetchone()
         adopted = ledger.connection.execute("select 1 from entries where kind = 'adopt'").fetchone()
     except sqlite3.Error as error:
-        raise Problem(f"ledger '{ledger.path}' cannot be read: {error}; restore a backup") from error
+        raise Problem(cannot_read(ledger.path, error)) from error
     return adopted is not None or first is None or parse(first[0]).get("schema") != UNSIGNED
 
 
@@ -191,7 +219,7 @@ def open_file(path: Path, only_read: bool = False) -> sqlite3.Connection:
 
 def connect(path: Path, mode: str = "rw") -> sqlite3.Connection:
     """Return a connection to a file, with all writes on the disk when a transaction ends."""
-    create = mode == "rwc"
+    create, connection = mode == "rwc", None
     try:
         connection = sqlite3.connect(
             f"file:{quote(str(path))}?mode={mode}",
@@ -200,10 +228,12 @@ def connect(path: Path, mode: str = "rw") -> sqlite3.Connection:
             timeout=60,
             check_same_thread=False,
         )
-        connection.execute("pragma synchronous = full")
+        connection.execute("pragma synchronous = extra")  # also where there can be no write-ahead log
         if create:
             connection.execute("pragma journal_mode = wal")
             connection.executescript(TABLE + HEADS)
     except sqlite3.Error as error:
+        if connection is not None:
+            connection.close()
         raise Problem(cannot_write(path, error)) from error
     return connection

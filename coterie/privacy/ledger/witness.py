@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ...errors import Problem, reason
-from ..keys import sync_folder
+from ..files import make_folder, sync_folder
 from .heads import SignedHead
 
 ENVIRONMENT = "COTERIE_WITNESS"
@@ -65,7 +65,7 @@ class FolderWitness:
         """Raise `Unwitnessed` unless the folder exists and is writable."""
         if self.make:
             try:
-                self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                make_folder(self.folder, mode=0o700)
             except OSError as error:
                 raise Unwitnessed(f"the witness '{self}' cannot be reached: {reason(error)}") from error
         self._look()
@@ -120,23 +120,25 @@ class FolderWitness:
         line = json.dumps({"number": head.number, "head": head.text, "signature": head.signature}).encode()
         record = b"\n" + line + b"\n"  # the first ends a line that was cut off
         try:
-            new = not path.exists()
             handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             try:
+                if os.fstat(handle).st_size == 0:  # it is new, or whoever made it was stopped
+                    sync_folder(self.folder)
                 if os.write(handle, record) != len(record):
                     raise Unwitnessed(f"the witness '{path}' cannot be written: the disk is full")
                 os.fsync(handle)
             finally:
                 os.close(handle)
-            if new:
-                sync_folder(self.folder)
         except OSError as error:
             raise Unwitnessed(f"the witness '{path}' cannot be written: {reason(error)}") from error
 
 
 def _is_whole(line: bytes) -> bool:
-    """Return whether a line was written to its end: one that a crash cut off was never relied upon."""
-    return line.startswith(b"{") and line.endswith(b"}")
+    """Return whether a line was written in full: one that a crash cut off was never relied upon.
+
+    Where a disk lost a part of what it had not synced, it left zeros.
+    """
+    return line.startswith(b"{") and line.endswith(b"}") and b"\0" not in line
 
 
 def default_folder() -> Path:
