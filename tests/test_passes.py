@@ -58,7 +58,9 @@ def check_passes(hits: np.ndarray) -> None:
     pairs += [(steps[:-1, i], steps[1:, i]) for i in range(SIZE)]
     for one, other in pairs:
         counts = np.bincount(one * STEPS + other, minlength=STEPS**2)
-        assert stats.chisquare(counts).pvalue > CHANCE, "the steps of examples are not independent and uniform"
+        assert stats.chisquare(counts).pvalue > CHANCE, (
+            "the steps of examples are not independent and uniform"
+        )
 
 
 @BOTH
@@ -176,7 +178,9 @@ class Scripted(KeyedDice):
         return self.given[0]
 
     def slots(self, hits, slots):
-        return np.stack([np.append(self.given[1][hit], np.zeros(slots - hit.sum(), np.int64)) for hit in hits])
+        return np.stack(
+            [np.append(self.given[1][hit], np.zeros(slots - hit.sum(), np.int64)) for hit in hits]
+        )
 
 
 class One:

@@ -130,7 +130,9 @@ def test_a_statement_of_passes_says_so_and_verifies():
     assert content["published"] == content["warnings"] == []
     assert 0.5 * EPSILON < content["guarantee"]["lower"] < EPSILON
     shown = page(content)
-    assert "25 calls with 20 noisy steps each; in whole passes, with every example in exactly one of 10" in shown
+    assert (
+        "25 calls with 20 noisy steps each; in whole passes, with every example in exactly one of 10" in shown
+    )
     assert "50 passes of 10 releases, with noise multiplier 2" in shown
     assert "Gaussian (50 passes of 10 releases)" in dict(checklist(content))["Which mechanisms were used?"]
     lines = recheck_lines(content)
@@ -152,10 +154,16 @@ def test_a_pass_of_one_step_is_said_to_be_on_all_examples():
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda c: c["doors"][0].update(sampler="poisson"), "doors: 500 noisy sums at rate 0.1, but the events have 0"),
+        (
+            lambda c: c["doors"][0].update(sampler="poisson"),
+            "doors: 500 noisy sums at rate 0.1, but the events have 0",
+        ),
         (lambda c: c["doors"][0].update(sampler="shuffled"), "the sampler 'shuffled' is not accounted for"),
         (lambda c: c["doors"][0].update(steps=10), "doors: 250 noisy sums at rate 0.1 in passes, but the"),
-        (lambda c: c["doors"][0].update(rate=0.05), "noisy sums at rate 0.05 in passes, but the events have 0"),
+        (
+            lambda c: c["doors"][0].update(rate=0.05),
+            "noisy sums at rate 0.05 in passes, but the events have 0",
+        ),
         (lambda c: c["events"][0].update(sampler="poisson"), "guarantee.lower: states"),
         (lambda c: c["events"][0].update(sampler="poisson", count=500), "guarantee.epsilon: states"),
         (lambda c: c["events"][0].update(count=500), "guarantee.epsilon: states .*, but the events give"),
