@@ -266,14 +266,17 @@ class Experiment:
         ]
         return replace(plan, notes=tuple(dict.fromkeys(notes)))
 
-    def cohort(self, plan: Plan) -> Cohort:
-        """Return the silos, ready to train."""
+    def settings(self, plan: Plan) -> Settings:
+        """Return what each run and silo trains with."""
         device = self.training.device
         clip = self.clip if plan.unit.noise_in_doors else torch.full_like(self.clip, math.inf)
         lr, clip, noise = (value.float().to(device) for value in (self.lr, clip, plan.noise()))
-        settings = Settings(lr, clip, noise, plan.choice_noise().to(device))
-        examples = stack(self.federation, "train", device)
-        return Cohort(self.task, examples, self.work, settings, self.training.memory)
+        return Settings(lr, clip, noise, plan.choice_noise().to(device))
+
+    def cohort(self, plan: Plan) -> Cohort:
+        """Return the silos, ready to train."""
+        examples = stack(self.federation, "train", self.training.device)
+        return Cohort(self.task, examples, self.work, self.settings(plan), self.training.memory)
 
     def train(
         self,
