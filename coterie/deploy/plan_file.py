@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -44,6 +45,7 @@ class _SiloFacts(_Section):
     name: Annotated[str, Field(min_length=1, max_length=200)]
     train: Annotated[int, Field(ge=1, le=10**9)]
     test: Annotated[int, Field(ge=0, le=10**9)]
+    key: dict[str, Any]
 
 
 class _Facts(_Section):
@@ -122,6 +124,12 @@ class PlanFile:
         """The key that the coordinator signs its messages with."""
         return PublicKey.from_facts(self.content["coordinator"], "plan: coordinator")
 
+    @cached_property
+    def keys(self) -> dict[str, PublicKey]:
+        """The key that each silo signs its answers with."""
+        silos = self.content["facts"]["silos"]
+        return {silo["name"]: PublicKey.from_facts(silo["key"], f"plan: {silo['name']}") for silo in silos}
+
     def place(self, silo: str) -> int:
         """Return the index of a silo; raise `Problem` if the plan does not name it."""
         if silo not in self.names:
@@ -184,12 +192,18 @@ def make_plan(
     config: Config,
     federation: Federation,
     coordinator: PublicKey,
+    keys: Mapping[str, PublicKey],
     *,
     fewest: int | None = None,
     most_bytes: int = 2**30,
     seconds: float = 600.0,
 ) -> PlanFile:
-    """Return a new plan for a configuration of one run and the public facts of a federation."""
+    """Return a new plan for a configuration of one run and the public facts of a federation.
+
+    `keys` are those of the silos, by name.
+    """
+    if missing := [name for name in federation.names if name not in keys]:
+        raise Problem(f"the plan needs a key of every silo; there is none of {', '.join(missing)}")
     tables = config.model_dump(mode="json", exclude_none=True, exclude={"tuning"})
     for name in ("ledger", "keys", "witness", "checkpoint"):
         tables["privacy"].pop(name, None)
@@ -204,7 +218,13 @@ def make_plan(
         "bytes": first.x.dtype == torch.uint8,
         "not_covered": list(federation.not_covered),
         "silos": [
-            {"name": silo.name, "train": len(silo.y), "test": len(silo.test_y)} for silo in federation.silos
+            {
+                "name": silo.name,
+                "train": len(silo.y),
+                "test": len(silo.test_y),
+                "key": keys[silo.name].facts(),
+            }
+            for silo in federation.silos
         ],
     }
     content = {
