@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from .guard import guard_app
 from .options import (
     Allow,
     AsJson,
@@ -286,6 +287,7 @@ def statement_schema() -> None:
 
 
 GROUPS = {
+    "guard": guard_app,
     "data": data_app,
     "figure": figure_app,
     "ledger": ledger_app,

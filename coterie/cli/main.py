@@ -245,6 +245,26 @@ def noise(
     typer.echo(json.dumps(finite(facts)) if as_json else text)
 
 
+@app.command("federate", cls=ConfigCommand)
+def federate_command(
+    config: ConfigPath,
+    out: Annotated[
+        Path | None, typer.Option(help="New folder for guards and results (default: runs/NAME-federation-N).")
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="Longest wait for an answer.")] = 600.0,
+    changes: Changes = None,
+    allow: Allow = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train in a deployment on this machine: a guard process per silo, with ledgers and statements."""
+    from ..report.folder import next_free
+    from .federate import run_federate
+
+    read = read_config(config, changes, None, None, allow)
+    run_federate(read, out or next_free(f"{config.stem}-federation"), data_dir, seconds, as_json)
+
+
 def main() -> None:
     """Run the command line; a problem the user can fix ends with one sentence and exit code 2."""
     from ..errors import Problem

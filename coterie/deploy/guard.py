@@ -129,8 +129,8 @@ class Guard:
         seen, head = request.facts.get("witnessed"), self.ledger.signed_head
         if isinstance(seen, int) and seen > head.number:
             self.stale = (
-                f"the coordinator has seen {seen} changes of this silo's ledger, which has {head.number}: it is an"
-                " old copy, so nothing is answered"
+                f"the coordinator has seen {seen} changes of this silo's ledger, which has {head.number}: it"
+                " is an old copy, so nothing is answered"
             )
             raise Problem(self.stale)
         known = self.store.training(request.training)
@@ -208,8 +208,8 @@ class Guard:
             blank = file.federation().silos[place]
             if (own.x.shape, own.x.dtype) != (blank.x.shape, blank.x.dtype):
                 raise Problem(
-                    f"the plan's examples have shape {list(blank.x.shape[1:])} and type {blank.x.dtype}, those"
-                    f" of '{self.silo}' {list(own.x.shape[1:])} and {own.x.dtype}"
+                    f"the plan's examples have shape {list(blank.x.shape[1:])} and type {blank.x.dtype},"
+                    f" those of '{self.silo}' {list(own.x.shape[1:])} and {own.x.dtype}"
                 )
             experiment = file.experiment(own, self._allowed())
             self._prepared = {file.training: Prepared(file, experiment, plan_of(experiment), place)}

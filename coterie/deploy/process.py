@@ -16,20 +16,6 @@ from .guard import Guard, StreamsFor
 from .guard_folder import GuardFolder
 
 
-class Stopping:
-    """Whether the process was asked to stop."""
-
-    def __init__(self) -> None:
-        self.asked = False
-
-    def __call__(self) -> bool:
-        return self.asked
-
-    def hear(self, number: int, frame: FrameType | None) -> Any:
-        """Remember a signal."""
-        self.asked = True
-
-
 def run_guard(
     folder: str | Path, streams: StreamsFor | None = None, ready: Callable[[str], None] = lambda line: None
 ) -> None:
@@ -38,9 +24,13 @@ def run_guard(
     lock = _locked(place.path / "lock")
     try:
         guard = Guard(place, streams)
-        stopping = Stopping()
+        asked: list[int] = []
+
+        def hear(number: int, frame: FrameType | None) -> Any:
+            asked.append(number)
+
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, stopping.hear)
+            signal.signal(number, hear)
 
         def answer(message: bytes) -> bytes:
             with at_most(guard.policy.seconds):
@@ -50,7 +40,14 @@ def run_guard(
         try:
             guard.log(f"the guard of '{place.silo}' answers at {place.socket}")
             ready(f"the guard of '{place.silo}' answers at {place.socket}")
-            serve(server, answer, user_ids(place.table.users), guard.policy.bytes, guard.log, stopping)
+            serve(
+                server,
+                answer,
+                user_ids(place.table.users),
+                guard.policy.bytes,
+                guard.log,
+                lambda: bool(asked),
+            )
         finally:
             server.close()
             place.socket.unlink(missing_ok=True)

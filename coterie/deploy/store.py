@@ -19,8 +19,8 @@ KEPT = 3  # rounds whose answers are kept whole
 TABLES = """
 create table if not exists approvals (hash text primary key, time text not null, how text not null) strict;
 create table if not exists trainings (
-  training text primary key, hash text not null, plan text not null, epsilon real not null, began text not null,
-  run integer, round integer not null default 0, state blob, status text not null
+  training text primary key, hash text not null, plan text not null, epsilon real not null,
+  began text not null, run integer, round integer not null default 0, state blob, status text not null
 ) strict;
 create table if not exists answers (
   training text not null, round integer not null, call integer not null, request text not null,

@@ -27,8 +27,8 @@ HOME_ALL = "the silo's model: nothing was sent to the server"
 class Issue:
     """The study that statements are issued for: a digest of its configuration, and the name of its model.
 
-    `keys` sign the statements of a simulation. Those of a metered run are signed with its ledgers' keys. `run`
-    is the id of a deployed training, which all its silos share.
+    `keys` sign the statements of a simulation. Those of a metered run are signed with its ledgers' keys.
+    `run` is the id of a deployed training, which all its silos share.
     """
 
     configuration: str | None = None
