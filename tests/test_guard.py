@@ -64,7 +64,7 @@ METHODS = [
     ({"name": "fedavg"}, {}, {}),
     ({"name": "mr-mtl", "lam": 0.3}, {}, {}),
     ({"name": "ifca", "clusters": 2}, {}, {}),
-    ({"name": "pfa+"}, {"epsilon": {"each": [1.0, 4.0]}}, {}),
+    ({"name": "pfa+"}, {"epsilon": {"silo-0": 1.0, "silo-1": 4.0, "silo-2": 4.0}}, {}),
     ({"name": "fedavg"}, {"unit": "silo", "noise_by": "server"}, {}),
     ({"name": "mr-mtl", "lam": 0.3}, {"unit": "silo", "noise_by": "silos"}, {}),
     ({"name": "fedavg"}, {}, {"participation": 0.67}),
@@ -142,7 +142,7 @@ def test_a_crash_before_the_answer_was_written_is_not_charged_twice(small, monke
     body = first_broadcast(small)
     with monkeypatch.context() as patch:
         patch.setattr(guard.store, "answer", lambda *a: (_ for _ in ()).throw(OSError("killed")))
-        assert ask(small, guard, "round", 0, body).kind == "refused"
+        assert ask(small, guard, "round", 0, body).kind == "failed"
     assert reserved(guard) == 1
     guard.close()
     again = Guard(GuardFolder(small.folder / "silo-0"))
@@ -154,7 +154,7 @@ def test_a_crash_between_charge_and_memory_does_not_charge_a_training_twice(smal
     guard = small.guards()["silo-0"]
     with monkeypatch.context() as patch:
         patch.setattr(guard.store, "update", lambda *a, **k: (_ for _ in ()).throw(OSError("killed")))
-        assert ask(small, guard, "plan", body=small.plan.text.encode()).kind == "refused"
+        assert ask(small, guard, "plan", body=small.plan.text.encode()).kind == "failed"
     charged = spent(guard)
     assert charged > 0
     guard.close()
@@ -282,7 +282,7 @@ def changed(plan: PlanFile, **changes) -> PlanFile:
         ({"privacy__epsilon": 21.0}, "allows 20 per training"),
         ({"model__name": "os:system"}, "os"),
         ({"model__name": "antigravity:fly"}, "antigravity"),
-        ({"privacy__epsilon": float("1e9")}, "per training"),
+        ({"privacy__epsilon": float("1e9")}, "at most 1000"),
     ],
 )
 def test_a_plan_that_breaks_the_policy_is_refused(small, changes, words):

@@ -109,7 +109,7 @@ class Coordinator:
         (self.folder / "witness").mkdir(exist_ok=True)
         self.witness = FolderWitness(self.folder / "witness")
         self.transcript = Transcript(self.folder / "transcript.jsonl", self.key)
-        self.experiment: Experiment = self.plan.experiment()
+        self.experiment: Experiment = self.plan.blank
         self.planned: Plan = plan_of(self.experiment)
         heads = (self.witness.latest(path.stem) for path in self.witness.folder.glob("*.heads"))
         self._seen = {head.identity.silo: head.number for head in heads if head is not None}
@@ -221,11 +221,12 @@ class Coordinator:
         except Unreadable as problem:
             self.refusals[name] = str(problem)
             return None
-        if answer.kind == "refused":
+        ours = (answer.training, answer.round, answer.call) == (self.plan.training, number, CALLS[kind])
+        if answer.kind in ("refused", "failed"):
             self.refusals[name] = str(answer.facts.get("why", "no reason given"))
-            self.transcript.add(silo=name, round=number, asked=kind, kind="refused", digest=answer.digest)
-            return answer
-        if (answer.training, answer.round, answer.call) != (self.plan.training, number, CALLS[kind]):
+            self.transcript.add(silo=name, round=number, asked=kind, kind=answer.kind, digest=answer.digest)
+            return answer if ours and answer.kind == "refused" else None  # damaged on its way, or a failure
+        if not ours:
             self.refusals[name] = "it answered another request"
             return None
         head = self._head(name, answer)

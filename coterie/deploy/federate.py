@@ -108,8 +108,7 @@ def _train(
     listening: Listening,
 ) -> Training:
     """Train one plan, and read what each silo reported at home."""
-    label = plan.experiment().labels[0]
-    rounds = plan.experiment().training.rounds
+    label, rounds = plan.blank.labels[0], plan.blank.training.rounds
     coordinator = Coordinator(
         plan, folder, key, transport, on_round=lambda done, names: listening.on_round(label, done, rounds)
     )
@@ -128,7 +127,7 @@ def make_guards(
 ) -> dict[str, GuardFolder]:
     """Make a guard for every silo, whose ledger and policy allow the trainings of the configurations."""
     blank = dict.fromkeys(federation.names, draw_key().public)
-    plans = [plan_of(make_plan(each, federation, key.public, blank).experiment()) for each in configs]
+    plans = [plan_of(make_plan(each, federation, key.public, blank).blank) for each in configs]
     guards = {}
     for k, silo in enumerate(federation.silos):
         spent = [plan.silos[0][k] for plan in plans]

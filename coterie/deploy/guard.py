@@ -72,7 +72,7 @@ class Prepared:
 
 
 class Guard:
-    """A guard in its folder; `answer` turns a request into an answer and never raises.
+    """A guard in its folder; `answer` turns a request into an answer, whatever the request is.
 
     `streams`, if given, replaces the system's entropy: tests compare trainings whose noise they know.
     """
@@ -98,10 +98,12 @@ class Guard:
         try:
             request = unseal(message, self.coordinator, self.policy.bytes, self.silo)
             return self._answer(request)
-        except Exception as error:
-            why = str(error) if isinstance(error, Problem) else f"the guard failed: {type(error).__name__}"
-            self.log(f"refused: {why}" + ("" if isinstance(error, Problem) else f" ({error})"))
-            return self._refusal(request, why)
+        except Problem as problem:
+            self.log(f"refused: {problem}")
+            return self._refusal(request, "refused", str(problem))
+        except Exception as error:  # a guard stays up; what went wrong is for its owner's eyes only
+            self.log(f"failed: {type(error).__name__}: {error}")
+            return self._refusal(request, "failed", f"the guard failed: {type(error).__name__}")
 
     def _answer(self, request: Envelope) -> bytes:
         if request.kind not in CALLS or request.call != CALLS[request.kind]:
@@ -212,7 +214,8 @@ class Guard:
                     f" those of '{self.silo}' {list(own.x.shape[1:])} and {own.x.dtype}"
                 )
             experiment = file.experiment(own, self._allowed())
-            self._prepared = {file.training: Prepared(file, experiment, plan_of(experiment), place)}
+            self._prepared.clear()  # examples of one training at a time stay in memory
+            self._prepared[file.training] = Prepared(file, experiment, plan_of(experiment), place)
         return self._prepared[file.training]
 
     def _allowed(self) -> Allowed:
@@ -311,7 +314,7 @@ class Guard:
         reply = Envelope(*belongs, kind, self.silo, COORDINATOR, facts, body)
         return reply, seal(reply, self.key)
 
-    def _refusal(self, request: Envelope | None, why: str) -> bytes:
+    def _refusal(self, request: Envelope | None, kind: str, why: str) -> bytes:
         """Return a signed refusal; it is not remembered, because nothing was released."""
         training, number, call = (
             ("", 0, 0) if request is None else (request.training, request.round, request.call)

@@ -158,6 +158,11 @@ class PlanFile:
             raise Problem("a plan is one run: one method, one value for every setting, and one seed")
         return found[0]
 
+    @cached_property
+    def blank(self) -> Experiment:
+        """The experiment of the plan without any examples."""
+        return self.experiment()
+
     def federation(self, own: Silo | None = None) -> Federation:
         """Return the federation of public facts, in which one silo may have its examples."""
         facts = self.content["facts"]
@@ -239,7 +244,7 @@ def make_plan(
         "limits": {"bytes": most_bytes, "seconds": seconds},
     }
     made = read_plan(content)
-    plan_of(made.experiment())
+    plan_of(made.blank)
     return made
 
 
