@@ -49,9 +49,19 @@ def guard_init(
         policy_text(per_training or epsilon, epsilon),
         unit=unit,
         users=users or (),
+        scale=loaded.scale,
     )
-    typer.echo(f"made '{made.path}': edit policy.toml, send keys/*.pub to the coordinator, then run it with")
-    typer.echo(f"  coterie guard run {folder}")
+    typer.echo(f"made '{made.path}': edit policy.toml, then send what `coterie guard facts {folder}` prints")
+    typer.echo(f"to whoever proposes plans, and start the guard with `coterie guard run {folder}`")
+
+
+@guard_app.command("facts")
+def guard_facts(folder: Folder) -> None:
+    """Print what others may know of a silo: name, sizes, form of its examples, and public key."""
+    from ..deploy.facts import facts_of
+    from ..deploy.guard_folder import GuardFolder
+
+    typer.echo(facts_of(GuardFolder(folder)).model_dump_json(indent=1))
 
 
 @guard_app.command("run")

@@ -245,6 +245,48 @@ def noise(
     typer.echo(json.dumps(finite(facts)) if as_json else text)
 
 
+@app.command(cls=ConfigCommand)
+def propose(
+    config: ConfigPath,
+    silo: Annotated[
+        list[Path], typer.Option(help="A silo's facts (`coterie guard facts`). Repeat for each.")
+    ],
+    key: Annotated[Path, typer.Option(help="The coordinator's private key (a .key file).")],
+    out: Annotated[Path, typer.Option(help="The plan to write.")] = Path("plan.json"),
+    name: Annotated[str, typer.Option(help="What the federation is called.")] = "federation",
+    fewest: Annotated[
+        int | None, typer.Option(help="How many silos must answer each round (default: all).")
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="Longest wait for an answer.")] = 600.0,
+    changes: Changes = None,
+    allow: Allow = None,
+) -> None:
+    """Write a plan for real silos, which their owners then approve (`coterie guard approve`)."""
+    from .coordinate import propose_plan
+
+    plan = propose_plan(
+        read_config(config, changes, None, None, allow), name, silo, key, out, fewest, seconds
+    )
+    typer.echo(f"wrote '{out}', hash {plan.hash}: send it to the owners of the silos")
+
+
+@app.command()
+def coordinate(
+    plan: Annotated[Path, typer.Argument(help="The plan that the owners approved.")],
+    folder: Annotated[Path, typer.Option(help="Where the training is kept; the same one resumes it.")],
+    key: Annotated[Path, typer.Option(help="The coordinator's private key (a .key file).")],
+    socket: Annotated[
+        list[str] | None, typer.Option(help="SILO=PATH of a guard on this machine. Repeat for each.")
+    ] = None,
+    kit: Annotated[Path | None, typer.Option(help="The coordinator's kit, for silos elsewhere.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train by a plan with the silos that approved it; after a crash the same command resumes."""
+    from .coordinate import coordinate as run_plan
+
+    run_plan(plan, folder, key, socket or [], kit, as_json)
+
+
 @app.command("federate", cls=ConfigCommand)
 def federate_command(
     config: ConfigPath,

@@ -145,6 +145,7 @@ def make_guards(
             policy,
             unit=configs[0].privacy.unit,
             users=[str(os.getuid())],
+            scale=federation.scale,
         )
     return guards
 

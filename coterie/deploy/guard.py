@@ -28,7 +28,7 @@ from ..experiment.experiment import Experiment
 from ..guard.claims import claims_of
 from ..guard.secret_streams import EntropyStreams, secret_of
 from ..planning.plan import Plan
-from ..privacy.keys import Key, PublicKey, find_key, now, parse_time, stamp
+from ..privacy.keys import Key, PublicKey, now, parse_time, stamp
 from ..privacy.ledger.entries import runs_of
 from ..privacy.ledger.ledger import Ledger
 from ..protocol.envelope import Envelope, Unreadable, seal, unseal
@@ -81,7 +81,7 @@ class Guard:
         self.folder, self.silo, self.streams = folder, folder.silo, streams
         self.coordinator: PublicKey = folder.coordinator()
         self.policy: PolicyTable = read_table(folder.path / POLICY, PolicyTable)
-        self.key: Key = find_key(folder.path / "keys", self.silo)
+        self.key: Key = folder.key()
         self.ledger: Ledger = folder.ledger()
         self.store = Store(folder.path / "guard.sqlite")
         self.stale: str | None = None

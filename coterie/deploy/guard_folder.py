@@ -11,23 +11,26 @@ keys/ ledger/ guard.sqlite results/ log.txt     made by the guard
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+import tomli_w
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..data.federation import Silo
 from ..errors import Problem, reason
 from ..experiment.config.schema import sentence
-from ..privacy.keys import PublicKey, new_key, read_public_key
+from ..privacy.keys import Key, PublicKey, find_key, new_key, read_public_key
 from ..privacy.ledger.custody import Custody
 from ..privacy.ledger.identity import Identity
 from ..privacy.ledger.ledger import Ledger, open_ledger
 from ..privacy.ledger.witness import FolderWitness
+from .policy import PolicyTable
 
 GUARD, POLICY, DATA, COORDINATOR = "guard.toml", "policy.toml", "data.npz", "coordinator.pub"
 ARRAYS = ("x", "y", "test_x", "test_y")
@@ -45,6 +48,7 @@ class GuardTable(BaseModel):
     socket: str = "guard.sock"
     users: list[str] = []
     witness: str = "witness"
+    scale: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
 
 
 def read_table(path: Path, kind: type[BaseModel]) -> Any:
@@ -76,6 +80,10 @@ class GuardFolder:
     def socket(self) -> Path:
         """The Unix socket that the guard answers on."""
         return self.path / self.table.socket
+
+    def key(self) -> Key:
+        """Return the silo's key."""
+        return find_key(self.path / "keys", self.silo)
 
     def coordinator(self) -> PublicKey:
         """Return the key of the coordinator, which must be valid today."""
@@ -130,6 +138,15 @@ def _opened(path: Path) -> Any:
     return arrays
 
 
+def examples_form(folder: GuardFolder) -> dict[str, Any]:
+    """Return the sizes and the form of a guard's examples, which are public."""
+    with _opened(folder.path / folder.table.data) as arrays:
+        x, y, test_y = (arrays[name] for name in ("x", "y", "test_y"))
+        classes = [str(name) for name in arrays["classes"]] if "classes" in arrays else []
+    form = {"shape": list(x.shape[1:]), "bytes": x.dtype == np.uint8, "classes": classes}
+    return {**form, "train": len(y), "test": len(test_y), "scale": folder.table.scale}
+
+
 def write_examples(path: Path, silo: Silo, classes: Sequence[str]) -> None:
     """Write a silo's prepared examples."""
     arrays: dict[str, Any] = {name: getattr(silo, name).numpy() for name in ARRAYS}
@@ -152,24 +169,19 @@ def make_guard(
     policy: str,
     unit: str = "example",
     users: Sequence[str] = (),
+    scale: float = 1.0,
 ) -> GuardFolder:
     """Make the folder of a new guard, with its key and its ledger; nothing in it may exist before."""
-    import tomli_w
-
-    from .policy import PolicyTable
-
     path = Path(folder)
     if path.exists() and any(path.iterdir()):
         raise Problem(f"'{path}' is not empty: a guard is made in a new folder")
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
     path.chmod(0o700)
     write_examples(path / DATA, silo, classes)
-    table: dict[str, Any] = {"silo": silo.name, "data_name": data_name, "users": list(users)}
+    table: dict[str, Any] = {"silo": silo.name, "data_name": data_name, "users": list(users), "scale": scale}
     (path / GUARD).write_text(tomli_w.dumps(table))
     (path / POLICY).write_text(policy)
     read_table(path / POLICY, PolicyTable)
-    import json
-
     (path / COORDINATOR).write_text(json.dumps(coordinator.facts(), indent=1))
     (path / "witness").mkdir(mode=0o700)
     new_key(path / "keys", silo.name)

@@ -166,7 +166,7 @@ class PlanFile:
     def federation(self, own: Silo | None = None) -> Federation:
         """Return the federation of public facts, in which one silo may have its examples."""
         facts = self.content["facts"]
-        blanks = [_blank(silo, facts) for silo in facts["silos"]]
+        blanks = [blank_silo(silo, facts) for silo in facts["silos"]]
         silos = [own if own is not None and own.name == blank.name else blank for blank in blanks]
         made = Federation(facts["name"], tuple(silos), tuple(facts["classes"]), float(facts["scale"]))
         return replace(made, not_covered=tuple(facts["not_covered"]))
@@ -179,7 +179,7 @@ class PlanFile:
             raise Problem(f"cannot write the plan '{path}': {reason(error)}") from error
 
 
-def _blank(silo: dict[str, Any], facts: dict[str, Any]) -> Silo:
+def blank_silo(silo: dict[str, Any], facts: dict[str, Any]) -> Silo:
     """Return a silo of the right sizes whose examples are all zero, in the memory of one number."""
 
     def zeros(count: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
