@@ -67,7 +67,9 @@ def _provision(
     from nvflare.lighter.impl.workspace import WorkspaceBuilder
     from nvflare.lighter.provisioner import Provisioner
 
-    project = Project(federation, "", serialized_root_cert=root and root[0], root_private_key=root and root[1])
+    project = Project(
+        federation, "", serialized_root_cert=root and root[0], root_private_key=root and root[1]
+    )
     server = next((party for party in parties if party.kind == SERVER), None)
     organisation = parties[0].organisation if parties else "coterie"
     hosts = {"default_host": server.host, "host_names": ["localhost", "127.0.0.1"]} if server else {}

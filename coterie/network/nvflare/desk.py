@@ -18,7 +18,9 @@ FRESH = 25.0  # seconds since a node's last heartbeat, which comes every 10 s
 PROMPT = 5.0  # seconds in which the server must let the coordinator in
 ENDED = ("FINISHED", "FAILED", "ABANDONED")
 
-logging.getLogger("nvflare").addHandler(logging.NullHandler())  # NVFlare's warnings go where logging is set up
+logging.getLogger("nvflare").addHandler(
+    logging.NullHandler()
+)  # NVFlare's warnings go where logging is set up
 
 
 class Away(Problem):
@@ -92,7 +94,9 @@ class Desk:
         except Exception as error:
             self.close()
             where = f"{self.party.host}:{self.party.port}"
-            raise Away(f"the server at {where} does not let the coordinator in: {first_line(error)}") from error
+            raise Away(
+                f"the server at {where} does not let the coordinator in: {first_line(error)}"
+            ) from error
 
 
 def _is_fresh(last: object) -> bool:

@@ -114,5 +114,3 @@ def _content_problems(content: Any) -> Iterator[str]:
     for name, inside in expected.items():
         if found.get(name) != inside:
             yield f"the job's '{name}' is not Coterie's: are coordinator and silo of the same version?"
-
-

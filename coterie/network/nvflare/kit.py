@@ -31,7 +31,9 @@ from .settings import COORDINATOR, SERVER, SILO, Party, credentials_of, files_fo
 
 RECORD, RESOURCES = "coterie.json", "local/resources.json"
 NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]{0,38}[A-Za-z0-9])?")
-HOST = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.)*[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?")
+HOST = re.compile(
+    r"(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.)*[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
+)
 RESERVED = {"server", "coordinator", "authority"}
 
 
@@ -163,7 +165,9 @@ def _file_problems(party: Party, kit: Path) -> Iterator[str]:
         except (OSError, ValueError) as error:
             yield f"{name}: {reason(error) if isinstance(error, OSError) else 'it is no JSON'}"
             continue
-        yield from (f"{name}: {difference}" for difference in _differences(json.loads(as_text(content)), found))
+        yield from (
+            f"{name}: {difference}" for difference in _differences(json.loads(as_text(content)), found)
+        )
 
 
 def _differences(expected: Any, found: Any, where: str = "") -> Iterator[str]:

@@ -36,7 +36,9 @@ def run_node(
     to run as root unless `root` says so, and from a kit that `check_kit` finds fault with.
     """
     if seconds <= 0 or not 0 < most <= MOST:
-        raise Problem(f"seconds must be positive and most between 1 and {MOST:,}, got {seconds:g} and {most:,}")
+        raise Problem(
+            f"seconds must be positive and most between 1 and {MOST:,}, got {seconds:g} and {most:,}"
+        )
     party = prepare(kit, SILO, federation, root)
     from nvflare.private.fed.app.client import client_train
 

@@ -125,7 +125,10 @@ def _server_resources(folder: Path) -> dict[str, Any]:
             "path": "nvflare.app_common.state_persistors.storage_state_persistor.StorageStatePersistor",
             "args": {
                 "uri_root": "/",
-                "storage": {"path": storage, "args": {"root_dir": str(folder / "snapshots"), "uri_root": "/"}},
+                "storage": {
+                    "path": storage,
+                    "args": {"root_dir": str(folder / "snapshots"), "uri_root": "/"},
+                },
             },
         },
         "components": [

@@ -53,8 +53,13 @@ class Attempt:
         said = [f"{silo} refused the job ({words})" for silo, words in sorted(self.refusals.items())]
         if missing := [silo for silo in silos if silo not in self.present]:
             nodes = " and ".join(missing)
-            said.append(f"no node of {nodes} connected within {patience:g} s: start it there, or check its kit")
-        return "; ".join(said) or f"no job could be started within {patience:g} s: see log.txt in the server's kit"
+            said.append(
+                f"no node of {nodes} connected within {patience:g} s: start it there, or check its kit"
+            )
+        return (
+            "; ".join(said)
+            or f"no job could be started within {patience:g} s: see log.txt in the server's kit"
+        )
 
 
 class NVFlareTransport:
@@ -241,4 +246,6 @@ def _listen(path: Path) -> socket.socket:
 def _refusals(end: JobEnd, silos: Sequence[str]) -> dict[str, str]:
     """Return which silos refused a job when they were given it, and what they said."""
     said = (line.partition(": ")[::2] for line in end.details)
-    return {silo: words for silo, words in said if silo in silos and words != "OK" and "no reply" not in words}
+    return {
+        silo: words for silo, words in said if silo in silos and words != "OK" and "no reply" not in words
+    }
