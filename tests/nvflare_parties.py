@@ -119,15 +119,20 @@ class Parties:
         return self.start("server", "-c", SERVER, str(self.kits["server"]))
 
     def start_all(self) -> None:
-        self.start_server()
+        """Start whatever does not run."""
         for silo in self.record.silos:
-            self.start_guard(silo)
-            self.start_node(silo)
+            if f"guard-{silo}" not in self.running:
+                self.start_guard(silo)
+        if "server" not in self.running:
+            self.start_server()
+        for silo in self.record.silos:
+            if silo not in self.running:
+                self.start_node(silo)
 
     def job_of(self, name: str) -> int:
-        """Return the id of the job process of a node or of the server."""
-        (job,) = psutil.Process(self.running[name].pid).children()
-        return job.pid
+        """Return the id of the newest job process of a node or of the server."""
+        jobs = psutil.Process(self.running[name].pid).children()
+        return max(jobs, key=psutil.Process.create_time).pid
 
     def kill(self, name: str) -> None:
         """Kill a process at once, and leave those it started to themselves."""

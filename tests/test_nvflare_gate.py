@@ -39,10 +39,19 @@ SIGNED = [*OURS, (".__nvfl_sig.json", "{}"), ("config/.__nvfl_submitter.crt", "x
 
 
 def test_only_what_a_node_needs_is_left():
-    topics = {topic for gate in gated(ClientRequestProcessors.request_processors) for topic in gate.get_topics()}
+    topics = {
+        topic for gate in gated(ClientRequestProcessors.request_processors) for topic in gate.get_topics()
+    }
     assert topics == set(TOPICS)
     everything = {topic for one in ClientRequestProcessors.request_processors for topic in one.get_topics()}
-    for closed in ("sys.shell", "sys.info", "sys.report_env", "train.delete_run", "train.restart", "train.shutdown"):
+    for closed in (
+        "sys.shell",
+        "sys.info",
+        "sys.report_env",
+        "train.delete_run",
+        "train.restart",
+        "train.shutdown",
+    ):
         assert closed in everything
         assert closed not in topics
 
@@ -66,7 +75,10 @@ NAME, CONFIG = OURS[0]
         ([*OURS, ("../../local/resources.json", "")], "brings"),
         ([*OURS, ("custom/.__nvfl_sig.json", "")], "brings"),
         ([(NAME, CONFIG.replace(b"GuardExecutor", b"OtherExecutor"))], "is not Coterie's"),
-        ([(NAME, CONFIG.replace(b'"args": {}', b'"args": {"x": {"path": "subprocess.Popen"}}'))], "is not Coterie's"),
+        (
+            [(NAME, CONFIG.replace(b'"args": {}', b'"args": {"x": {"path": "subprocess.Popen"}}'))],
+            "is not Coterie's",
+        ),
         ([], "is not Coterie's"),
         ([("config/", "")], "is not Coterie's"),
         ([*OURS, (".__nvfl_sig.json", bytes(2**20))], "no small archive"),
@@ -84,7 +96,9 @@ def test_a_file_twice_or_a_bomb_is_refused():
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as zipped:
         zipped.writestr(".__nvfl_sig.json", bytes(2**24))
     assert len(buffer.getvalue()) < 2**20
-    assert list(request_problems(request(TrainingTopic.DEPLOY, buffer.getvalue()))) == ["the job is too large"]
+    assert list(request_problems(request(TrainingTopic.DEPLOY, buffer.getvalue()))) == [
+        "the job is too large"
+    ]
 
 
 @pytest.mark.parametrize("body", ["", None, b"", b"PK", b"x" * 100])
@@ -92,7 +106,9 @@ def test_what_is_no_archive_is_refused(body):
     assert "archive" in " ".join(request_problems(request(TrainingTopic.DEPLOY, body)))
 
 
-@pytest.mark.parametrize("job", [None, "", "local", "startup", "..", JOB + "/..", JOB + " -m os", JOB.upper(), 7])
+@pytest.mark.parametrize(
+    "job", [None, "", "local", "startup", "..", JOB + "/..", JOB + " -m os", JOB.upper(), 7]
+)
 @pytest.mark.parametrize("topic", [topic for topic in TOPICS if topic != TrainingTopic.CHECK_STATUS])
 def test_a_job_without_a_proper_number_is_refused(topic, job):
     assert "it names no job" in list(request_problems(request(topic, {}, job=job)))
@@ -103,7 +119,10 @@ def test_a_job_without_a_proper_number_is_refused(topic, job):
     [
         (None, "no description"),
         ({**META, "byoc": True}, "says more than it may: byoc"),
-        ({**META, "launcher_spec": {"north": {"docker": {"image": "x"}}}}, "says more than it may: launcher_spec"),
+        (
+            {**META, "launcher_spec": {"north": {"docker": {"image": "x"}}}},
+            "says more than it may: launcher_spec",
+        ),
         ({**META, "scope": "public", "stats_pool_config": {}}, "scope, stats_pool_config"),
         ({**META, "resource_spec": {"north": {"gpu": 1}}}, "asks for resources"),
     ],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from datetime import UTC, datetime, timedelta
 
@@ -66,7 +65,13 @@ def test_settings_allow_no_more_than_coterie_needs(made):
     assert set(roles) == {"project_admin", "org_admin", "lead", "member"}
     for role, rights in roles.items():
         assert isinstance(rights, dict)
-        assert rights["byoc"] == rights["shell_commands"] == rights["operate"] == rights["download_job"] == "none"
+        assert (
+            rights["byoc"]
+            == rights["shell_commands"]
+            == rights["operate"]
+            == rights["download_job"]
+            == "none"
+        )
         assert set(rights.values()) == {"none"} or role == "lead"
     client = json.loads((kit / "startup/fed_client.json").read_text())
     assert client["require_signed_jobs"] is True
@@ -98,23 +103,45 @@ def test_startup_files_are_those_that_nvflare_would_write(made, tmp_path):
         ("server", IDENTITY, "startup/fed_server.json"),
         ("coordinator", username, "startup/fed_admin.json"),
     ):
-        assert json.loads((made[0][ours] / name).read_text()) == json.loads((theirs / other / name).read_text())
+        assert json.loads((made[0][ours] / name).read_text()) == json.loads(
+            (theirs / other / name).read_text()
+        )
 
 
 @pytest.mark.parametrize(
     ("name", "change_to", "problem"),
     [
-        ("local/authorization.json", ("permissions", "lead", "byoc", "any"), "lead.byoc' is 'any', it must be 'none'"),
-        ("local/authorization.json", ("permissions", "project_admin", "any"), "'permissions.project_admin' is 'any'"),
-        ("local/authorization.json", ("permissions", "super", {}), "'permissions.super' does not belong there"),
+        (
+            "local/authorization.json",
+            ("permissions", "lead", "byoc", "any"),
+            "lead.byoc' is 'any', it must be 'none'",
+        ),
+        (
+            "local/authorization.json",
+            ("permissions", "project_admin", "any"),
+            "'permissions.project_admin' is 'any'",
+        ),
+        (
+            "local/authorization.json",
+            ("permissions", "super", {}),
+            "'permissions.super' does not belong there",
+        ),
         ("local/resources.json", ("class_allow_list", ["*"]), "class_allow_list' is ['*'], it must be"),
         ("local/resources.json", ("class_list_enforcement_mode", "warn"), "is 'warn', it must be 'enforce'"),
-        ("local/resources.json", ("allow_log_streaming", True), "allow_log_streaming' is True, it must be False"),
+        (
+            "local/resources.json",
+            ("allow_log_streaming", True),
+            "allow_log_streaming' is True, it must be False",
+        ),
         ("local/resources.json", ("components", []), "'components' is [], it must be"),
         ("local/comm_config.json", ("streaming_max_blob_size", 2**40), "streaming_max_blob_size' is"),
         ("local/log_config.json", ("formatters", "base", "()", "os.system"), "is 'os.system', it must be"),
         ("startup/fed_client.json", ("require_signed_jobs", False), "'require_signed_jobs' is False"),
-        ("startup/fed_client.json", ("client", "connection_security", "clear"), "is 'clear', it must be 'mtls'"),
+        (
+            "startup/fed_client.json",
+            ("client", "connection_security", "clear"),
+            "is 'clear', it must be 'mtls'",
+        ),
         ("startup/fed_client.json", ("format_version", 2.0), "'format_version' is 2.0, it must be 2"),
     ],
 )
@@ -127,7 +154,12 @@ def test_a_loosened_setting_is_named(kit, name, change_to, problem):
 
 @pytest.mark.parametrize(
     "name",
-    ["local/custom/sitecustomize.py", "local/x__resources.json", "startup/x__p_resources.json", "local/privacy.json"],
+    [
+        "local/custom/sitecustomize.py",
+        "local/x__resources.json",
+        "startup/x__p_resources.json",
+        "local/privacy.json",
+    ],
 )
 def test_a_file_that_nvflare_would_read_too_is_named(kit, name):
     (kit / name).parent.mkdir(exist_ok=True)
@@ -147,7 +179,7 @@ def test_all_problems_are_named_at_once(kit):
     (kit / "local/resources.json").write_text("no JSON")
     (kit / "local/authorization.json").unlink()
     shutil.move(kit / "local/log_config.json", kit / "log_config.json")
-    os.symlink(kit / "log_config.json", kit / "local/log_config.json")
+    (kit / "local/log_config.json").symlink_to(kit / "log_config.json")
     assert check_kit(kit, "banks", "server") == [
         "coterie.json: the kit is for the federation 'clinics', not 'banks'",
         "coterie.json: this is the kit of a silo, not of a server",
@@ -183,7 +215,9 @@ def test_a_foreign_authority_is_named(made, kit):
         "startup/client.crt: it was not issued by startup/rootCA.pem",
     ]
     copy(made[1]["north"], kit, "client.crt", "client.key")
-    assert check_kit(kit) == ["startup/rootCA.pem: it is the certificate of another federation than 'clinics'"]
+    assert check_kit(kit) == [
+        "startup/rootCA.pem: it is the certificate of another federation than 'clinics'"
+    ]
 
 
 def test_another_silos_certificate_is_named(made, kit):
@@ -194,7 +228,9 @@ def test_another_silos_certificate_is_named(made, kit):
     ]
 
 
-@pytest.mark.parametrize(("name", "content"), [("client.crt", b"nothing"), ("client.key", b""), ("rootCA.pem", None)])
+@pytest.mark.parametrize(
+    ("name", "content"), [("client.crt", b"nothing"), ("client.key", b""), ("rootCA.pem", None)]
+)
 def test_a_certificate_that_cannot_be_read_is_named(kit, name, content):
     path = kit / "startup" / name
     if content is None:

@@ -1,7 +1,7 @@
 """What coordinator and controller say to each other on the coordinator's Unix socket.
 
-Everything is a frame. A small JSON frame says what follows; messages and answers are frames of raw bytes. The
-controller passes each answer on as it comes, so that no answer is lost when a job dies in the middle of a batch.
+Everything is a frame. A small JSON frame says what follows; messages and answers are frames of raw bytes.
+The controller passes each answer on as it comes, so that none is lost when a job dies during a batch.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class BatchController(Controller):  # type: ignore[misc]
         """Do nothing: `control_flow` has closed its connection."""
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
-        """Connect to the coordinator and serve batches until it says stop, goes away, or the job is aborted."""
+        """Serve the coordinator's batches until it says stop, goes away, or the job is aborted."""
         silos = tuple(client.name for client in fl_ctx.get_engine().get_clients())
         with connect(self.socket, STALL) as connection:
             send_hello(connection, Hello(fl_ctx.get_job_id(), self.token, silos))

@@ -18,9 +18,8 @@ FRESH = 25.0  # seconds since a node's last heartbeat, which comes every 10 s
 PROMPT = 5.0  # seconds in which the server must let the coordinator in
 ENDED = ("FINISHED", "FAILED", "ABANDONED")
 
-logging.getLogger("nvflare").addHandler(
-    logging.NullHandler()
-)  # NVFlare's warnings go where logging is set up
+# NVFlare's warnings go where the program logs, and nowhere if it does not.
+logging.getLogger("nvflare").addHandler(logging.NullHandler())
 
 
 class Away(Problem):

@@ -1,7 +1,7 @@
-"""The silo's end inside NVFlare: a task's bytes go to the guard's Unix socket, and the guard's answer goes back.
+"""The silo's end inside NVFlare: a task's bytes go to the guard's Unix socket, and its answer goes back.
 
-Where the guard listens and what it may take come from the node's environment, which its owner sets. Nothing of
-that comes from a job.
+Where the guard listens and what it may take come from the node's environment, which its owner sets. Nothing
+of that comes from a job.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def limits_from(environment: Mapping[str, str]) -> Limits:
 
 
 def ask_within(limits: Limits, message: bytes, stopped: Callable[[], bool]) -> bytes:
-    """Return the guard's answer; raise `Broken` if it does not come in time, is too long, or is not wanted any more."""
+    """Return the guard's answer; raise `Broken` if it is late or too long, or if the job was stopped."""
     if len(message) > limits.most:
         raise Broken(f"the message has {len(message):,} bytes, but the silo's limit is {limits.most:,}")
     deadline = time.monotonic() + limits.seconds

@@ -1,9 +1,9 @@
 """What a node does for the server, and nothing else.
 
-NVFlare's client obeys its server in more than a silo wants. A server with changed code, or whoever holds the
-federation's root key, can read files by shell commands, have code from a job run by signing it with the role
-`super`, or delete the kit's settings by naming a job `local`. So a node lets only these requests through, for jobs
-that are exactly Coterie's.
+NVFlare's client obeys its server in more than a silo wants. A server with changed code can read files by
+shell commands, and can delete a kit's settings by naming a job `local`. Anyone who holds the federation's
+root key can have foreign code run by signing a job in the role `super`. So a node lets only these requests
+through, and only for jobs that are exactly Coterie's.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ JOB = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 SIGNATURES = (".__nvfl_sig.json", ".__nvfl_submitter.crt")
 LARGEST = 2**20  # bytes of a job
 FACTS = frozenset(  # what a job's description may say: facts about it that change nothing at a silo
-    "name deploy_map min_clients mandatory_clients study submitter_name submitter_org submitter_role job_folder_name"
-    " job_id submit_time submit_time_iso start_time duration data_storage_format status schedule_history"
-    " schedule_count last_schedule_time job_clients job_deploy_detail resource_spec".split()
+    "name deploy_map min_clients mandatory_clients study submitter_name submitter_org submitter_role"
+    " job_folder_name job_id submit_time submit_time_iso start_time duration data_storage_format status"
+    " schedule_history schedule_count last_schedule_time job_clients job_deploy_detail resource_spec".split()
 )
 log = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """Kits: one folder per party, with its certificate and settings that allow no more than Coterie needs.
 
-`make_kits` is for whoever organises the federation. `check_kit` is for everyone: it says all that is wrong with
-a folder, and nothing starts from a folder with a problem.
+`make_kits` is for whoever organises the federation. `check_kit` is for everyone: it says all that is wrong
+with a folder, and nothing starts from a folder with a problem.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ RESERVED = {"server", "coordinator", "authority"}
 
 @dataclass(frozen=True)
 class Record:
-    """What kits are made from: who takes part, where the coordinator is reached, and how long certificates last."""
+    """Who takes part, where the coordinator is reached, and how many days certificates last."""
 
     federation: str
     host: str
@@ -75,9 +75,9 @@ def _record_problems(record: Record) -> Iterator[str]:
 def make_kits(record: Record, folder: Path) -> dict[str, Path]:
     """Make a kit for every party that has none in the folder yet, and return all kits by name.
 
-    The folder `authority` holds the root key that signs certificates. Keep it: with it, a second call with one
-    more silo makes a kit for that silo and leaves the others as they are. The kits of `server` and `coordinator`
-    name all silos, so delete these two folders before such a call.
+    The folder `authority` holds the root key that signs certificates. Keep it, and keep it secret: with it, a
+    second call with one more silo makes a kit for that silo and leaves the others as they are. The kits of
+    `server` and `coordinator` name all silos, so delete these two folders before such a call.
     """
     authority = folder / "authority"
     root = fingerprint(root_of(authority, record.federation, record.days))

@@ -1,4 +1,4 @@
-"""What node and server have in common: they stay in the foreground, end cleanly on SIGTERM, and are not root."""
+"""What node and server share: they stay in the foreground, end cleanly on SIGTERM, and are not root."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def arguments(kit: Path, party: Party, **options: Any) -> argparse.Namespace:
 
 
 def run_until_stopped(main: Callable[..., Any], args: argparse.Namespace, leave: Callable[[], None]) -> int:
-    """Run one of NVFlare's programs in the foreground and return its exit code; SIGTERM and SIGINT end it with 0."""
+    """Run one of NVFlare's programs and return its exit code; SIGTERM and SIGINT end it with 0."""
     from nvflare.fuel.f3.mpm import MainProcessMonitor
 
     stop = threading.Event()

@@ -15,8 +15,8 @@ from .settings import SERVER
 def run_server(kit: Path, *, federation: str | None = None, root: bool = False) -> int:
     """Run the server until SIGTERM and return its exit code.
 
-    It refuses to run as root unless `root` says so, from a kit that `check_kit` finds fault with, and on a port
-    that is taken.
+    It refuses to run as root unless `root` says so, from a kit that `check_kit` finds fault with, and on a
+    port that is taken.
     """
     follow_move(kit)
     party = prepare(kit, SERVER, federation, root)

@@ -19,6 +19,7 @@ IDENTITY = "coordinator"  # the name in the server's certificate
 SCHEME = "grpc"
 ROLE = "lead"
 ROOM = 2**20  # bytes that NVFlare adds to a message
+FRAME = 2**24  # bytes of one frame on the wire
 RIGHTS = (
     "submit_job clone_job manage_job download_job view operate shell_commands byoc server-predeployed-flwr"
 ).split()
@@ -71,19 +72,24 @@ def credentials_of(kind: str) -> tuple[str, str, str]:
 
 
 def _authorization() -> dict[str, Any]:
-    """Return who may do what: the coordinator may submit and end jobs without code, and nobody anything else."""
+    """Return who may do what: the coordinator may submit and end jobs, and nobody anything else."""
     permissions: dict[str, Mapping[str, str]] = {role: dict.fromkeys(RIGHTS, "none") for role in ROLES}
     permissions[ROLE] = {**permissions[ROLE], **COORDINATORS_RIGHTS}
     return {"format_version": "1.0", "permissions": permissions}
 
 
 def _communication() -> dict[str, Any]:
-    """Return the limits of what may come in, and no connections but those to the server."""
+    """Return the limits of what may come in, and no connections but those to the server.
+
+    A long message travels as a stream of frames of 1 MB. NVFlare itself would take a frame of 2 GB.
+    """
+    frames = ["grpc.max_send_message_length", "grpc.max_receive_message_length"]
     return {
         "allow_adhoc_conns": False,
         "backbone_conn_gen": 2,
         "max_message_size": MOST + ROOM,
         "streaming_max_blob_size": MOST + ROOM,
+        "grpc": {"max_workers": 100, "options": [[name, FRAME] for name in frames]},
     }
 
 

@@ -1,7 +1,7 @@
 """The coordinator's `Transport` over NVFlare: it keeps one job running and sends batches through it.
 
-A job that dies is replaced by a new one, which gets the messages that were not answered. Guards answer a repeated
-message from storage, so sending twice is safe.
+A job that dies is replaced by a new one, which gets the messages that were not answered. Guards answer a
+repeated message from storage, so sending twice is safe.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ class Attempt:
 class NVFlareTransport:
     """Silos behind NVFlare nodes.
 
-    `exchange` waits up to `patience` seconds for nodes that are not connected. After that it goes on without
-    them if at least `least` silos are there (all of them, unless told otherwise), and raises `Problem` if not. A
-    silo that comes back is taken in again by the next exchange.
+    `exchange` waits up to `patience` seconds for nodes that are not connected. After that it continues without
+    them if at least `least` silos are there (by default all of them), and raises `Problem` if not. A silo that
+    comes back is taken in again by the next exchange. Messages and answers have at most `most` bytes.
     """
 
     def __init__(
@@ -102,6 +102,8 @@ class NVFlareTransport:
         """Send each silo its message and return the answers; a silo that did not answer in time is absent."""
         if unknown := sorted(set(messages) - set(self.silos)):
             raise Problem(f"no silo is called {' or '.join(unknown)}")
+        if large := sorted(silo for silo, message in messages.items() if len(message) > self.most):
+            raise Problem(f"the message to {' and '.join(large)} has more than {self.most:,} bytes")
         answers: dict[str, bytes] = {}
         self.problems = {}
         if self._connection is not None and self._should_start_over():
@@ -116,7 +118,8 @@ class NVFlareTransport:
                 continue
             self._silent = set(messages) - set(answers)
             return answers
-        raise Problem(f"the job died {RESTARTS} times in one exchange: see log.txt in the server's kit")
+        why = "a message may be larger than a node takes; see log.txt in the server's kit"
+        raise Problem(f"the job died {RESTARTS} times in one exchange: {why}")
 
     def close(self) -> None:
         """End the job and remove the socket."""
@@ -181,7 +184,7 @@ class NVFlareTransport:
         return self._connection
 
     def _attempt(self, wanted: set[str]) -> Attempt:
-        """Submit a job as soon as all wanted silos are there, until one connects or patience is at its end."""
+        """Submit a job as soon as all wanted silos are there, and wait until it connects."""
         attempt, job, token = Attempt(), "", ""
         deadline = time.monotonic() + self.patience
         while self._connection is None and time.monotonic() < deadline:
