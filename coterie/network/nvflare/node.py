@@ -31,10 +31,11 @@ def run_node(
 ) -> int:
     """Run a node until SIGTERM and return its exit code.
 
-    A guard may take `seconds` per answer. A message or an answer may have `most` bytes; give the same number
-    to all silos and to the coordinator, because NVFlare ends the whole job when a node refuses a message. Each
-    of the node's two processes may have `memory` bytes of address space, by default eight times `most` and
-    3 GiB. The node refuses to run as root unless `root` says so, and from a kit that `check_kit` finds fault with.
+    A guard may take `seconds` per answer. A message or an answer may have `most` bytes; give the same
+    number to all silos and to the coordinator, because NVFlare ends the whole job when a node refuses a
+    message. Each of the node's two processes may have `memory` bytes of address space, by default eight
+    times `most` and 3 GiB. The node refuses to run as root unless `root` says so, and from a kit that
+    `check_kit` finds fault with.
     """
     if seconds <= 0 or not 0 < most <= MOST:
         raise Problem(

@@ -65,9 +65,10 @@ class Attempt:
 class NVFlareTransport:
     """Silos behind NVFlare nodes.
 
-    `exchange` waits up to `patience` seconds for nodes that are not connected. After that it continues without
-    them if at least `least` silos are there (by default all of them), and raises `Problem` if not. A silo that
-    comes back is taken in again by the next exchange. Messages and answers have at most `most` bytes.
+    `exchange` waits up to `patience` seconds for nodes that are not connected. After that it continues
+    without them if at least `least` silos are there (by default all of them), and raises `Problem` if
+    not. A silo that comes back is taken in again by the next exchange. Messages and answers have at most
+    `most` bytes.
     """
 
     def __init__(
