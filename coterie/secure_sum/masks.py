@@ -1,0 +1,31 @@
+"""Masks: keystreams added to words modulo 2^64.
+
+A word plus a random word is a random word, and what two silos add and subtract cancels in the sum. Nothing
+is lost: if all uploads are at most `Terms.reach` cells long, their sum is below 2^63 in absolute value
+(`Terms` refuses anything else), so the one number of that size that equals it modulo 2^64 is the sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..noise.keystream import WORD, Keystream
+
+BLOCK = 2**15  # words at a time: they stay near the processor
+
+
+def add_masks(words: np.ndarray, plus: Sequence[bytes], minus: Sequence[bytes]) -> None:
+    """Add the keystreams of some keys to words, and subtract those of others, modulo 2^64, in place."""
+    added, taken = [Keystream(key) for key in plus], [Keystream(key) for key in minus]
+    mask = np.empty(min(BLOCK, len(words)), dtype=WORD)
+    for start in range(0, len(words), BLOCK):
+        block = words[start : start + BLOCK]
+        part = mask[: len(block)]
+        for stream in added:
+            stream.fill(part)
+            np.add(block, part, out=block)
+        for stream in taken:
+            stream.fill(part)
+            np.subtract(block, part, out=block)
