@@ -40,7 +40,8 @@ def receive(connection: socket.socket, most: int = MOST) -> bytes:
 
 def _exactly(connection: socket.socket, count: int) -> bytes:
     """Return this many bytes, taken in pieces, so that nothing is set aside for bytes that never come."""
-    pieces, left = [], count
+    pieces: list[bytes] = []
+    left = count
     while left:
         try:
             piece = connection.recv(min(left, PIECE))

@@ -61,7 +61,7 @@ shares it got (its *view*). s_uv follows from the mask keys of u and v.
    terms name training, round, members, clip, noise and grid. The server cannot invent, mix up or replay.
 2. All that are summed have one view: with its upload a silo signs its view, keys included. An honest silo
    confirms a set S only if all of S signed the view that it has, S is within V, and S has at least n - d
-   members. Without this check a server could tell one silo to mask with silos that then "drop out".
+   members. Without these checks a server could tell one silo to mask with silos that then "drop out".
 3. Only one set can be confirmed by t silos: an honest silo confirms one set, ever (its state says which).
    Two sets would need 2 t <= (n - c) + 2 c signatures. So all honest silos that reveal anything reveal it
    for the same S: shares of b_v for v in S, shares of the mask key for v not in S.

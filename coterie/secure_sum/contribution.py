@@ -1,7 +1,7 @@
 """What a silo adds to a secure sum: its upload, clipped and noised, in cells of the public grid.
 
 Formal guarantee: replacing an upload by zeros moves its contribution, before the noise, by at most `clip` in
-Euclidean norm, whatever the upload holds. An upload that is not finite counts as zeros. The noise is exact
+Euclidean norm, whatever the upload holds. If its norm is not finite, it counts as zeros. The noise is exact
 and on the grid (`coterie.noise.rounded`), with the deviation of the terms.
 """
 
@@ -35,7 +35,7 @@ def contribution(upload: np.ndarray, terms: Terms, dice: KeyedDice, clip: float 
 
 
 def clipped(vector: np.ndarray, clip: float) -> np.ndarray:
-    """Return a float64 vector, scaled to the length `clip` if it is longer; zeros if it is not finite."""
+    """Return a float64 vector, no longer than `clip`; zeros if its norm is not finite."""
     norm = _norm(vector)
     if not math.isfinite(norm):
         return np.zeros_like(vector)

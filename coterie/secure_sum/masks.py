@@ -1,8 +1,9 @@
 """Masks: keystreams added to words modulo 2^64.
 
 A word plus a random word is a random word, and what two silos add and subtract cancels in the sum. Nothing
-is lost: if all uploads are at most `Terms.reach` cells long, their sum is below 2^63 in absolute value
-(`Terms` refuses anything else), so the one number of that size that equals it modulo 2^64 is the sum.
+is lost: a silo refuses to send a number beyond `Terms.reach`, which is at most 2^52 cells, and there are at
+most 255 silos. So the sum is below 2^60 in absolute value, and it is the only number below 2^63 that equals
+the sum of the words modulo 2^64.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from ..privacy.distributed import assumption_problems, least_threshold, noise_sh
 SCHEMA = "coterie-secure-sum/1"
 LARGEST = 2**28  # numbers of a vector
 FARTHEST = 64  # deviations: one number in 10^8 is further out with a probability below 10^-880
-EXACT = 2**52  # cells that float64 numbers count exactly, with room to spare
+EXACT = 2**52  # cells: float64 numbers count them exactly, and sums of 255 uploads are far below 2^63
 LETTERS = 200  # of a name
 
 
@@ -64,8 +64,6 @@ class Terms:
     def __post_init__(self) -> None:
         problems = [*self._number_problems(), *_member_problems(self.members)]
         problems += assumption_problems(len(self.members), self.dropouts, self.colluding)
-        if not problems and len(self.members) * self.reach >= 2**63:
-            problems.append("the sum of all uploads could wrap around")
         if not problems and self.reach > EXACT:
             problems.append(f"deviation: {self.deviation:g} is too small for a clip of {self.clip:g}")
         if problems:
