@@ -26,7 +26,7 @@ from coterie.secure_sum import (
     route_shares,
     share_secrets,
 )
-from coterie.secure_sum.wire import LENGTH_BYTES, START
+from coterie.secure_sum.wire import LENGTH_BYTES, START, pack, unpack
 
 STAGES = 5  # before each of which silos may drop out
 
@@ -130,3 +130,19 @@ def message_of(header, rows):
     text = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
     text += b" " * (-(len(START) + LENGTH_BYTES + len(text)) % 8)
     return START + len(text).to_bytes(LENGTH_BYTES, "big") + text + rows
+
+
+def without(terms, kind, silo, message, gone):
+    """A message without the rows of some silos."""
+    read = unpack(terms, kind, silo, message)
+    rows = {place: row.tobytes() for place, row in zip(*read, strict=True) if place not in gone}
+    return pack(terms, kind, silo, tuple(rows), *rows.values())
+
+
+def swapped(terms, kind, silo, message, one, other):
+    """A message in which the rows of two silos changed places."""
+    read = unpack(terms, kind, silo, message)
+    rows = read.rows.copy()
+    first, second = read.silos.index(one), read.silos.index(other)
+    rows[[first, second]] = rows[[second, first]]
+    return pack(terms, kind, silo, read.silos, rows.tobytes())

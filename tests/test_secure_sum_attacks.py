@@ -7,14 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from coterie.errors import Problem, Refused
+from coterie.errors import Refused
 from coterie.secure_sum import (
     State,
     add_uploads,
-    begin,
     confirm,
     mask_upload,
     offer_keys,
@@ -27,25 +24,9 @@ from coterie.secure_sum.agreement import own_mask, pair_mask, secrets_of, view_o
 from coterie.secure_sum.masks import add_masks
 from coterie.secure_sum.shamir import join, weights
 from coterie.secure_sum.silo import _sign, signature_and_words
-from coterie.secure_sum.wire import LONGEST_HEADER, START, pack, unpack, width_of
+from coterie.secure_sum.wire import pack, unpack
 from tests.helpers import refused
-from tests.secure_rounds import Round, key_of, message_of, parts_of, terms_for
-
-
-def without(terms, kind, silo, message, gone):
-    """A message without the rows of some silos."""
-    read = unpack(terms, kind, silo, message)
-    rows = {place: row.tobytes() for place, row in zip(*read, strict=True) if place not in gone}
-    return pack(terms, kind, silo, tuple(rows), *rows.values())
-
-
-def swapped(terms, kind, silo, message, one, other):
-    """A message in which the rows of two silos changed places."""
-    read = unpack(terms, kind, silo, message)
-    rows = read.rows.copy()
-    first, second = read.silos.index(one), read.silos.index(other)
-    rows[[first, second]] = rows[[second, first]]
-    return pack(terms, kind, silo, read.silos, rows.tobytes())
+from tests.secure_rounds import Round, key_of, swapped, terms_for, without
 
 
 def confirmed(made, places, view, signers):
@@ -92,158 +73,6 @@ def test_a_silo_answers_only_messages_that_it_is_in():
     made.uploads()
     with pytest.raises(Refused, match="'silo-0' is not among the silos"):
         made.ask(confirm, "silo-0", without(terms, "survivors", None, made.messages["survivors"], {0}))
-
-
-# Forged keys
-
-
-def test_keys_that_the_server_made_are_refused():
-    """The server puts its own keys in the place of a silo's, to read the shares that are meant for it."""
-    terms = terms_for(5)
-    made, evil = Round(terms).until("keys"), Round(terms).until("keys")
-    rows = unpack(terms, "keys", None, made.messages["keys"]).rows.copy()
-    rows[3, :96] = unpack(terms, "keys", None, evil.messages["keys"]).rows[3, :96]
-    with pytest.raises(Refused, match="the keys are not signed by 'silo-3'"):
-        made.ask(share_secrets, "silo-0", pack(terms, "keys", None, tuple(range(5)), rows.tobytes()))
-    for k in (1, 4):
-        with pytest.raises(Refused, match="the keys are not signed by"):
-            made.ask(share_secrets, "silo-0", swapped(terms, "keys", None, made.messages["keys"], k, 2))
-
-
-def test_keys_of_strangers_are_refused():
-    terms = terms_for(5)
-    made, other = Round(terms).until("keys"), Round(terms_for(6)).silos["silo-5"]
-    row = offer_keys(other, begin(other))[1][-160:]
-    rows = unpack(terms, "keys", None, made.messages["keys"]).rows.tobytes()[: 4 * 160] + row
-    with pytest.raises(Refused, match="the keys are not signed by 'silo-4'"):
-        made.ask(share_secrets, "silo-0", pack(terms, "keys", None, tuple(range(5)), rows))
-
-
-def test_own_keys_must_be_those_that_were_sent():
-    """A list with keys that the silo signed in another attempt of the same round."""
-    terms = terms_for(5)
-    made, again = Round(terms).until("keys"), Round(terms).until("keys")
-    with pytest.raises(Refused, match="the keys of 'silo-0' in the list are not those it sent"):
-        made.ask(share_secrets, "silo-0", again.messages["keys"])
-
-
-def test_unusable_public_keys_are_refused():
-    """The neutral element as a public key: everybody would know the secret that is agreed on."""
-    terms = terms_for(4)
-    made = Round(terms).until("keys")
-    rows = unpack(terms, "keys", None, made.messages["keys"]).rows.copy()
-    rows[2, :32] = 0
-    facts = [2, *(rows[2, k : k + 32].tobytes().hex() for k in (0, 32, 64))]
-    rows[2, 96:] = np.frombuffer(_sign(made.silos["silo-2"], "keys", facts), dtype=np.uint8)
-    with pytest.raises(Refused, match="a public key of 'silo-2' is not usable"):
-        made.ask(share_secrets, "silo-0", pack(terms, "keys", None, (0, 1, 2, 3), rows.tobytes()))
-
-
-# Shares and replayed messages
-
-
-def test_swapped_shares_are_refused():
-    terms = terms_for(5)
-    made = Round(terms).until("shares")
-    boxes = made.messages["boxes"]
-    with pytest.raises(Refused, match="the box from 'silo-1' was not closed by it"):
-        made.ask(
-            mask_upload, "silo-0", swapped(terms, "boxes", 0, boxes["silo-0"], 1, 2), made.cells["silo-0"]
-        )
-    others = unpack(terms, "boxes", 4, boxes["silo-4"])
-    for_another = pack(terms, "boxes", 0, (1, 2, 3), others.rows[1:].tobytes())
-    with pytest.raises(Refused, match="the box from 'silo-1' was not closed by it, or not for 'silo-0'"):
-        made.ask(mask_upload, "silo-0", for_another, made.cells["silo-0"])
-    state = State.from_bytes(made.stored["silo-0"])
-    fewer = replace(state, peers=tuple(peer for peer in state.peers if peer.place != 3))
-    with pytest.raises(Refused, match="a box came from 'silo-3', whose keys were not listed"):
-        mask_upload(made.silos["silo-0"], fewer, boxes["silo-0"], made.cells["silo-0"])
-
-
-@pytest.mark.parametrize("other", [{"round": 1}, {"training": "another"}, {"size": 7}, {"deviation": 0.4}])
-def test_messages_of_another_round_or_training_are_refused(other):
-    """As they are, and with a header that says they belong here."""
-    here, there = Round(terms_for(4)), Round(terms_for(4, **other))
-    there.until("confirmations").total()
-    calls = {
-        "keys": (share_secrets, lambda: there.messages["keys"]),
-        "boxes": (mask_upload, lambda: there.messages["boxes"]["silo-1"], here.cells["silo-1"]),
-        "survivors": (confirm, lambda: there.messages["survivors"]),
-        "confirmations": (reveal_shares, lambda: there.messages["confirmations"]),
-    }
-    stages = ("keys", "shares", "uploads", "confirmations")
-    for stage, (kind, (step, message, *more)) in zip(stages, calls.items(), strict=True):
-        getattr(here, stage)()
-        with pytest.raises(
-            Problem, match=f"'{kind}' belongs to another training, another round or other terms"
-        ):
-            here.ask(step, "silo-1", message(), *more)
-        header, rows = parts_of(message())
-        passed_off = message_of(header | {"terms": here.terms.digest}, rows)
-        with pytest.raises(Refused, match=r"not signed|not closed|did not mask|did not confirm"):
-            here.ask(step, "silo-1", passed_off, *more)
-
-
-@pytest.mark.parametrize("kind", ["keys", "boxes", "survivors", "confirmations"])
-def test_truncated_and_oversized_messages_are_refused(kind):
-    made = Round(terms_for(4)).until("confirmations")
-    whole = made.messages[kind]["silo-0"] if kind == "boxes" else made.messages[kind]
-    silo = 0 if kind == "boxes" else None
-    header, rows = parts_of(whole)
-    assert unpack(made.terms, kind, silo, whole).silos
-    first = len(START)
-    nonsense = {
-        "not a message of the schema": [b"", START, START[:-1] + b" " + whole[first:], b"x" + whole],
-        "header is cut off, or longer": [
-            whole[: first + 9],
-            START + (LONGEST_HEADER + 1).to_bytes(4, "big") + bytes(LONGEST_HEADER + 1),
-            START + b"\xff\xff\xff\xff" + whole[first + 4 :],
-        ],
-        "cannot be read": [
-            message_of({**header, "silos": None}, rows),
-            message_of({"kind": kind}, rows),
-            START + (4000).to_bytes(4, "big") + b"[" * 4000,
-            START + (4).to_bytes(4, "big") + b"\xff\xff\xff\xff",
-        ],
-        "increasing places": [
-            message_of({**header, "silos": places}, rows)
-            for places in ([0, 0, 1, 2], [1, 0, 2, 3], [-1, 0, 1], [0, 1, 4], [0, 1.0], [False, True], ["0"])
-        ],
-        "bytes of rows; expected": [
-            whole[:-1],
-            whole + b"x",
-            message_of({**header, "silos": [0]}, rows),
-            message_of({**header, "silos": []}, rows),
-        ],
-        "canonical form": [message_of({**header, "more": 1}, rows)],
-        "is from or for another silo": [message_of({**header, "silo": 3}, rows)],
-        "expected a message": [message_of({**header, "kind": "upload"}, rows)],
-    }
-    for why, messages in nonsense.items():
-        for message in messages:
-            with pytest.raises(Problem, match=why):
-                unpack(made.terms, kind, silo, message)
-    with pytest.raises(Problem, match="expected a message of bytes, got str"):
-        unpack(made.terms, kind, silo, "text")
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.binary(max_size=300), st.integers(0, 40))
-def test_no_bytes_break_the_reader(noise, cut):
-    terms = terms_for(3, dropouts=0)
-    whole = pack(terms, "survivors", None, (0, 1, 2), bytes(3 * 64))
-    for message in (noise, START + noise, whole[:cut] + noise, whole[:-1] + noise):
-        try:
-            read = unpack(terms, "survivors", None, message)
-        except Problem:
-            continue
-        assert len(read.rows) == len(read.silos)
-
-
-def test_a_message_that_is_made_wrong_does_not_leave():
-    with pytest.raises(ValueError, match="right length"):
-        pack(terms_for(), "survivors", None, (0, 1), bytes(64))
-    assert width_of("upload", terms_for(size=6)) == 64 + 48
 
 
 # Two stories: a silo that is said to have uploaded and to have dropped out
@@ -328,6 +157,23 @@ def unmask_one(made, target, helper):
         (minus if place < other else plus).append(mask)
     add_masks(words, plus, minus)
     return words.view(np.int64)
+
+
+def test_an_upload_that_comes_late_stays_hidden():
+    """The server says that silo-4 dropped out, gets its mask key, and has its upload after all."""
+    terms = terms_for(5, dropouts=1, size=400)
+    made = Round(terms, {f"silo-{k}": np.zeros(400, dtype=np.int64) for k in range(5)}).until("shares")
+    late = made.ask(mask_upload, "silo-4", made.messages["boxes"]["silo-4"], made.cells["silo-4"])
+    made.gone = ((), (), (4,), (), ())
+    made.uploads()
+    made.confirmations()
+    assert made.total().tolist() == [0] * 400
+    words = signature_and_words(unpack(terms, "upload", 4, late).rows[0])[1].copy()
+    rows = [unpack(terms, "unmask", k, made.answers["unmask"][f"silo-{k}"]).rows[4] for k in range(3)]
+    secret = join(np.stack(rows), weights([1, 2, 3]))
+    peers = {peer.place: peer for peer in made.server.peers}
+    add_masks(words, [pair_mask(terms, secret, 4, peers[k]) for k in range(4)], [])
+    assert (np.abs(words.view(np.int64)) > terms.reach).mean() > 0.99  # its own mask is still on it
 
 
 def lonely_round():

@@ -72,6 +72,9 @@ shares it got (its *view*). s_uv follows from the mask keys of u and v.
 5. The server fixes S before it sees anything that depends on the noise, so it cannot choose by the noise. At
    least n - d - c honest silos are in S, and their noises are independent of whatever the others add.
 
+A round that did not end well may have been unmasked all the same. Another attempt is a release of its own:
+with terms of its own (name it in `training`), its own noise and its own charge.
+
 Assumed: X25519 with HKDF-SHA256 gives keys that look random (the oracle Diffie-Hellman assumption);
 AES-256-CTR, AES-GCM and HKDF are what they are meant to be; Ed25519 signatures cannot be forged; a state is
 never set back to an earlier one and `begin` is called once per training and round; owners checked the public

@@ -62,6 +62,9 @@ class Terms:
     colluding: int = 1
 
     def __post_init__(self) -> None:
+        for name in ("clip", "deviation"):
+            if _is_whole(getattr(self, name)):
+                object.__setattr__(self, name, float(getattr(self, name)))
         problems = [*self._number_problems(), *_member_problems(self.members)]
         problems += assumption_problems(len(self.members), self.dropouts, self.colluding)
         if not problems and self.reach > EXACT:
