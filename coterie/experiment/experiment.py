@@ -29,7 +29,7 @@ from ..planning.accounting import ACCOUNTING, Accounting
 from ..planning.plan import Plan, absent_remarks
 from ..planning.request import MergeTerms, Request
 from ..planning.schedule import Schedule, check_dropping, draw_schedule
-from ..planning.silo_plan import Terms, clip_remarks, terms_of
+from ..planning.silo_plan import Terms, clip_remarks, secure_remarks, terms_of
 from ..planning.training import Training, check_device
 from ..privacy.budget import PerSilo, Privacy, check_budgets, per_silo, values_of
 from ..protocol.doors import Work
@@ -254,7 +254,14 @@ class Experiment:
             schedule=self.schedule,
             participation=self.training.participation,
             spending=self.budgets,
-            merging=MergeTerms(given, privacy.noise_by, privacy.sensitivity, privacy.quantile),
+            merging=MergeTerms(
+                given,
+                privacy.noise_by,
+                privacy.sensitivity,
+                privacy.quantile,
+                privacy.dropouts,
+                privacy.colluding,
+            ),
             on_progress=on_progress,
         )
         plan = self.accounting.plan(request)
@@ -263,6 +270,7 @@ class Experiment:
             *self.running.remarks(request.roster, plan.present),
             *absent_remarks(plan, title, self.budgets == "uniform"),
             *clip_remarks(plan, title),
+            *secure_remarks(plan, title),
         ]
         return replace(plan, notes=tuple(dict.fromkeys(notes)))
 

@@ -24,6 +24,7 @@ from ..published.merges import merge_warnings, published_for_merges
 from ..trials import Trials
 from ..tuning import COVERED, chosen_epsilon
 from .origin import METERED_RUN, SIMULATION, Origin, data_facts, issuer_facts, signature_of
+from .secure_words import secure_words
 
 SCHEMA = "coterie-statement/4"
 SEES_UPLOADS = ("server", "silos", "shared")
@@ -96,6 +97,7 @@ def always_uncovered(merges: MergeEvents | None, metered: bool) -> tuple[str, ..
         *[SEES_ALL] * sees_all,
         *[HIDDEN] * hidden,
         *[EXAMPLES_APART] * apart,
+        *(() if merges is None else secure_words(merges)),
     )
 
 
