@@ -67,7 +67,7 @@ def _transport(plan: PlanFile, sockets: Sequence[str], kit: Path | None) -> Tran
     if kit is not None and sockets:
         raise Problem("--kit, --socket: give one of the two")
     if kit is not None:
-        raise Problem("--kit: no engine is installed")
+        return _by_kit(plan, kit)
     found = {}
     for text in sockets:
         name, equals, path = text.partition("=")
@@ -78,3 +78,12 @@ def _transport(plan: PlanFile, sockets: Sequence[str], kit: Path | None) -> Tran
     if not found:
         raise Problem("say how silos are reached: --kit FOLDER, or --socket SILO=PATH for each silo")
     return SocketTransport(found, plan.most_bytes)
+
+
+def _by_kit(plan: PlanFile, kit: Path) -> Transport:
+    """Return how silos are reached through NVFlare."""
+    try:
+        from ..network.nvflare.transport import NVFlareTransport
+    except ImportError as error:
+        raise Problem("--kit: NVFlare is not installed: pip install 'coterie[nvflare]'") from error
+    return NVFlareTransport(kit, plan.names, least=plan.fewest, most=plan.most_bytes)

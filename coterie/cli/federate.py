@@ -13,7 +13,9 @@ from ..experiment.config.schema import Config
 from .progress import progress_bar, tell
 
 
-def run_federate(config: Config, out: Path, data_dir: str | None, seconds: float, as_json: bool) -> None:
+def run_federate(
+    config: Config, out: Path, engine: str, data_dir: str | None, seconds: float, as_json: bool
+) -> None:
     """Train the methods of a configuration in a deployment on this machine, and print how they did."""
     console = Console(stderr=as_json)
     with progress_bar(console) as progress:
@@ -25,7 +27,9 @@ def run_federate(config: Config, out: Path, data_dir: str | None, seconds: float
             progress.update(tasks[label], completed=done)
 
         listening = Listening(lambda line: tell(console, f"note: {line}", "yellow"), on_round)
-        trainings = federate(config, out, data_dir=data_dir, seconds=seconds, listening=listening)
+        trainings = federate(
+            config, out, engine=engine, data_dir=data_dir, seconds=seconds, listening=listening
+        )
     if as_json:
         typer.echo(json.dumps([_facts(each) for each in trainings]))
         return

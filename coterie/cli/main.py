@@ -293,6 +293,7 @@ def federate_command(
     out: Annotated[
         Path | None, typer.Option(help="New folder for guards and results (default: runs/NAME-federation-N).")
     ] = None,
+    engine: Annotated[str, typer.Option(help="What carries the messages: local or nvflare.")] = "local",
     seconds: Annotated[float, typer.Option(help="Longest wait for an answer.")] = 600.0,
     changes: Changes = None,
     allow: Allow = None,
@@ -304,7 +305,32 @@ def federate_command(
     from .federate import run_federate
 
     read = read_config(config, changes, None, None, allow)
-    run_federate(read, out or next_free(f"{config.stem}-federation"), data_dir, seconds, as_json)
+    run_federate(read, out or next_free(f"{config.stem}-federation"), engine, data_dir, seconds, as_json)
+
+
+Kit = Annotated[Path, typer.Argument(help="The party's kit (`coterie kit make`).")]
+AsRoot = Annotated[bool, typer.Option("--as-root", help="Run although this is root; for trials only.")]
+
+
+@app.command()
+def node(
+    kit: Kit,
+    guard: Annotated[Path, typer.Option(help="The guard's Unix socket.")],
+    seconds: Annotated[float, typer.Option(help="Longest time for one answer of the guard.")] = 600.0,
+    as_root: AsRoot = False,
+) -> None:
+    """Carry messages between the coordinator and this silo's guard, as a user without access to data."""
+    from ..network.nvflare.node import run_node
+
+    raise typer.Exit(run_node(kit, guard, seconds=seconds, root=as_root))
+
+
+@app.command()
+def server(kit: Kit, as_root: AsRoot = False) -> None:
+    """Run the server that nodes connect to, beside the coordinator."""
+    from ..network.nvflare.server import run_server
+
+    raise typer.Exit(run_server(kit, root=as_root))
 
 
 def main() -> None:

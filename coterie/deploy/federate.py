@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -73,15 +74,19 @@ def federate(
     config: Config,
     folder: str | Path,
     *,
+    engine: str = "local",
     data_dir: str | Path | None = None,
     seconds: float = 600.0,
     listening: Listening | None = None,
 ) -> list[Training]:
     """Train every method of a configuration in a deployment on this machine; return how each ended.
 
-    `folder` must be new; it keeps the guards' folders (with models, reports and statements) and the
-    coordinator's (with plans, checkpoints and transcripts).
+    With the engine "local" the coordinator asks the guards itself. With "nvflare", an NVFlare server and a
+    node per silo carry the messages. `folder` must be new. It keeps the guards' folders (with models, reports
+    and statements) and the coordinator's (with plans, checkpoints and transcripts).
     """
+    if engine not in ENGINES:
+        raise Problem(f"engine: expected one of {', '.join(ENGINES)}, got '{engine}'")
     listening, place = listening or Listening(), Path(folder).absolute()
     if place.exists() and any(place.iterdir()):
         raise Problem(f"'{place}' is not empty: choose a new folder")
@@ -91,8 +96,7 @@ def federate(
     keys = {name: read_public_key(next((at.path / "keys").glob("*.pub"))) for name, at in guards.items()}
     plans = [make_plan(each, federation, key.public, keys, seconds=seconds) for each in configs]
     trainings = []
-    with running(list(guards.values()), listening.on_note):
-        transport = SocketTransport({name: at.socket for name, at in guards.items()})
+    with running(list(guards.values()), listening.on_note), ENGINES[engine](guards, place) as transport:
         for plan in plans:
             at = place / "coordinator" / plan.training
             trainings.append(_train(plan, at, key, transport, guards, listening))
@@ -151,6 +155,60 @@ def make_guards(
 
 
 @contextmanager
+def asked_directly(guards: dict[str, GuardFolder], place: Path) -> Iterator[Transport]:
+    """Reach guards by their sockets."""
+    yield SocketTransport({name: at.socket for name, at in guards.items()})
+
+
+@contextmanager
+def carried_by_nvflare(guards: dict[str, GuardFolder], place: Path) -> Iterator[Transport]:
+    """Reach guards through an NVFlare server and a node for each, with kits of their own."""
+    try:
+        from ..network.nvflare.kit import Record, make_kits
+        from ..network.nvflare.transport import NVFlareTransport
+    except ImportError as error:
+        raise Problem("engine: NVFlare is not installed: pip install 'coterie[nvflare]'") from error
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    kits = make_kits(Record("federation", "localhost", port, tuple(guards)), place / "kits")
+    commands = [["server", str(kits["server"]), "--as-root"]]
+    commands += [
+        ["node", str(kits[name]), "--guard", str(at.socket), "--as-root"] for name, at in guards.items()
+    ]
+    processes = []
+    try:
+        with (place / "engine.txt").open("ab") as output:
+            for command in commands:
+                whole = [sys.executable, "-m", "coterie.cli.main", *command]
+                processes.append(
+                    subprocess.Popen(whole, stdout=output, stderr=output, stdin=subprocess.DEVNULL)
+                )
+        transport = NVFlareTransport(kits["coordinator"], tuple(guards))
+        try:
+            yield transport
+        finally:
+            transport.close()
+    finally:
+        _stop(processes)
+
+
+ENGINES = {"local": asked_directly, "nvflare": carried_by_nvflare}
+
+
+def _stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """End processes, by force if they take too long."""
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+@contextmanager
 def running(guards: Sequence[GuardFolder], on_note: Callable[[str], None]) -> Iterator[None]:
     """Run a process per guard, each as its own user if possible; stop them all at the end."""
     separate = os.getuid() == 0 and _others_can_run()
@@ -165,14 +223,7 @@ def running(guards: Sequence[GuardFolder], on_note: Callable[[str], None]) -> It
             _await(guard, process)
         yield
     finally:
-        for process in processes:
-            process.terminate()
-        for process in processes:
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        _stop(processes)
 
 
 def _others_can_run() -> bool:

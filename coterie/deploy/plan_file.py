@@ -293,4 +293,9 @@ def plan_of(experiment: Experiment) -> Plan:
             "train.participation: silos drawn in secret cannot be deployed, because the coordinator sees who"
             " answers: use a share or a cohort of fixed size, or let all silos take part"
         )
+    if plan.merge is not None and plan.merge.where not in ("server", "silos"):
+        raise Problem(
+            f"privacy.noise_by: '{plan.merge.where}' can only be simulated, because guards do not mask their"
+            " uploads yet: use 'silos' or 'server'"
+        )
     return plan

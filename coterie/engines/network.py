@@ -64,11 +64,8 @@ class SiloSide:
             own_steps,
         )
         upload, own = self.method.local(sent, own, doors_of(oracle))
-        if (
-            self.plan.merge is not None
-            and self.plan.merge.where == "silos"
-            and self.plan.counts.merged[number]
-        ):
+        merge = self.plan.merge
+        if merge is not None and merge.where != "server" and self.plan.counts.merged[number]:
             upload = self._noised(number, upload, streams)
         return upload, own
 
@@ -148,7 +145,7 @@ class ServerSide:
         rule = self.plan.merge
         if rule is None:
             return self.method.merge(shared, whole, PlainMerger(roster))
-        if rule.where == "silos":  # the silos have clipped and noised them
+        if rule.where != "server":  # the silos have clipped and noised them
             rule = MergeRule(torch.zeros(1), torch.full((1,), torch.inf), rule.cohort)
         merger = PrivateMerger.of(roster, rule, self.streams, whole, self.plan.counts.merged[number])
         merged = self.method.merge(shared, *hide_uploads(merger, whole))
