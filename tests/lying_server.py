@@ -56,6 +56,14 @@ def say(services, words):
     return {"code": reply.get_header(MessageHeaderKey.RETURN_CODE), "body": str(body)}
 
 
+def manage(services, words):
+    """Ask for the management of a node's cell and return the reply."""
+    reply = services.cell.core_cell.send_request(
+        "_net_manager", words["topic"], words["silo"], CellMessage(payload=words.get("body")), 10.0
+    )
+    return {"code": reply.get_header(MessageHeaderKey.RETURN_CODE), "body": str(reply.payload)}
+
+
 def flood(services, words):
     """Send a node a message of many bytes and return what became of it."""
     headers = {StreamHeaderKey.PAYLOAD_ENCODING: words["encoding"] or Encoding.FOBS}
@@ -89,7 +97,9 @@ def obey(services, listener):
             if words["do"] == "clients":
                 answer = [client.name for client in services.engine.get_clients()]
             else:
-                answer = {"say": say, "flood": flood, "frame": frame}[words["do"]](services, words)
+                answer = {"say": say, "manage": manage, "flood": flood, "frame": frame}[words["do"]](
+                    services, words
+                )
             send(connection, json.dumps(answer).encode())
 
 

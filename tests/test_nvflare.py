@@ -61,6 +61,8 @@ def test_messages_reach_every_guard_and_answers_come_back(parties):
         processes = [psutil.Process(parties.running[name].pid) for name in ("server", *SILOS)]
         processes += [child for process in processes for child in process.children()]
         assert len(processes) == 8
+        jobs = [process.children()[0].cmdline() for process in processes[1:4]]
+        assert all("coterie.network.nvflare.worker" in command for command in jobs)
         for process in processes:
             assert "torch" not in Path(f"/proc/{process.pid}/maps").read_text()
     assert [parties.stop(name) for name in (*SILOS, "server")] == [0] * 4
@@ -199,6 +201,12 @@ def test_the_executor_says_no_more_than_that_the_guard_is_silent(guard, monkeypa
     assert silent.get_header(PROBLEM) == "the guard gave no answer"
     for task, content in (("other", {MESSAGE: b""}), (TASK, {}), (TASK, {MESSAGE: "text"})):
         assert execute(task, Limits(path), **content).get_return_code() == ReturnCode.BAD_TASK_DATA
+
+
+def test_a_job_process_is_sealed():
+    code = "from coterie.network.nvflare import worker; worker.seal()\n"
+    code += "from nvflare.private.fed.client import fed_client_base as base; assert base.NetAgent is worker.Unmanaged"
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
 
 
 def test_a_port_that_is_taken_is_named(tmp_path):

@@ -180,6 +180,17 @@ def test_other_commands_are_unknown_to_a_node(liar, topic):
     )
 
 
+@pytest.mark.parametrize("topic", ["config_vars", "process_info", "conns", "peers"])
+def test_a_nodes_cell_is_managed_by_nobody(liar, topic):
+    assert liar.do("manage", silo=PLAIN, topic=topic)["code"] == "ok"
+    assert liar.do("manage", silo=GATED, topic=topic)["code"] != "ok"
+
+
+def test_a_node_is_not_sent_to_another_address(liar):
+    liar.do("manage", silo=GATED, topic="change_root", body="tcp://localhost:1")
+    assert liar.say(GATED, TrainingTopic.CHECK_STATUS)["code"] == "ok"
+
+
 def test_a_job_named_like_a_folder_deletes_nothing(liar, job, sign, tmp_path):
     files = sign(job())
     victim = shutil.copytree(liar.parties.kits[PLAIN], tmp_path / "before")

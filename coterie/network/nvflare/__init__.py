@@ -7,6 +7,7 @@ Modules of the silo's side are written against a server that lies.
 - `node` runs at a silo, `server` beside the coordinator. Both stay in the foreground until SIGTERM.
 - `transport` is the coordinator's `Transport`. It submits the job whose two ends are `controller` (in the
   server's job process) and `executor` (in a node's job process, in front of the guard's Unix socket).
+- `gate` and `worker` take from a node's two processes what a lying server could misuse.
 
 This package needs the extra `nvflare`, except for `kit.check_kit`.
 """

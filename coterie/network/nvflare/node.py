@@ -46,9 +46,11 @@ def run_node(
 
     from .executor import Limits
     from .gate import gated
+    from .worker import seal
 
     os.environ.update(Limits(str(guard_socket.absolute()), seconds, most).environment())
     limit_memory(BASE + COPIES * most if memory is None else memory)
+    seal()
     client: list[Any] = []
     create = client_train.create_admin_agent
 

@@ -17,6 +17,7 @@ from .job import CONTROLLER, EXECUTOR
 SERVER, COORDINATOR, SILO = "server", "coordinator", "silo"  # kinds of parties
 IDENTITY = "coordinator"  # the name in the server's certificate
 SCHEME = "grpc"
+LAUNCHER = "coterie.network.nvflare.worker.WorkerLauncher"
 ROLE = "lead"
 ROOM = 2**20  # bytes that NVFlare adds to a message
 FRAME = 2**24  # bytes of one frame on the wire
@@ -98,7 +99,6 @@ def _silo_resources() -> dict[str, Any]:
     consumers = (
         "nvflare.app_common.resource_consumers.passthrough_resource_consumer.PassthroughResourceConsumer"
     )
-    launcher = "nvflare.app_common.job_launcher.client_process_launcher.ClientProcessJobLauncher"
     return {
         "format_version": 2,
         "class_list_enforcement_mode": "enforce",
@@ -108,7 +108,7 @@ def _silo_resources() -> dict[str, Any]:
         "components": [
             {"id": "resource_manager", "path": managers, "args": {}},
             {"id": "resource_consumer", "path": consumers, "args": {}},
-            {"id": "process_launcher", "path": launcher, "args": {}},
+            {"id": "process_launcher", "path": LAUNCHER, "args": {}},
         ],
     }
 
