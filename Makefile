@@ -3,13 +3,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: demo test setup lint check bench bench-peers clean
+.PHONY: demo test test-deploy setup lint check bench bench-peers clean
 
 demo: $(STAMP)  ## ten silos, three budgets, three methods, under a minute
 	$(BIN)/coterie demo
 
 test: lint  ## everything: style, types, walls, tests
 	$(BIN)/pytest -n 2
+
+test-deploy: $(STAMP)  ## a federation of real processes: killed, attacked, restarted; takes minutes
+	$(BIN)/pytest -m deploy
 
 setup: $(STAMP)  ## prepare .venv only
 

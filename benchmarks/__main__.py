@@ -1,7 +1,7 @@
 """Run the benchmarks and write benchmarks/results.md (and growth.png).
 
 python -m benchmarks            everything
-python -m benchmarks gradients  one part: accountant, gradients, writers, devices, school, ledger, noise, filters, projection, growth, memory, help
+python -m benchmarks gradients  one part: accountant, gradients, writers, devices, school, ledger, noise, secure_sum, filters, projection, growth, memory, help
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ def main() -> None:
         noise,
         projection,
         school,
+        secure_sum,
         startup,
         writers,
     )
@@ -43,6 +44,7 @@ def main() -> None:
         "school": school.report,
         "ledger": ledger.report,
         "noise": noise.report,
+        "secure_sum": secure_sum.report,
         "filters": filters.report,
         "projection": projection.report,
         "growth": growth.report,

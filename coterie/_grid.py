@@ -7,6 +7,7 @@ import math
 from .errors import Problem
 
 GRID = 20  # a cell is this many powers of two below the noise
+COARSEST = 10  # and at least this many, if the grid is given
 SMALLEST, LARGEST = -900, 900  # exponents of deviations that are accepted
 
 
@@ -22,3 +23,13 @@ def grid_exponent(deviation: float) -> int:
     if not SMALLEST <= exponent <= LARGEST:
         raise Problem(f"noise of deviation {deviation:g} cannot be drawn: use a clip of ordinary size")
     return exponent - GRID
+
+
+def check_grid(deviation: float, exponent: int) -> None:
+    """Raise `Problem` unless noise of this deviation may be released on the grid of this exponent."""
+    finest = grid_exponent(deviation)
+    if not finest <= exponent <= finest + GRID - COARSEST:
+        raise Problem(
+            f"noise of deviation {deviation:g} cannot be released on a grid of 2^{exponent}: expected an"
+            f" exponent from {finest} to {finest + GRID - COARSEST}"
+        )

@@ -115,7 +115,7 @@ def _check_round(made: Experiment) -> None:
     """Check one round, run by hand: pure, float32, as planned, and the same from a stored state."""
     plan, method = made.plan(), made.running
     cohort, streams = made.cohort(plan), SeededStreams(made.keys)
-    roster = replace(made.roster, steps=steps_of(cohort), rounds=made.training.rounds)
+    roster = replace(made.roster, steps=steps_of(cohort.work, cohort.settings), rounds=made.training.rounds)
     shared, own = method.init(SeededStart(made.task, [0], roster, made.training.rounds), len(roster))
     before = _copy((shared, own))
     answers = []

@@ -155,7 +155,7 @@ def test_pulls_stay_within_their_bounds(federation, epsilon):
     made = experiment(federation, MRMTLAuto(limit=0.5), epsilon=epsilon, rounds=12, lr=0.4)
     plan = made.plan()
     cohort = made.cohort(plan)
-    steps = steps_of(cohort)
+    steps = steps_of(cohort.work, cohort.settings)
     states = list(simulate(made.running, cohort, plan, made.roster, [0], SeededStreams(made.keys)))
     assert (states[0].shared.lam == 0).all()
     for state in states[1:]:
@@ -181,7 +181,7 @@ def test_a_roster_without_steps_is_refused():
 def test_both_engines_state_the_noise_that_was_planned(federation):
     made = experiment(federation, MRMTLAuto(), epsilon={"each": [1.0, 5.0]}, clip=0.3, lr=0.7)
     plan = made.plan()
-    steps = steps_of(made.cohort(plan))
+    steps = steps_of(made.work, made.settings(plan))
     for k, silo in enumerate(plan.silos[0]):
         assert float(steps.noise[0, k]) == pytest.approx(silo.noise * 0.3 / silo.work.expected, rel=1e-5)
         assert float(steps.count[0, k]) == silo.work.steps

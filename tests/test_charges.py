@@ -116,7 +116,7 @@ def test_what_is_learnt_of_silos_waits_while_they_are_absent(federation):
     from coterie.engines.start import SeededStart
     from coterie.methods import MRMTLAuto
 
-    roster = dataclasses.replace(made.roster, steps=steps_of(cohort))
+    roster = dataclasses.replace(made.roster, steps=steps_of(cohort.work, cohort.settings))
     state, _ = MRMTLAuto().init(SeededStart(made.task, [0], roster, 3), 3)
     here = torch.tensor([[True, False, True]])
     found = observe(state, torch.ones_like(state.models), roster.at(here))

@@ -11,6 +11,8 @@ from typing import Annotated
 
 import typer
 
+from .guard import guard_app
+from .kit import kit_app
 from .options import (
     Allow,
     AsJson,
@@ -306,6 +308,8 @@ def statement_schema() -> None:
 
 
 GROUPS = {
+    "guard": guard_app,
+    "kit": kit_app,
     "data": data_app,
     "figure": figure_app,
     "ledger": ledger_app,

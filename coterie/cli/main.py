@@ -245,6 +245,94 @@ def noise(
     typer.echo(json.dumps(finite(facts)) if as_json else text)
 
 
+@app.command(cls=ConfigCommand)
+def propose(
+    config: ConfigPath,
+    silo: Annotated[
+        list[Path], typer.Option(help="A silo's facts (`coterie guard facts`). Repeat for each.")
+    ],
+    key: Annotated[Path, typer.Option(help="The coordinator's private key (a .key file).")],
+    out: Annotated[Path, typer.Option(help="The plan to write.")] = Path("plan.json"),
+    name: Annotated[str, typer.Option(help="What the federation is called.")] = "federation",
+    fewest: Annotated[
+        int | None, typer.Option(help="How many silos must answer each round (default: all).")
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="Longest wait for an answer.")] = 600.0,
+    changes: Changes = None,
+    allow: Allow = None,
+) -> None:
+    """Write a plan for real silos, which their owners then approve (`coterie guard approve`)."""
+    from .coordinate import propose_plan
+
+    plan = propose_plan(
+        read_config(config, changes, None, None, allow), name, silo, key, out, fewest, seconds
+    )
+    typer.echo(f"wrote '{out}', hash {plan.hash}: send it to the owners of the silos")
+
+
+@app.command()
+def coordinate(
+    plan: Annotated[Path, typer.Argument(help="The plan that the owners approved.")],
+    folder: Annotated[Path, typer.Option(help="Where the training is kept; the same one resumes it.")],
+    key: Annotated[Path, typer.Option(help="The coordinator's private key (a .key file).")],
+    socket: Annotated[
+        list[str] | None, typer.Option(help="SILO=PATH of a guard on this machine. Repeat for each.")
+    ] = None,
+    kit: Annotated[Path | None, typer.Option(help="The coordinator's kit, for silos elsewhere.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train by a plan with the silos that approved it; after a crash the same command resumes."""
+    from .coordinate import coordinate as run_plan
+
+    run_plan(plan, folder, key, socket or [], kit, as_json)
+
+
+@app.command("federate", cls=ConfigCommand)
+def federate_command(
+    config: ConfigPath,
+    out: Annotated[
+        Path | None, typer.Option(help="New folder for guards and results (default: runs/NAME-federation-N).")
+    ] = None,
+    engine: Annotated[str, typer.Option(help="What carries the messages: local or nvflare.")] = "local",
+    seconds: Annotated[float, typer.Option(help="Longest wait for an answer.")] = 600.0,
+    changes: Changes = None,
+    allow: Allow = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train in a deployment on this machine: a guard process per silo, with ledgers and statements."""
+    from ..report.folder import next_free
+    from .federate import run_federate
+
+    read = read_config(config, changes, None, None, allow)
+    run_federate(read, out or next_free(f"{config.stem}-federation"), engine, data_dir, seconds, as_json)
+
+
+Kit = Annotated[Path, typer.Argument(help="The party's kit (`coterie kit make`).")]
+AsRoot = Annotated[bool, typer.Option("--as-root", help="Run although this is root; for trials only.")]
+
+
+@app.command()
+def node(
+    kit: Kit,
+    guard: Annotated[Path, typer.Option(help="The guard's Unix socket.")],
+    seconds: Annotated[float, typer.Option(help="Longest time for one answer of the guard.")] = 600.0,
+    as_root: AsRoot = False,
+) -> None:
+    """Carry messages between the coordinator and this silo's guard, as a user without access to data."""
+    from ..network.nvflare.node import run_node
+
+    raise typer.Exit(run_node(kit, guard, seconds=seconds, root=as_root))
+
+
+@app.command()
+def server(kit: Kit, as_root: AsRoot = False) -> None:
+    """Run the server that nodes connect to, beside the coordinator."""
+    from ..network.nvflare.server import run_server
+
+    raise typer.Exit(run_server(kit, root=as_root))
+
+
 def main() -> None:
     """Run the command line; a problem the user can fix ends with one sentence and exit code 2."""
     from ..errors import Problem, reason

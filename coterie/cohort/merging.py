@@ -1,10 +1,11 @@
 """Merging under the unit 'silo': uploads are clipped, averaged uniformly and noised before anyone sees them.
 
 Formal guarantee: replacing a silo's upload by nothing moves the sum of a round by at most `clip` in Euclidean
-norm, whatever the silo holds. Noise of standard deviation `noise * clip` is added to the sum. The
-denominator is the planned size of a cohort, never the number of silos that took part. Silos with smaller
-budgets may be clipped to a `share` of the clip; the noise is the same, so relative to their clip it is
-larger.
+norm, whatever the silo holds. Noise of standard deviation `noise * clip` is added to the sum. The denominator
+is the planned size of a cohort, never the number of silos that took part. If silos add the noise for a secure
+sum, each adds a part of it. If too few are left, the sum of that round is zero and nothing is released. A
+simulation only adds up, without masks: the sum is the same. Silos with smaller budgets may be clipped to a
+`share` of the clip; the noise is the same, so relative to their clip it is larger.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class PrivateMerger(Merger):
         self._ask(uploads)
         self._count(uploads)
         rule = self.rule
-        if rule.where == "silos":
+        if rule.where != "server":
             total = self._noised_at_home(uploads)
         else:
             total = clipped_sum(uploads, rule.limits(uploads), self.roster.present)
@@ -102,7 +103,7 @@ class PrivateMerger(Merger):
         """
         self._ask(uploads)
         rule = self.rule
-        if rule.where == "silos":
+        if rule.where != "server":
             raise Refused(SUMS_AT_HOME)
         self._count(uploads)
         exact = matrix.detach().cpu().double()
@@ -156,8 +157,10 @@ class PrivateMerger(Merger):
         limits = rule.limits(uploads)
         whole = torch.ones(uploads.shape[:2], dtype=torch.bool) if roster.present is None else roster.present
         total = uploads.new_zeros(uploads.shape[0], 1, *uploads.shape[2:], dtype=torch.float64)
-        for run, (noise, clip) in enumerate(zip(rule.noise, rule.clip, strict=True)):
-            deviation = rule.scale * float(noise) * float(clip)
+        for run, clip in enumerate(rule.clip):
+            if int(whole[run].sum()) < rule.least:
+                continue
+            deviation = rule.noise_at_home(run) * float(clip) if rule.noise[run] else 0.0
             for k, name in enumerate(roster.names):
                 if not whole[run, k]:
                     continue

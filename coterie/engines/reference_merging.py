@@ -72,11 +72,17 @@ class SlowMerger(Merger):
         clip, noise = float(self.rule.clip), float(self.rule.noise) * self.rule.scale
         self.counted.append(uploads)
         total = np.zeros(uploads[0, 0].shape)
+        came = [k for k in range(len(self.roster)) if self._is_present(k)]
+        if self.rule.where == "secure":
+            due = round(self.rule.cohort)
+            noise /= (due - self.rule.dropouts - self.rule.colluding) ** 0.5
+            if len(came) < due - self.rule.dropouts:
+                return torch.from_numpy(total).float().reshape(1, 1, *total.shape)
         for k, upload in enumerate(uploads[0].double().numpy()):
-            if not self._is_present(k):
+            if k not in came:
                 continue
             clipped = self._clipped(k, upload)
-            if noise and self.rule.where == "silos":
+            if noise and self.rule.where != "server":
                 clipped = self.draws[k].noisy(clipped, noise * clip)
             total += clipped
         if noise and self.rule.where == "server":

@@ -9,10 +9,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..cohort.dp_sgd import Cohort
+from ..cohort.dp_sgd import Cohort, Settings
 from ..cohort.merging import PrivateMerger
 from ..cohort.oracle import CohortOracle
 from ..planning.plan import Plan
+from ..protocol.doors import Work
 from ..protocol.handles import hide_uploads, refuse_handles
 from ..protocol.merging import PlainMerger
 from ..protocol.method import Method
@@ -24,11 +25,10 @@ from ..protocol.tree import Tree, map_leaves
 from .start import SeededStart
 
 
-def steps_of(cohort: Cohort) -> Steps:
-    """Return how the silos of a cohort step."""
-    settings = cohort.settings
-    count = torch.tensor([[float(work.steps) for work in cohort.work]], device=settings.lr.device)
-    expected = torch.tensor([[work.expected for work in cohort.work]], device=settings.lr.device)
+def steps_of(work: Sequence[Work], settings: Settings) -> Steps:
+    """Return how silos with this work and these settings step."""
+    count = torch.tensor([[float(each.steps) for each in work]], device=settings.lr.device)
+    expected = torch.tensor([[each.expected for each in work]], device=settings.lr.device)
     noise = torch.where(settings.noise == 0, 0.0, settings.noise * settings.clip) / expected
     return Steps(count.expand_as(noise), settings.lr, settings.clip, noise)
 
@@ -52,7 +52,7 @@ def simulate(
     the last bits of one silo's upload could depend on who else was drawn, which nobody may learn.
     """
     rounds = len(plan.counts.calls)
-    state, roster = start, replace(roster, steps=steps_of(cohort), rounds=rounds)
+    state, roster = start, replace(roster, steps=steps_of(cohort.work, cohort.settings), rounds=rounds)
     if state is None:
         first = SeededStart(cohort.task, seeds, roster, rounds, cohort.device)
         state = State(0, *method.init(first, len(roster)))

@@ -29,7 +29,7 @@ from ..planning.accounting import ACCOUNTING, Accounting
 from ..planning.plan import Plan, absent_remarks
 from ..planning.request import MergeTerms, Request
 from ..planning.schedule import Schedule, check_dropping, draw_schedule
-from ..planning.silo_plan import Terms, clip_remarks, terms_of
+from ..planning.silo_plan import Terms, clip_remarks, secure_remarks, terms_of
 from ..planning.training import Training, check_device, check_passes
 from ..privacy.budget import PerSilo, Privacy, check_budgets, per_silo, values_of
 from ..protocol.doors import Work
@@ -255,7 +255,14 @@ class Experiment:
             schedule=self.schedule,
             participation=self.training.participation,
             spending=self.budgets,
-            merging=MergeTerms(given, privacy.noise_by, privacy.sensitivity, privacy.quantile),
+            merging=MergeTerms(
+                given,
+                privacy.noise_by,
+                privacy.sensitivity,
+                privacy.quantile,
+                privacy.dropouts,
+                privacy.colluding,
+            ),
             on_progress=on_progress,
         )
         plan = self.accounting.plan(request)
@@ -264,17 +271,21 @@ class Experiment:
             *self.running.remarks(request.roster, plan.present),
             *absent_remarks(plan, title, self.budgets == "uniform"),
             *clip_remarks(plan, title),
+            *secure_remarks(plan, title),
         ]
         return replace(plan, notes=tuple(dict.fromkeys(notes)))
 
-    def cohort(self, plan: Plan) -> Cohort:
-        """Return the silos, ready to train."""
+    def settings(self, plan: Plan) -> Settings:
+        """Return what each run and silo trains with."""
         device = self.training.device
         clip = self.clip if plan.unit.noise_in_doors else torch.full_like(self.clip, math.inf)
         lr, clip, noise = (value.float().to(device) for value in (self.lr, clip, plan.noise()))
-        settings = Settings(lr, clip, noise, plan.choice_noise().to(device))
-        examples = stack(self.federation, "train", device)
-        return Cohort(self.task, examples, self.work, settings, self.training.memory)
+        return Settings(lr, clip, noise, plan.choice_noise().to(device))
+
+    def cohort(self, plan: Plan) -> Cohort:
+        """Return the silos, ready to train."""
+        examples = stack(self.federation, "train", self.training.device)
+        return Cohort(self.task, examples, self.work, self.settings(plan), self.training.memory)
 
     def train(
         self,

@@ -107,7 +107,7 @@ def privacy_of(table: PrivacyTable) -> Privacy:
     """Return the privacy settings of a [privacy] table."""
     epsilon = NOT_GIVEN if table.epsilon is None else table.epsilon
     where = (table.unit, table.budget_seed, table.noise_by, table.noise, table.sensitivity, table.quantile)
-    return Privacy(epsilon, table.delta, table.clip, *where)
+    return Privacy(epsilon, table.delta, table.clip, *where, table.dropouts, table.colluding)
 
 
 def training_of(train: Train, silos: int) -> Training:

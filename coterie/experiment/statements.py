@@ -29,11 +29,13 @@ class Issue:
     """The study that statements are issued for: a digest of its configuration, and the name of its model.
 
     `keys` sign the statements of a simulation. Those of a metered run are signed with its ledgers' keys.
+    `run` is the id of a deployed training, which all its silos share.
     """
 
     configuration: str | None = None
     model: str | None = None
     keys: Path | None = None
+    run: str | None = None
 
     @classmethod
     def of(cls, study: Study) -> Issue:
@@ -133,7 +135,7 @@ def _origin(
         identity = meter.ledgers[k].identity
     rows = [] if meter is None else meter.rows(0 if swept else run)  # all trials of a sweep are one claim
     label = experiment.labels[experiment.keys[run][1]]
-    known = run_id(issue.configuration, federation.source, label, seed, rows)
+    known = issue.run or run_id(issue.configuration, federation.source, label, seed, rows)
     return Origin(
         data=data_facts(federation.name, identity, len(silo.y) + len(silo.test_y)),
         model={

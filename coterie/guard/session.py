@@ -151,19 +151,28 @@ class OpenSession:
         if number >= self.blocks.last:
             self.blocks.start(number, self.repeated_until)
             if meter is not None:
+                self._check_enough(meter, number)
                 meter.reserve(number, self.blocks.last, self.uncommitted)
             self.uncommitted = None
         if meter is None:
             return list(range(len(self.plan.silos[0])))
-        present = meter.present(number)
-        if not present:
-            why = next(iter(meter.left.values()), "their budgets are spent")
-            again = "run the same again" if meter.may_resume else "start over in another folder (out)"
-            raise Spent(
-                f"round {number}: no silo can continue ({why}): raise the budgets (`coterie ledger budget`,"
-                f" or set_budget in Python), then {again}"
-            )
-        return present
+        return self._check_enough(meter, number)
+
+    def _check_enough(self, meter: Meter, number: int) -> list[int]:
+        """Return the silos that may take part in a round; raise `Spent` if these are too few."""
+        present, merge = meter.present(number), self.plan.merge
+        if len(present) >= max(1, 0 if merge is None else merge.least):
+            return present
+        if self.uncommitted is not None:
+            meter.commit(self.uncommitted)
+            self.uncommitted = None
+        who = "too few silos" if present else "no silo"
+        why = next(iter(meter.left.values()), "their budgets are spent")
+        again = "run the same again" if meter.may_resume else "start over in another folder (out)"
+        raise Spent(
+            f"round {number}: {who} can continue ({why}): raise the budgets (`coterie ledger budget`,"
+            f" or set_budget in Python), then {again}"
+        )
 
     def after(self, state: State, history: History) -> None:
         """Write the checkpoint if a block ends; commit the last block now, any other one with the next."""

@@ -143,11 +143,17 @@ class KeyedDice:
         """Draw the material of some numbers' noise."""
         self._noise.fill(out)
 
-    def noisy(self, sums: np.ndarray, deviation: float, material: np.ndarray | None = None) -> np.ndarray:
-        """Return sums plus noise, rounded to the grid of the deviation."""
+    def noisy(
+        self,
+        sums: np.ndarray,
+        deviation: float,
+        material: np.ndarray | None = None,
+        exponent: int | None = None,
+    ) -> np.ndarray:
+        """Return sums plus noise, rounded to the grid of the deviation, or of 2 to a given power."""
         rows = np.array(sums, dtype=np.float64).reshape(1, -1)
         words = self._noise.words(rows.size) if material is None else np.ascontiguousarray(material)
-        add_noise(rows, np.array([deviation]), words, [self])
+        add_noise(rows, np.array([deviation]), words, [self], exponent)
         return rows.reshape(np.shape(sums))
 
     def choose(self, penalties: np.ndarray, scale: float) -> int:

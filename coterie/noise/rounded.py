@@ -3,7 +3,7 @@
 What is released of a sum s with noise of deviation d is
 
     round((s + d N) / g) g,      N an ideal, real, standard normal number, g = 2^-20 times the power of two
-                                 that is at most d.
+                                 that is at most d, or a coarser grid, up to 2^-10 times that power.
 
 The accountant certifies s + d N. Rounding it to a grid that does not depend on the data is
 post-processing, so the certificate holds for what is released, provided that the cell of the grid is drawn
@@ -28,11 +28,11 @@ slower).
 
 **Sums of noise drawn by several silos.** If n silos release round(u_k + d N_k) on one grid, the sum has
 the distribution of round(sum of u_k + d sqrt(n) N + B), where B is the sum of n - 1 independent uniform
-errors of a cell, up to a total variation of less than n exp(-(pi d / g)^2 / 2) < exp(-2^42): a cell's
-probability is the Gaussian convolved with a box at a point of the grid, the transform of such a sequence
-is that of the convolution plus aliases at distance 2 pi / g, and products of the main terms are the
-transform of what is claimed. So whoever sees only the sum sees post-processing of one Gaussian with n
-times the variance."""
+errors of a cell, up to a total variation of less than n exp(-(pi d / g)^2 / 2). That is below exp(-2^42), or
+exp(-2^22) on the coarsest grid. The reason: a cell's probability is the Gaussian convolved with a box at a
+point of the grid, the transform of such a sequence is that of the convolution plus aliases at distance
+2 pi / g, and products of the main terms are the transform of what is claimed. So whoever sees only the sum
+sees post-processing of one Gaussian with n times the variance."""
 
 from __future__ import annotations
 
@@ -45,6 +45,7 @@ import numpy as np
 from numba import njit
 
 from .. import _grid
+from .._grid import check_grid as check_grid
 from .._grid import grid_exponent as grid_exponent
 from ..errors import Problem
 from .keystream import Keystream
@@ -74,24 +75,33 @@ POLYNOMIALS, ERRORS = _table()
 COLUMNS = tuple(POLYNOMIALS)
 
 
-def _grids(deviation: np.ndarray) -> np.ndarray:
-    """Return the grid of each deviation; 1 where there is no noise."""
+def _grids(deviation: np.ndarray, given: int | None) -> np.ndarray:
+    """Return the grid of each deviation, or the given one; 1 where there is no noise."""
     exponent = np.frexp(deviation)[1] - 1
     sound = (deviation > 0) & np.isfinite(deviation)
     sound &= (exponent >= _grid.SMALLEST) & (exponent <= _grid.LARGEST)
     for other in deviation[~sound & (deviation != 0)].tolist():
         grid_exponent(other)  # raises, and says why
-    return np.where(sound, np.ldexp(1.0, np.where(sound, exponent - _grid.GRID, 0)), 1.0)
+    if given is None:
+        return np.where(sound, np.ldexp(1.0, np.where(sound, exponent - _grid.GRID, 0)), 1.0)
+    for other in set(deviation[sound].tolist()):
+        check_grid(other, given)
+    return np.where(sound, np.ldexp(1.0, given), 1.0)
 
 
 def add_noise(
-    sums: np.ndarray, deviation: np.ndarray, words: np.ndarray, doubting: Sequence[Doubting]
+    sums: np.ndarray,
+    deviation: np.ndarray,
+    words: np.ndarray,
+    doubting: Sequence[Doubting],
+    exponent: int | None = None,
 ) -> None:
     """Add exact noise to the rows of `sums` `[rows, numbers]`, in place; a row with deviation 0 stays.
 
     `words` holds 64 secret bits for each number. `doubting` has the keystream of further bits for each row.
+    With an `exponent`, all rows are rounded to multiples of 2 to that power, not each to its own grid.
     """
-    grids = _grids(deviation)
+    grids = _grids(deviation, exponent)
     ratios = deviation / grids
     if not (np.abs(sums) <= REACH * np.where(deviation > 0, grids, np.inf)[:, None]).all():
         raise Problem("a sum that is to get noise is not finite, or far beyond it; nothing is released")

@@ -168,7 +168,7 @@ class SiloAccounting(Accounting):
     def claim(self, label: str, plan: Plan, run: int, k: int) -> Claim:
         """Return a claim of what is seen by the best-informed adversary the silo is protected against."""
         silo = plan.silos[run][k]
-        seen = _merges(silo).releases()
+        seen = replace(_merges(silo), metered=True).releases()
         each = tuple(replace(event, count=1) for event in _merges(silo).strongest())
         flags = itertools.groupby(merged_rounds(plan, run, k))
         stages = tuple((len(list(same)), each if merged else ()) for merged, same in flags)

@@ -22,13 +22,16 @@ class MergeTerms:
     The noise multiplier follows from the budgets, unless `noise` `[runs, silos]` sets it. It multiplies the
     clip or, with the `sensitivity` "paper", the sensitivity of an upload according to Wu, Chen and Wang
     (2020); see `heads_sensitivity`. `noise_by` says whether the server adds the noise, or each silo to its
-    own upload. With a `quantile`, the clip follows the uploads' lengths.
+    own upload, and whether these are added up securely, with so many `dropouts` and `colluding` silos. With
+    a `quantile`, the clip follows the uploads' lengths.
     """
 
     noise: Tensor | None = None
     noise_by: str = "server"
     sensitivity: str = "certified"
     quantile: float | None = None
+    dropouts: int = 0
+    colluding: int = 0
 
 
 @dataclass(frozen=True, eq=False)

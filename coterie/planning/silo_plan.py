@@ -17,6 +17,7 @@ from torch import Tensor
 from ..errors import Problem, Refused
 from ..privacy.accountant import epsilon_of
 from ..privacy.calibration import Target, calibrate
+from ..privacy.distributed import assumption_problems, least_threshold
 from ..privacy.merges import MergeEvents
 from ..privacy.published.formulas import heads_sensitivity
 from ..protocol.doors import Work
@@ -68,7 +69,8 @@ def plan_silos(request: Request) -> Plan:
     """Return a plan with the noise of a method's merges, calibrated unless it is given.
 
     Budgets hold against the best-informed adversary among those a silo is protected against: all other silos
-    together if the server adds the noise, the server if the silos add it. The noise covers what was
+    together if the server adds the noise, the server if the silos add it, and the server with some of the
+    silos if they add it for a secure sum. The noise covers what was
     scheduled; a silo is charged for the merges in which it takes part.
     """
     if request.spending in ("uniform", "closed-form"):
@@ -83,9 +85,12 @@ def plan_silos(request: Request) -> Plan:
         raise Refused(
             f"'{method.name}' does not protect whole silos: {problem} (`coterie methods` shows which do)"
         ) from None
-    if where == "silos" and counts[0].mixed:
+    if where != "server" and counts[0].mixed:
         raise Refused(SUMS_AT_HOME)
     rate, sampler = draw_of(request.participation, len(roster))
+    missing = (merging.dropouts, merging.colluding) if where == "secure" else (0, 0)
+    if where == "secure":
+        _check_secure(rate, sampler, round(rate * len(roster)), *missing)
 
     def merges(came: Tensor | None) -> list[list[MergeEvents]]:
         rows = []
@@ -93,7 +98,7 @@ def plan_silos(request: Request) -> Plan:
             seen = counts[run % len(counts)]
             events = MergeEvents(
                 1.0, clip, len(roster), rate, sampler, sum(seen.merged), 0, where, seen.raw_personal,
-                quantile, seen.mixed,
+                quantile, seen.mixed, dropouts=missing[0], colluding=missing[1],
             )  # fmt: skip
             often = [events.merges] * len(roster) if events.hidden else _came(seen, came, run, len(roster))
             rows.append([replace(events, came=times) for times in often])
@@ -141,8 +146,21 @@ def plan_silos(request: Request) -> Plan:
         where,
         quantile,
         torch.tensor(share, dtype=torch.float64) if differ else None,
+        *missing,
     )
     return Plan(SILO, counts[0], silos, present, merge, steps)
+
+
+def _check_secure(rate: float, sampler: str, members: int, dropouts: int, colluding: int) -> None:
+    """Raise `Problem` if a secure sum cannot be made of the silos of a round."""
+    problems = [f"privacy.noise_by: {each}" for each in assumption_problems(members, dropouts, colluding)]
+    if rate < 1 and sampler != "fixed":
+        problems.append(
+            "train.participation: a secure sum needs to know who is due: let all silos take part, or a fixed"
+            " number of them"
+        )
+    if problems:
+        raise Problem("\n".join(problems))
 
 
 def _check_chance(merges: MergeEvents, terms: Terms) -> None:
@@ -166,6 +184,26 @@ def clip_remarks(plan: Plan, title: str) -> list[str]:
         f"{title}: budgets differ but all silos share one noise, so uploads are clipped to lengths from"
         f" {min(clips):.3g} (smallest budget) to {max(clips):.3g}; small budgets move the mean less"
     ]
+
+
+def secure_remarks(plan: Plan, title: str) -> list[str]:
+    """Return what is assumed of a secure sum, and a note about rounds in which too many silos drop out."""
+    rule = plan.merge
+    if rule is None or rule.where != "secure":
+        return []
+    due, colluding = round(rule.cohort), rule.colluding
+    remarks = [
+        f"{title}: epsilon holds if at most {colluding} of the {due} silos of a round side with the server;"
+        f" at most {rule.dropouts} may drop out, and {least_threshold(due, colluding)} must confirm who"
+        " uploaded"
+    ]
+    lost = 0 if plan.present is None else int((plan.present.sum(2) < rule.least).sum())
+    if lost:
+        remarks.append(
+            f"{title}: in {lost} rounds (over all runs) fewer than {rule.least} silos are left, so their sum"
+            " is not unmasked and changes nothing, but they are charged"
+        )
+    return remarks
 
 
 def draw_of(how: Participation | None, silos: int) -> tuple[float, str]:

@@ -36,7 +36,9 @@ class Privacy(metaclass=PlainlyMade):
 
     Under the unit "example", `clip` bounds the gradient of one example. Under the unit "silo" a whole silo
     is protected and `clip` bounds its upload. Noise is then added to the merge by the server, or to each
-    upload by its silo (`noise_by`). There, `noise` may replace epsilon, and the resulting epsilon is
+    upload by its silo (`noise_by`). With `noise_by` "secure", silos add the noise in parts, and the server
+    sees only the sum: budgets then hold as long as at most `dropouts` silos drop out of a round and at most
+    `colluding` of them side with the server. There, `noise` may replace epsilon, and the resulting epsilon is
     certified. It is a multiple of the clip or, with `sensitivity` "paper" and `noise_by` "silos", of the
     upload's sensitivity as the paper on private heads states it. With a `quantile`, the clip starts at
     `clip` and follows that quantile of the uploads' lengths.
@@ -51,6 +53,8 @@ class Privacy(metaclass=PlainlyMade):
     noise: Swept | None = None
     sensitivity: str = "certified"
     quantile: float | None = None
+    dropouts: int = 0
+    colluding: int = 1
 
     def __repr__(self) -> str:
         shown = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -87,6 +91,12 @@ class Privacy(metaclass=PlainlyMade):
             raise Problem(f"privacy.noise_by: expected one of {', '.join(PLACES)}, got '{self.noise_by}'")
         if self.unit == "example" and self.noise_by != "server":
             raise Problem("privacy.noise_by: allowed only with unit = 'silo'")
+        for key, default in (("dropouts", 0), ("colluding", 1)):
+            value = getattr(self, key)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise Problem(f"privacy.{key}: expected a whole number >= 0, got {value!r}")
+            if self.noise_by != "secure" and value != default:
+                raise Problem(f"privacy.{key}: allowed only with noise_by = 'secure'")
 
     def _check_noise(self) -> None:
         if (self.noise is None) == (self.epsilon == NOT_GIVEN):

@@ -1,6 +1,7 @@
 """The unit 'silo': what merging clipped uploads reveals about one whole silo, and to whom.
 
-Either the server adds noise to the sum of the uploads, or every silo adds noise to its own upload.
+The server adds noise to the sum of the uploads, or every silo adds noise to its own upload. If the silos
+add it, the server sees every upload or, by a secure sum (`coterie.secure_sum`), only their sum.
 - Noise by the server: the server sees the raw uploads, so nothing protects against it. Everyone else sees
   noisy sums. If silos are drawn independently (poisson), a silo is hidden among all that may have taken
   part, even from all other silos together: each of them knows only about itself. If a fixed number of silos
@@ -9,6 +10,14 @@ Either the server adds noise to the sum of the uploads, or every silo adds noise
 - Noise by the silos: the other silos know their own noise and subtract it, and the server sees each upload
   alone. So the silo's own noise is all that protects it. The presence of that noise shows that the silo took
   part, so there is no amplification. Against an outsider, the noise of a cohort of known size adds up.
+- Noise by the silos and a secure sum: of n silos in a round, at most `dropouts` send nothing and at most
+  `colluding` side with the server. Each silo adds its part of the noise (`coterie.privacy.distributed`), so
+  that the noise of the honest silos in the sum is at least `noise`, which protects against the server and
+  the silos that side with it. They know who took part, so there is no amplification. An outsider knows no
+  silo's noise, so for it the noise of all n - `dropouts` uploads adds up. All other silos together can
+  subtract their own uploads from the sum: only the silo's own part of the noise protects it from them. That
+  is less than budgets are planned for, so ledgers do not charge it: they list these adversaries as not
+  protected against.
 A personal model without noise protects nothing against anyone who holds it, so it stays at home. What the
 others hold is covered: the released merges (the "billboard") and their own data (joint privacy).
 """
@@ -21,10 +30,11 @@ from dataclasses import dataclass
 from ..errors import Problem
 from .accountant import epsilon_of
 from .adversaries import ADVERSARIES
+from .distributed import check_assumptions, noise_share
 from .events import Event
 
 Releases = dict[str, tuple[Event, ...] | None]
-PLACES = ("server", "silos")
+PLACES = ("server", "silos", "secure")
 # The share of one over the squared multiplier that the count of uploads within an adaptive clip takes.
 BITS = 0.02
 
@@ -33,7 +43,8 @@ BITS = 0.02
 class MergeEvents:
     """The merges of one run as they concern one silo: it took part in `came` of `merges` merges.
 
-    `noise` is a multiple of the clip, on the sum (`noise_by` "server") or on each upload ("silos").
+    `noise` is a multiple of the clip, on the sum (`noise_by` "server"), on each upload ("silos"), or on the
+    honest part of a sum in which `dropouts` silos are missing and `colluding` ones are not honest ("secure").
     With a `quantile`, the clip starts at `clip` and follows the uploads; the noise pays for that too.
     `mixed`: sums other than the mean are released, with noise for the silo that contributes most to them.
     `metered`: silos may leave, and ledgers record who was due to take part. Anyone who holds the shared
@@ -55,17 +66,35 @@ class MergeEvents:
     mixed: bool = False
     metered: bool = False
     unequal: bool = False
+    dropouts: int = 0
+    colluding: int = 0
 
     def __post_init__(self) -> None:
         if self.noise_by not in PLACES:
             raise Problem(f"noise_by: expected one of {', '.join(PLACES)}, got '{self.noise_by}'")
         if not 0 <= self.came <= self.merges:
             raise Problem(f"merges: a silo cannot take part in {self.came} of {self.merges} merges")
+        if self.noise_by == "secure":
+            check_assumptions(self.members, self.dropouts, self.colluding)
+            if self.rate < 1 and self.sampler != "fixed":
+                raise Problem("merges: a secure sum needs all silos, or a fixed number of them")
+        elif self.dropouts or self.colluding:
+            raise Problem("merges: only a secure sum counts silos that drop out or collude")
 
     @property
     def cohort(self) -> float:
         """The fixed denominator of the mean: the number of silos drawn, or its expectation."""
         return self.silos * self.rate
+
+    @property
+    def members(self) -> int:
+        """The number of silos that are due in a round of a secure sum."""
+        return round(self.cohort)
+
+    @property
+    def own_noise(self) -> float:
+        """The noise on the silo's own upload to a secure sum, as a multiple of its clip."""
+        return noise_share(self.noise, self.members, self.dropouts, self.colluding)
 
     @property
     def hidden(self) -> bool:
@@ -76,19 +105,32 @@ class MergeEvents:
         return self.noise_by == "server" and self.sampler == "poisson" and self.rate < 1
 
     def releases(self) -> Releases:
-        """Return what each adversary sees of the silo; None means its raw uploads."""
+        """Return what each adversary sees of the silo; None means that no ledger charges it.
+
+        That is so for an adversary who sees raw uploads and, in a metered secure sum, for all other silos.
+        """
         seen: Releases = dict.fromkeys(ADVERSARIES, ())
         if self.merges and self.noise_by == "server":
             drawn = (Event("gaussian", self.noise, self.rate, self.merges, self.sampler),)
             seen["server"] = None if self.came else ()
             seen["shared"] = drawn if self.rate < 1 else self._known(self.noise)
             seen["silos"] = drawn if self.hidden else self._known(self.noise)
+        elif self.merges and self.noise_by == "secure":
+            outside = self.own_noise * math.sqrt(self.members - self.dropouts)
+            covered = self.colluding >= self.members - 1
+            seen["server"] = self._known(self.noise)
+            seen["silos"] = (
+                None if self.metered and self.came and not covered else self._known(self.own_noise)
+            )
+            seen["shared"] = seen["server"] if self.metered else self._known(outside)
         elif self.merges:
             fixed = self.rate == 1 or self.sampler == "fixed"
             together = self.noise * math.sqrt(self.cohort) if fixed else self.noise
             seen["server"] = seen["silos"] = self._known(self.noise)
             seen["shared"] = self._known(together)
-        if self.metered or (self.unequal and self.sampler == "fixed" and self.noise_by == "server"):
+        if (self.metered and self.noise_by != "secure") or (
+            self.unequal and self.sampler == "fixed" and self.noise_by == "server"
+        ):
             seen["shared"] = seen["silos"]
         seen["personal"] = None if self.raw_personal else seen["shared"]
         return seen

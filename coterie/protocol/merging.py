@@ -9,10 +9,11 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from ..privacy.distributed import noise_share
 from ..privacy.merges import BITS as BITS
 from .roster import Roster
 
-SUMS_AT_HOME = "noise_by = 'silos' goes with the mean over all: take noise_by = 'server' here"
+SUMS_AT_HOME = "noise that silos add goes with the mean over all: take noise_by = 'server' here"
 AS_SENT = "under the unit 'silo' uploads are merged as they were sent: what is made of them first mixes silos"
 UNIFORM = "under the unit 'silo' the mean is uniform over all: no weights, no groups"
 
@@ -106,9 +107,10 @@ class MergeRule:
     """How whole silos' uploads are merged: noise multiplier and clip, both `[runs]`, and the cohort's size.
 
     Where silos' budgets differ each has its `share` `[runs, silos]` of the clip, at most 1. The noise is
-    added once by the server, or to every upload in its silo (`where`). An infinite clip goes with noise 0:
-    no privacy. With a `quantile` the clip follows that quantile of the uploads' lengths (see
-    `AdaptiveClip`), and the noise pays for that too.
+    added once by the server, or to every upload in its silo (`where`). For a secure sum, `noise` is that of
+    the honest silos in the sum if `dropouts` silos are missing and `colluding` are not honest; if more are
+    missing, nothing is released. An infinite clip goes with noise 0: no privacy. With a `quantile` the clip
+    follows that quantile of the uploads' lengths (see `AdaptiveClip`), and the noise pays for that too.
     """
 
     noise: Tensor
@@ -117,6 +119,8 @@ class MergeRule:
     where: str = "server"
     quantile: float | None = None
     share: Tensor | None = None
+    dropouts: int = 0
+    colluding: int = 0
 
     def __post_init__(self) -> None:
         if bool((torch.isinf(self.clip) & (self.noise != 0)).any()):
@@ -130,6 +134,18 @@ class MergeRule:
         """Return how long the uploads may be: `[runs, silos]`."""
         whole = self.clip.to(uploads.device).double().unsqueeze(1).expand(uploads.shape[:2])
         return whole if self.share is None else whole * self.share.to(whole)
+
+    @property
+    def least(self) -> int:
+        """The smallest number of uploads whose sum is released."""
+        return round(self.cohort) - self.dropouts if self.where == "secure" else 0
+
+    def noise_at_home(self, run: int) -> float:
+        """Return the noise on one upload in its silo, as a multiple of the clip."""
+        noise = float(self.noise[run])
+        if self.where == "secure":
+            return noise_share(noise, round(self.cohort), self.dropouts, self.colluding)
+        return noise
 
     @property
     def scale(self) -> float:

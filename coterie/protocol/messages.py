@@ -12,7 +12,24 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
+from ..errors import Problem
 from .tree import Tree, is_record, make_record, map_leaves, record, record_name
+
+TYPES = {
+    name: getattr(torch, name)
+    for name in (
+        "float16",
+        "bfloat16",
+        "float32",
+        "float64",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint8",
+        "bool",
+    )
+}
 
 
 @record
@@ -30,12 +47,32 @@ def pack(tree: Tree) -> bytes:
     return save_tensors(tensors, {"shape": json.dumps(outline)})
 
 
-def unpack(data: bytes) -> Tree:
-    """Return the tree that `pack` turned into bytes."""
+def unpack(data: bytes, most: int | None = None) -> Tree:
+    """Return the tree that `pack` turned into bytes.
+
+    Parts that nobody sent are filled with zeros; `most` limits their bytes too, for data from elsewhere.
+    """
     length = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + length])
     deserialize(data)  # checks all lengths before anything is read
-    return _fill(json.loads(header["__metadata__"]["shape"]), load_tensors(data))
+    outline = json.loads(header["__metadata__"]["shape"])
+    if most is not None and _absent_bytes(outline) > most:
+        raise Problem(f"a message leaves out more than {most:,} bytes: it is not one of this training")
+    return _fill(outline, load_tensors(data))
+
+
+def _absent_bytes(outline: Any) -> int:
+    """Return the bytes of the parts that nobody sent."""
+    if isinstance(outline, list):
+        return sum(map(_absent_bytes, outline))
+    if not isinstance(outline, dict):
+        return 0
+    if set(outline) == {"nothing"}:
+        shape = outline["nothing"][1]
+        if not all(type(size) is int and 0 <= size < 2**53 for size in shape):
+            raise Problem("a message leaves out a part of impossible shape")
+        return 8 * int(math.prod(shape))
+    return sum(map(_absent_bytes, outline.values()))
 
 
 def only(who: Tensor, value: Tensor) -> Only:
@@ -95,7 +132,9 @@ def _fill(outline: Any, tensors: dict[str, Tensor]) -> Tree:
     ((kind, content),) = outline.items()
     if kind == "nothing":
         mask, shape, dtype = content
-        return Only(_fill(mask, tensors), torch.zeros(shape, dtype=getattr(torch, dtype)))
+        if dtype not in TYPES:
+            raise Problem(f"a message leaves out numbers of the unknown type '{dtype}'")
+        return Only(_fill(mask, tensors), torch.zeros(shape, dtype=TYPES[dtype]))
     if kind == "dict":
         return {key: _fill(value, tensors) for key, value in content.items()}
     if kind == "record":

@@ -9,6 +9,7 @@ from ..experiment.experiment import Experiment
 from ..experiment.result import label_of
 from ..planning.accounting import Accounting, accounting_of
 from ..planning.plan import Plan, SiloPlan
+from ..privacy.accountant import MACHINE_TOLERANCE, shown
 from ..privacy.adversaries import ADVERSARIES
 from ..protocol.doors import ALLOCATION
 
@@ -17,10 +18,18 @@ def _whom(accounting: Accounting, silos: Sequence[SiloPlan]) -> str:
     """Return the adversaries epsilon holds against, for the silo that reveals most."""
     most = max(silos, key=lambda silo: (silo.steps, silo.bytes_up))
     against = accounting.adversaries(most)
-    holds = [ADVERSARIES[name] for name, value in against.items() if value]
+    least = min((value for value in against.values() if value), default=0.0)
+    limit = max(least, most.epsilon) * (1 + MACHINE_TOLERANCE)
+    holds = [ADVERSARIES[name] for name, value in against.items() if value and value <= limit]
+    weaker = [
+        f"{ADVERSARIES[name]} it is {shown(value)}"
+        for name, value in against.items()
+        if value and value > limit
+    ]
     bare = [ADVERSARIES[name] for name, value in against.items() if value is None]
     blind = [ADVERSARIES[name] for name, value in against.items() if value == 0]
     parts = [f"epsilon holds against {', '.join(holds)}"] if holds else []
+    parts += [f"against {'; against '.join(weaker)}"] if weaker else []
     parts += [f"nothing protects against {', '.join(bare)}"] if bare else []
     parts += [f"a silo reveals nothing to {', '.join(blind)}"] if blind else []
     return "; ".join(parts)

@@ -51,7 +51,12 @@ def _merge(door: dict[str, Any], merges: dict[str, Any]) -> str:
     clip = "not clipped" if door["clip"] is None else f"clipped to {door['clip']:g}"
     if merges["quantile"] is not None:
         clip += f" at first, then to a noisy {merges['quantile']:g}-quantile of their lengths"
-    noise = "the server adds noise to the sum" if merges["noise_by"] == "server" else "each silo adds noise"
+    noise = {
+        "server": "the server adds noise to the sum",
+        "silos": "each silo adds noise",
+        "secure": "each silo adds a part of the noise, and the server sees only the sum, of at least"
+        f" {round(door['expected_batch']) - merges['dropouts']} uploads",
+    }[merges["noise_by"]]
     fixed = f"{door['expected_batch']:g}, or all {merges['silos']}"
     rest = f"the sum is divided by a fixed number ({fixed}), however many silos take part"
     if merges["mixed"]:

@@ -222,7 +222,9 @@ class PrivacyTable(Section):
     """What each silo may spend."""
 
     unit: UnitName = "example"
-    noise_by: Literal["server", "silos"] = "server"
+    noise_by: Literal["server", "silos", "secure"] = "server"
+    dropouts: Annotated[int, Field(ge=0)] = 0
+    colluding: Annotated[int, Field(ge=0)] = 1
     epsilon: Epsilon = None
     noise: Positive = None
     sensitivity: Literal["certified", "paper"] = "certified"
@@ -354,10 +356,14 @@ def _privacy_problems(table: dict[str, Any]) -> list[str]:
         problems.append("privacy.noise: allowed only with unit = 'silo'; otherwise give epsilon")
     if table.get("sensitivity") == "paper" and not ("noise" in table and table.get("noise_by") == "silos"):
         problems.append("privacy.sensitivity: 'paper' requires privacy.noise and noise_by = 'silos'")
-    if "quantile" in table and (table.get("unit") != "silo" or table.get("noise_by") == "silos"):
+    where = table.get("noise_by", "server")
+    if "quantile" in table and (table.get("unit") != "silo" or where != "server"):
         problems.append("privacy.quantile: requires unit = 'silo' and noise_by = 'server'")
-    if table.get("unit", "example") == "example" and table.get("noise_by") == "silos":
+    if table.get("unit", "example") == "example" and where != "server":
         problems.append("privacy.noise_by: allowed only with unit = 'silo'")
+    for key, default in (("dropouts", 0), ("colluding", 1)):
+        if table.get(key, default) != default and where != "secure":
+            problems.append(f"privacy.{key}: allowed only with noise_by = 'secure'")
     return problems
 
 

@@ -52,11 +52,12 @@ to examples as replace-one (`as_example` in its row), and must fit into both bud
 bound is known for drawn silos that are replaced: there the filter *rdp* refuses a run if examples have a
 budget.
 
-**Adversaries without protection.** A run of whole silos is charged for what the best-informed adversary
-sees, among those that are kept out at all (`MergeEvents.strongest`). An adversary who sees the silo's raw
-uploads or models is in the row as `unprotected`, and from then on the total against it is `none`, in both
-units. Runs must still fit the budget against everyone who is protected, so a raw model that stayed at home
-opens no way to spend without end.
+**Adversaries without protection.** A run of whole silos is charged for what the best-informed adversary sees,
+among those that are kept out at all (`MergeEvents.strongest`). An adversary who sees the silo's raw uploads
+or models is in the row as `unprotected`, and from then on the total against it is `none`, in both units. So
+are all other silos together if the sum is a secure one: they know more than is charged. Runs must still fit
+the budget against everyone who is protected, so a raw model that stayed at home opens no way to spend without
+end.
 
 **Damage.** A flipped byte is found if it changes anything that is read. Bytes in the unused space of a page
 change nothing and are not checked. If a ledger cannot be read any more and there is no backup, remove its

@@ -24,7 +24,8 @@ class Claim:
     `epsilon` is certified for the whole run at `delta`. `seen` names the adversaries who see its releases.
     With `trials`, the run is one of a random number of trials, of which only the best is seen.
 
-    Under the unit 'silo', `unprotected` names the adversaries who see the silo's raw uploads. `as_example`
+    Under the unit 'silo', `unprotected` names the adversaries who see the silo's raw uploads, or more than is
+    charged. `as_example`
     is the epsilon in the unit 'example', or None if it is infinite. It is accounted as replace-one: zeroing
     out one example may turn the silo's upload into any other. Ledgers compute it when they grant the claim.
     """

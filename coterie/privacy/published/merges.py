@@ -42,10 +42,11 @@ def merge_warnings(merges: MergeEvents, delta: float) -> list[str]:
 
     If silos add the noise, the bound is against the server, which sees each upload and who took part, and
     against all other silos. If the server adds it, the bound is against all other silos. If sums other than
-    the mean are released, silos differ and there is no lower bound, so nothing is returned.
+    the mean are released, silos differ and there is no lower bound, so nothing is returned. With a secure sum
+    the bound is against the server, if as many silos drop out and collude as the noise is planned for.
     """
-    lower = 0.0
-    for name in () if merges.mixed else ("server", "silos") if merges.noise_by == "silos" else ("silos",):
+    lower, whom = 0.0, {"server": ("silos",), "silos": ("server", "silos"), "secure": ("server",)}
+    for name in () if merges.mixed else whom[merges.noise_by]:
         seen = merges.releases()[name]
         if seen and all(event.rate == 1 or event.sampler == "poisson" for event in seen):
             lower = max(lower, _lower(seen, delta))

@@ -25,6 +25,7 @@ from ..trials import Trials
 from ..tuning import COVERED, chosen_epsilon
 from .grids import grid_facts
 from .origin import METERED_RUN, SIMULATION, Origin, data_facts, issuer_facts, signature_of
+from .secure_words import secure_words
 
 SCHEMA = "coterie-statement/5"
 SEES_UPLOADS = ("server", "silos", "shared")
@@ -101,6 +102,7 @@ def always_uncovered(merges: MergeEvents | None, metered: bool) -> tuple[str, ..
         *[SEES_ALL] * sees_all,
         *[HIDDEN] * hidden,
         *[EXAMPLES_APART] * apart,
+        *(() if merges is None else secure_words(merges)),
     )
 
 

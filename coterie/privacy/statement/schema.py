@@ -94,12 +94,14 @@ class MergesPart(Part):
     sampler: Literal["poisson", "fixed"]
     merges: Annotated[int, Field(ge=0, le=10**9)]
     came: Annotated[int, Field(ge=0, le=10**9)]
-    noise_by: Literal["server", "silos"]
+    noise_by: Literal["server", "silos", "secure"]
     raw_personal: bool
     quantile: Share | None
     mixed: bool
     metered: bool = False
     unequal: bool = False
+    dropouts: Annotated[int, Field(ge=0)] = 0
+    colluding: Annotated[int, Field(ge=0)] = 0
 
 
 class TuningPart(Part):

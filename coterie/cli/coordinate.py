@@ -1,0 +1,89 @@
+"""`coterie propose` and `coterie coordinate`: a plan for real silos, and the training that follows it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+from rich.console import Console
+
+from ..deploy.coordinator import Coordinator
+from ..deploy.facts import federation_of, read_facts
+from ..deploy.plan_file import PlanFile, make_plan, read_plan
+from ..errors import Problem
+from ..experiment.config.schema import Config
+from ..network.transport import SocketTransport, Transport
+from ..privacy.keys import read_key
+from .progress import progress_bar, tell
+
+
+def propose_plan(
+    config: Config, name: str, silos: Sequence[Path], key: Path, out: Path, fewest: int | None, seconds: float
+) -> PlanFile:
+    """Write a plan for silos that were described by their facts."""
+    facts = [read_facts(path) for path in silos]
+    keys = {each.name: each.public for each in facts}
+    federation = federation_of(facts, name)
+    plan = make_plan(config, federation, read_key(key).public, keys, fewest=fewest, seconds=seconds)
+    plan.save(out)
+    return plan
+
+
+def coordinate(
+    plan_path: Path, folder: Path, key: Path, sockets: Sequence[str], kit: Path | None, as_json: bool
+) -> None:
+    """Run a training to its end, or resume it."""
+    plan, console = read_plan(plan_path), Console(stderr=as_json)
+    transport = _transport(plan, sockets, kit)
+    try:
+        with progress_bar(console) as progress:
+            task = progress.add_task(
+                plan.blank.labels[0], total=plan.blank.training.rounds, score="waiting for silos"
+            )
+
+            def on_round(done: int, names: tuple[str, ...]) -> None:
+                progress.update(task, completed=done, score=f"{len(names)} silos")
+
+            coordinator = Coordinator(plan, folder, read_key(key), transport, on_round=on_round)
+            outcome = coordinator.run()
+    finally:
+        transport.close()
+    if as_json:
+        facts = {"training": outcome.training, "rounds": outcome.rounds, "missing": list(outcome.missing)}
+        typer.echo(json.dumps({**facts, "finished": dict(outcome.finished)}))
+        return
+    tell(
+        console,
+        f"{len(outcome.finished)} silos finished {outcome.rounds} rounds; their models stay with them",
+    )
+    for name in outcome.missing:
+        tell(console, f"'{name}' did not finish: {coordinator.refusals.get(name, 'no answer')}", "yellow")
+
+
+def _transport(plan: PlanFile, sockets: Sequence[str], kit: Path | None) -> Transport:
+    """Return how silos are reached: by sockets on this machine, or by an engine's kit."""
+    if kit is not None and sockets:
+        raise Problem("--kit, --socket: give one of the two")
+    if kit is not None:
+        return _by_kit(plan, kit)
+    found = {}
+    for text in sockets:
+        name, equals, path = text.partition("=")
+        if not equals:
+            raise Problem(f"--socket: expected SILO=PATH, got '{text}'")
+        plan.place(name)
+        found[name] = Path(path)
+    if not found:
+        raise Problem("say how silos are reached: --kit FOLDER, or --socket SILO=PATH for each silo")
+    return SocketTransport(found, plan.most_bytes)
+
+
+def _by_kit(plan: PlanFile, kit: Path) -> Transport:
+    """Return how silos are reached through NVFlare."""
+    try:
+        from ..network.nvflare.transport import NVFlareTransport
+    except ImportError as error:
+        raise Problem("--kit: NVFlare is not installed: pip install 'coterie[nvflare]'") from error
+    return NVFlareTransport(kit, plan.names, least=plan.fewest, most=plan.most_bytes)

@@ -1,0 +1,48 @@
+"""Approving a plan: what it will do and cost, on one screen, and the owner's word for it."""
+
+from __future__ import annotations
+
+from ..planning.accounting import accounting_of
+from ..privacy.adversaries import ADVERSARIES
+from ..privacy.keys import now, stamp
+from ..privacy.meaning import meaning_lines, meaning_of
+from .guard import Guard, Prepared
+
+
+def approval_lines(guard: Guard, prepared: Prepared) -> list[str]:
+    """Return what a plan will do with a silo's data and what it will cost, as lines of text."""
+    experiment, plan, k = prepared.experiment, prepared.plan, prepared.place
+    silo, training, file = plan.silos[0][k], experiment.training, prepared.file
+    claim = accounting_of(plan).claim("", plan, 0, k)
+    events = claim.events(0, claim.rounds)
+    state = guard.ledger.state()
+    spent, budget = state.total(plan.unit.name, "shared")[0], state.budgets.get(plan.unit.name)
+    against = accounting_of(plan).adversaries(silo)
+    protected = [f"{who}: {_epsilon(against[name])}" for name, who in ADVERSARIES.items()]
+    return [
+        f"Plan {file.hash}",
+        f"  training {file.training}, made {file.content['made']} by key {file.coordinator.id}",
+        f"  {experiment.labels[0]}, model {file.content['config']['model'].get('name', 'linear')}"
+        f" ({experiment.task.layout.size:,} numbers), {len(file.names)} silos, {training.rounds} rounds",
+        f"  your silo: '{guard.silo}', {silo.work.size} training examples; batches of about"
+        f" {silo.work.expected:g}, {silo.work.steps} step(s) per round",
+        f"  sends about {silo.bytes_up / 1e6:.3g} MB and receives {silo.bytes_down / 1e6:.3g} MB in all",
+        f"Cost: epsilon at most {silo.epsilon:.4g} at delta {silo.delta:g}, for one {plan.unit.name}",
+        *[
+            f"  {line}"
+            for line in meaning_lines(meaning_of(silo.epsilon, silo.delta, events), plan.unit.name)
+        ],
+        "  epsilon against " + "; ".join(protected),
+        f"Ledger: {spent:.4g} spent before" + ("" if budget is None else f", of {budget[0]:g}"),
+    ]
+
+
+def _epsilon(value: float | None) -> str:
+    return "no protection" if value is None else "sees nothing" if value == 0 else f"{value:.4g}"
+
+
+def approve(guard: Guard, prepared: Prepared) -> None:
+    """Remember that the owner approved a plan; raise `Problem` if the policy forbids it."""
+    guard.check_policy(prepared)
+    guard.store.approve(prepared.file.hash, stamp(now()), "owner")
+    guard.log(f"the owner approved plan {prepared.file.hash}")

@@ -1,0 +1,277 @@
+"""A whole deployment on one machine: guards as processes of their own, and a coordinator that reaches them.
+
+It is for trying a deployment before there is one. Every message is signed, and every guard has its own
+folder, key, ledger and policy; if root starts them, also its own user. Everything that was started is stopped
+at the end.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..data.federation import Federation
+from ..errors import Problem
+from ..experiment.config.schema import Config, check
+from ..experiment.from_config import load_federation
+from ..network.frames import Broken, connect
+from ..network.transport import SocketTransport, Transport
+from ..privacy.keys import Key, draw_key, read_public_key
+from .coordinator import Coordinator, Outcome
+from .guard_folder import GuardFolder, make_guard
+from .plan_file import PlanFile, make_plan, plan_of
+from .policy import policy_text
+
+FIRST_USER = 61_000  # the user id of the first guard, if root starts them
+START = 120.0  # seconds in which a guard must answer
+SPARE = 1.000001  # a budget pays for its plans in spite of rounding
+
+
+@dataclass(frozen=True)
+class Training:
+    """One training of a deployment: its plan, how it ended, and each silo's own report."""
+
+    label: str
+    plan: PlanFile
+    outcome: Outcome
+    reports: dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Listening:
+    """What a person hears while a deployment runs."""
+
+    on_note: Callable[[str], None] = lambda line: None
+    on_round: Callable[[str, int, int], None] = lambda label, done, rounds: None
+
+
+def single_runs(config: Config) -> list[Config]:
+    """Return a configuration for each method and each value in its lists, with the first seed."""
+    tables = config.model_dump(exclude_none=True, exclude={"tuning"})
+    tables["train"]["seeds"] = [config.train.seeds[0]]
+    for name in ("ledger", "keys", "witness"):
+        tables["privacy"].pop(name, None)
+    single = []
+    for method in config.method:
+        axes = [value if isinstance(value, list) else [value] for value in method.values()]
+        for values in itertools.product(*axes):
+            chosen = dict(zip(method, values, strict=True))
+            single.append(check({**tables, "method": [chosen]}, allowed=config.allowed))
+    return single
+
+
+def federate(
+    config: Config,
+    folder: str | Path,
+    *,
+    engine: str = "local",
+    data_dir: str | Path | None = None,
+    seconds: float = 600.0,
+    listening: Listening | None = None,
+) -> list[Training]:
+    """Train every method of a configuration in a deployment on this machine; return how each ended.
+
+    With the engine "local" the coordinator asks the guards itself. With "nvflare", an NVFlare server and a
+    node per silo carry the messages. `folder` must be new. It keeps the guards' folders (with models, reports
+    and statements) and the coordinator's (with plans, checkpoints and transcripts).
+    """
+    if engine not in ENGINES:
+        raise Problem(f"engine: expected one of {', '.join(ENGINES)}, got '{engine}'")
+    listening, place = listening or Listening(), Path(folder).absolute()
+    if place.exists() and any(place.iterdir()):
+        raise Problem(f"'{place}' is not empty: choose a new folder")
+    federation, configs = load_federation(config, data_dir), single_runs(config)
+    key = draw_key("coordinator")
+    guards = make_guards(federation, configs, place / "guards", key)
+    keys = {name: read_public_key(next((at.path / "keys").glob("*.pub"))) for name, at in guards.items()}
+    plans = [make_plan(each, federation, key.public, keys, seconds=seconds) for each in configs]
+    trainings = []
+    with running(list(guards.values()), listening.on_note), ENGINES[engine](guards, place) as transport:
+        for plan in plans:
+            at = place / "coordinator" / plan.training
+            trainings.append(_train(plan, at, key, transport, guards, listening))
+    return trainings
+
+
+def _train(
+    plan: PlanFile,
+    folder: Path,
+    key: Key,
+    transport: Transport,
+    guards: dict[str, GuardFolder],
+    listening: Listening,
+) -> Training:
+    """Train one plan, and read what each silo reported at home."""
+    label, rounds = plan.blank.labels[0], plan.blank.training.rounds
+    coordinator = Coordinator(
+        plan, folder, key, transport, on_round=lambda done, names: listening.on_round(label, done, rounds)
+    )
+    outcome = coordinator.run()
+    for name in outcome.missing:
+        listening.on_note(f"'{name}' did not finish: {coordinator.refusals.get(name, 'no answer')}")
+    reports = {
+        name: json.loads((guards[name].path / "results" / plan.training / "report.json").read_text())
+        for name in outcome.finished
+    }
+    return Training(label, plan, outcome, reports)
+
+
+def make_guards(
+    federation: Federation, configs: Sequence[Config], folder: Path, key: Key
+) -> dict[str, GuardFolder]:
+    """Make a guard for every silo, whose ledger and policy allow the trainings of the configurations."""
+    blank = dict.fromkeys(federation.names, draw_key().public)
+    plans = [plan_of(make_plan(each, federation, key.public, blank).blank) for each in configs]
+    guards = {}
+    for k, silo in enumerate(federation.silos):
+        spent = [plan.silos[0][k] for plan in plans]
+        epsilon = SPARE * sum(each.epsilon for each in spent)
+        delta = min(0.999, SPARE * sum(each.delta for each in spent))
+        fewest = min(3, len(federation))
+        policy = policy_text(SPARE * max(each.epsilon for each in spent), epsilon, fewest, approve="policy")
+        guards[silo.name] = make_guard(
+            folder / f"silo-{k}",
+            silo,
+            federation.classes,
+            federation.name,
+            key.public,
+            (epsilon, delta),
+            policy,
+            unit=configs[0].privacy.unit,
+            users=[str(os.getuid())],
+            scale=federation.scale,
+        )
+    return guards
+
+
+@contextmanager
+def asked_directly(guards: dict[str, GuardFolder], place: Path) -> Iterator[Transport]:
+    """Reach guards by their sockets."""
+    yield SocketTransport({name: at.socket for name, at in guards.items()})
+
+
+@contextmanager
+def carried_by_nvflare(guards: dict[str, GuardFolder], place: Path) -> Iterator[Transport]:
+    """Reach guards through an NVFlare server and a node for each, with kits of their own."""
+    try:
+        from ..network.nvflare.kit import Record, make_kits
+        from ..network.nvflare.transport import NVFlareTransport
+    except ImportError as error:
+        raise Problem("engine: NVFlare is not installed: pip install 'coterie[nvflare]'") from error
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    kits = make_kits(Record("federation", "localhost", port, tuple(guards)), place / "kits")
+    commands = [["server", str(kits["server"]), "--as-root"]]
+    commands += [
+        ["node", str(kits[name]), "--guard", str(at.socket), "--as-root"] for name, at in guards.items()
+    ]
+    processes = []
+    try:
+        with (place / "engine.txt").open("ab") as output:
+            for command in commands:
+                whole = [sys.executable, "-m", "coterie.cli.main", *command]
+                processes.append(
+                    subprocess.Popen(whole, stdout=output, stderr=output, stdin=subprocess.DEVNULL)
+                )
+        transport = NVFlareTransport(kits["coordinator"], tuple(guards))
+        try:
+            yield transport
+        finally:
+            transport.close()
+    finally:
+        _stop(processes)
+
+
+ENGINES = {"local": asked_directly, "nvflare": carried_by_nvflare}
+
+
+def _stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """End processes, by force if they take too long."""
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+@contextmanager
+def running(guards: Sequence[GuardFolder], on_note: Callable[[str], None]) -> Iterator[None]:
+    """Run a process per guard, each as its own user if possible; stop them all at the end."""
+    separate = os.getuid() == 0 and _others_can_run()
+    if os.getuid() == 0 and not separate:
+        on_note("guards run as the same user: another one cannot read this installation of Python")
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        for k, guard in enumerate(guards):
+            threads = max(1, (os.cpu_count() or 1) // len(guards))
+            processes.append(_start(guard, FIRST_USER + k if separate else None, threads))
+        for guard, process in zip(guards, processes, strict=True):
+            _await(guard, process)
+        yield
+    finally:
+        _stop(processes)
+
+
+def _others_can_run() -> bool:
+    """Return whether another user can run this Python with this package."""
+    try:
+        command = [sys.executable, "-c", "import coterie"]
+        who: dict[str, Any] = {"user": FIRST_USER, "group": FIRST_USER, "extra_groups": []}
+        done = subprocess.run(command, capture_output=True, cwd="/", timeout=60, **who)
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return done.returncode == 0
+
+
+def _start(guard: GuardFolder, user: int | None, threads: int) -> subprocess.Popen[bytes]:
+    """Start a guard's process; with a user id, its folder is given to that user.
+
+    Guards on one machine share its cores: threads that wait for a busy core cost more than they gain.
+    """
+    who: dict[str, Any] = {}
+    share = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
+    if user is not None:
+        who = {"user": user, "group": user, "extra_groups": []}
+        for path in (guard.path, *guard.path.rglob("*")):
+            os.chown(path, user, user)
+    with (guard.path / "process.txt").open("ab") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", "coterie.cli.main", "guard", "run", str(guard.path)],
+            stdout=output,
+            stderr=output,
+            stdin=subprocess.DEVNULL,
+            cwd=guard.path,
+            start_new_session=True,
+            env={**os.environ, **share},
+            **who,
+        )
+
+
+def _await(guard: GuardFolder, process: subprocess.Popen[bytes]) -> None:
+    """Wait until a guard answers; raise `Problem` with its last words if it does not."""
+    until = time.monotonic() + START
+    while time.monotonic() < until:
+        if process.poll() is not None:
+            words = (guard.path / "process.txt").read_text().strip().splitlines()
+            why = words[-1] if words else "no reason given"
+            raise Problem(f"the guard of '{guard.silo}' did not start: {why}")
+        try:
+            connect(guard.socket, 1.0).close()
+            return
+        except Broken:
+            time.sleep(0.05)
+    raise Problem(f"the guard of '{guard.silo}' did not answer within {START:g} seconds")

@@ -1,0 +1,344 @@
+"""The guard: it owns a silo's examples, ledger and keys, and decides what it answers.
+
+A request is bytes, and so is the answer. No code arrives here, only plans and vectors. The guard trains with
+the methods and models that are installed where it runs. It adds the noise that it planned itself, and charges
+its own ledger before anything is computed. It answers each (training, round, call) once.
+
+**Order of a round.** The round is reserved in the ledger; the work is done; answer and new state are written
+in one transaction; the reservation is committed; only then do bytes leave. A crash before the answer was
+written released nothing: the same reservation pays for doing the work again, with fresh noise. A crash after
+it is followed by the stored bytes. So nothing leaves uncharged, and no call is answered in two ways.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import cached_property
+
+from ..cohort.dp_sgd import Cohort, Settings
+from ..cohort.examples import stack
+from ..engines.network import SiloSide
+from ..engines.simulation import steps_of
+from ..engines.start import SeededStart
+from ..errors import Problem
+from ..experiment.experiment import Experiment
+from ..guard.claims import claims_of
+from ..guard.secret_streams import EntropyStreams, secret_of
+from ..planning.plan import Plan
+from ..privacy.keys import Key, PublicKey, now, parse_time, stamp
+from ..privacy.ledger.entries import runs_of
+from ..privacy.ledger.ledger import Ledger
+from ..protocol.envelope import Envelope, Unreadable, seal, unseal
+from ..protocol.messages import pack, unpack
+from ..protocol.streams import Streams
+from ..protocol.tree import Tree, leaves
+from ..tasks.code import Allowed, allowing
+from .guard_folder import POLICY, GuardFolder, read_table
+from .plan_file import PlanFile, plan_of, read_plan
+from .policy import MONTH, PolicyTable, broken_rules
+from .results import finish_training
+from .store import Store, Training
+
+CALLS = {"hello": 0, "plan": 1, "round": 2, "finish": 3}
+COORDINATOR = "coordinator"
+StreamsFor = Callable[[Experiment, str, str, int], Streams]
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A training that a guard can do work for: its plan, its experiment, and its half of the engine."""
+
+    file: PlanFile
+    experiment: Experiment
+    plan: Plan
+    place: int
+
+    @cached_property
+    def side(self) -> SiloSide:
+        """The silo's half of the engine."""
+        experiment, k, name = self.experiment, self.place, self.file.names[self.place]
+        settings = experiment.settings(self.plan)
+        choice = None if settings.choice is None else settings.choice[:, [k]]
+        own = Settings(settings.lr[:, [k]], settings.clip[:, [k]], settings.noise[:, [k]], choice)
+        examples = stack(experiment.federation.pick([name]), "train", experiment.training.device)
+        cohort = Cohort(experiment.task, examples, (experiment.work[k],), own, experiment.training.memory)
+        rounds = experiment.training.rounds
+        roster = replace(experiment.roster, steps=steps_of(experiment.work, settings), rounds=rounds)
+        start = SeededStart(experiment.task, [experiment.keys[0][0]], roster, rounds)
+        return SiloSide(experiment.running, cohort, self.plan, k, start)
+
+
+class Guard:
+    """A guard in its folder; `answer` turns a request into an answer, whatever the request is.
+
+    `streams`, if given, replaces the system's entropy: tests compare trainings whose noise they know.
+    """
+
+    def __init__(self, folder: GuardFolder, streams: StreamsFor | None = None) -> None:
+        self.folder, self.silo, self.streams = folder, folder.silo, streams
+        self.coordinator: PublicKey = folder.coordinator()
+        self.policy: PolicyTable = read_table(folder.path / POLICY, PolicyTable)
+        self.key: Key = folder.key()
+        self.ledger: Ledger = folder.ledger()
+        self.store = Store(folder.path / "guard.sqlite")
+        self.stale: str | None = None
+        self._prepared: dict[str, Prepared] = {}
+
+    def close(self) -> None:
+        """Close ledger and memory."""
+        self.ledger.close()
+        self.store.close()
+
+    def answer(self, message: bytes) -> bytes:
+        """Return the answer to a request; a request that is not granted gets a signed refusal."""
+        request = None
+        try:
+            request = unseal(message, self.coordinator, self.policy.bytes, self.silo)
+            return self._answer(request)
+        except Problem as problem:
+            self.log(f"refused: {problem}")
+            return self._refusal(request, "refused", str(problem))
+        except Exception as error:  # a guard stays up; what went wrong is for its owner's eyes only
+            self.log(f"failed: {type(error).__name__}: {error}")
+            return self._refusal(request, "failed", f"the guard failed: {type(error).__name__}")
+
+    def _answer(self, request: Envelope) -> bytes:
+        if request.kind not in CALLS or request.call != CALLS[request.kind]:
+            raise Problem(f"this guard has no answer to '{request.kind}', call {request.call}")
+        if request.kind == "hello":
+            return self._hello(request)
+        if self.stale is not None:
+            raise Problem(self.stale)
+        stored = self.store.answered(request.training, request.round, request.call)
+        if stored is not None:
+            if stored[0] != request.digest:
+                raise Problem(
+                    f"round {request.round} of training {request.training} was answered for another request"
+                )
+            if stored[2] is None:
+                raise Problem(f"round {request.round} was answered long ago; its answer is no longer kept")
+            return stored[2]
+        if expired := self.policy.expired():
+            raise Problem(expired)
+        work = {"plan": self._begin, "round": self._round, "finish": self._finish}[request.kind]
+        return work(request)
+
+    def _hello(self, request: Envelope) -> bytes:
+        """Say where the ledger stands; if the coordinator has seen more of it, answer nothing any more."""
+        seen, head = request.facts.get("witnessed"), self.ledger.signed_head
+        if isinstance(seen, int) and seen > head.number:
+            self.stale = (
+                f"the coordinator has seen {seen} changes of this silo's ledger, which has {head.number}: it"
+                " is an old copy, so nothing is answered"
+            )
+            raise Problem(self.stale)
+        known = self.store.training(request.training)
+        return self._sealed(request, "hello", {"round": 0 if known is None else known.round})[1]
+
+    def _begin(self, request: Envelope) -> bytes:
+        """Accept a plan that the owner approved, and charge it to the ledger."""
+        file = read_plan(request.body)
+        if file.training != request.training:
+            raise Problem(f"the plan is for training {file.training}, not {request.training}")
+        if file.coordinator.public != self.coordinator.public:
+            raise Problem("the plan names another coordinator than this guard's")
+        prepared = self.prepare(file)
+        known = self.store.training(file.training)
+        if known is None:
+            self.check_policy(prepared)
+            self._check_approved(file)
+            epsilon = prepared.plan.silos[0][prepared.place].epsilon
+            known = Training(
+                file.training, file.hash, file.text, epsilon, stamp(now()), None, 0, None, "begun"
+            )
+            self.store.begin(known)
+        elif known.hash != file.hash:
+            raise Problem(f"training {file.training} began with another plan")
+        if known.run is None:
+            self.store.update(file.training, run=self._claim(prepared))
+        self.log(f"training {file.training} accepted: {prepared.experiment.method.title}, hash {file.hash}")
+        return self._send(request, "accepted", {"hash": file.hash}, b"", None, None)
+
+    def _claim(self, prepared: Prepared) -> int:
+        """Charge a training to the ledger as planned, once; return its row."""
+        label = f"{prepared.experiment.method.title} (training {prepared.file.training})"
+        state = self.ledger.state()
+        for run, body in state.runs.items():
+            if body.get("label") == label:
+                return run  # a crash came after the charge
+        (claim,) = claims_of(label, prepared.plan, prepared.place)
+        return self.ledger.claim(claim).run
+
+    def _check_approved(self, file: PlanFile) -> None:
+        if self.store.is_approved(file.hash):
+            return
+        if self.policy.approve == "policy":
+            self.store.approve(file.hash, stamp(now()), "policy")
+            return
+        raise Problem(
+            f"the plan with hash {file.hash} is not approved at '{self.silo}': its owner approves it with"
+            " `coterie guard approve`"
+        )
+
+    def check_policy(self, prepared: Prepared) -> None:
+        """Raise one `Problem` that lists every rule a plan breaks."""
+        since = now() - timedelta(days=MONTH)
+        others = [each for each in self.store.trainings() if each.training != prepared.file.training]
+        spent = [each.epsilon for each in others if parse_time(each.began, "began") > since]
+        model = prepared.file.config(self._allowed()).model.name
+        rules = (self.policy, prepared.experiment, prepared.plan, model, prepared.place, spent)
+        if broken := broken_rules(*rules):
+            raise Problem("the policy refuses the plan: " + "; ".join(broken))
+
+    def prepare(self, file: PlanFile) -> Prepared:
+        """Return a training of a plan, with this silo's examples; raise `Problem` if they do not fit."""
+        if file.training not in self._prepared:
+            own = self.folder.examples(file.content["facts"]["classes"])
+            place, facts = file.place(self.silo), file.content["facts"]
+            sizes = {"train": len(own.y), "test": len(own.test_y)}
+            wanted = facts["silos"][place]
+            if file.keys[self.silo].public != self.key.public.public:
+                raise Problem(f"the plan names another key of '{self.silo}' than this guard's")
+            if {part: wanted[part] for part in sizes} != sizes:
+                raise Problem(
+                    f"the plan says that '{self.silo}' has {wanted['train']} training and {wanted['test']}"
+                    f" test examples, but it has {sizes['train']} and {sizes['test']}"
+                )
+            blank = file.federation().silos[place]
+            if (own.x.shape, own.x.dtype) != (blank.x.shape, blank.x.dtype):
+                raise Problem(
+                    f"the plan's examples have shape {list(blank.x.shape[1:])} and type {blank.x.dtype},"
+                    f" those of '{self.silo}' {list(own.x.shape[1:])} and {own.x.dtype}"
+                )
+            experiment = file.experiment(own, self._allowed())
+            self._prepared.clear()  # examples of one training at a time stay in memory
+            self._prepared[file.training] = Prepared(file, experiment, plan_of(experiment), place)
+        return self._prepared[file.training]
+
+    def _allowed(self) -> Allowed:
+        """Return the modules that a plan's model may come from: those of the owner's list."""
+        modules = [name.partition(":")[0] for name in self.policy.models if ":" in name]
+        return allowing(None, modules)
+
+    def _training(self, request: Envelope) -> tuple[Prepared, Training]:
+        known = self.store.training(request.training)
+        if known is None or known.run is None:
+            raise Problem(f"training {request.training} was never accepted here: send its plan first")
+        if known.status != "begun":
+            raise Problem(f"training {request.training} is {known.status}")
+        return self.prepare(read_plan(known.plan.encode())), known
+
+    def _round(self, request: Envelope) -> bytes:
+        """Do the work of a round: charge, train, remember, and only then answer."""
+        prepared, known = self._training(request)
+        number, rounds = request.round, prepared.experiment.training.rounds
+        if not known.round <= number < rounds:
+            raise Problem(f"round {number} is not among the rounds {known.round} to {rounds - 1} still to do")
+        present = prepared.plan.present_at(number, 1, None)
+        if present is not None and not bool(present[0, prepared.place]):
+            raise Problem(f"the plan does not ask '{self.silo}' for round {number}")
+        sent = self._read(request, prepared)
+        own = prepared.side.begin() if known.state is None else unpack(known.state)
+        reservation, streams = self._reserve(prepared, known, number)
+        upload, own = prepared.side.work(number, sent, own, streams)
+        body = pack(upload)
+        answer = self._send(request, "upload", {}, body, pack(own), number + 1)
+        self.ledger.commit(reservation, hashlib.sha256(body).hexdigest())
+        return answer
+
+    def _reserve(self, prepared: Prepared, known: Training, number: int) -> tuple[int, Streams]:
+        """Charge a round, unless a crash came after it was charged; return its row and its randomness."""
+        assert known.run is not None
+        state = self.ledger.state()
+        rows = [
+            seq
+            for seq, body in state.reservations.items()
+            if runs_of(body) == [known.run] and body["first"] == number and seq not in state.committed
+        ]
+        row = rows[-1] if rows else self.ledger.reserve(known.run, number, number + 1).seq
+        entry = self.ledger.entries()[row - 1]
+        if self.streams is not None:
+            return row, self.streams(prepared.experiment, self.silo, entry.hash, number)
+        secret = secret_of(self.folder.path / "ledger", self.ledger.identity)
+        streams = EntropyStreams({self.silo: secret})
+        streams.begin(self.silo, entry.hash, number, number + 1)
+        return row, streams
+
+    def _read(self, request: Envelope, prepared: Prepared) -> Tree:
+        """Return the tree in a request; raise `Problem` unless it holds tensors of a sound form."""
+        silo = prepared.plan.silos[0][prepared.place]
+        most = 4 * (silo.bytes_down + silo.bytes_up) + 64 * prepared.experiment.task.layout.size + 2**20
+        if len(request.body) > most:
+            raise Problem(f"a message of {len(request.body):,} bytes is more than this plan needs ({most:,})")
+        return read_tree(request.body, most)
+
+    def _finish(self, request: Envelope) -> bytes:
+        """Save the silo's own model, score and statement at home."""
+        prepared, known = self._training(request)
+        if request.round != prepared.experiment.training.rounds:
+            raise Problem("a training finishes after its last round")
+        own = prepared.side.begin() if known.state is None else unpack(known.state)
+        vector = prepared.side.personal(self._read(request, prepared), own)
+        assert known.run is not None
+        facts = finish_training(self.folder, prepared, vector, self.ledger, known.run)
+        answer = self._send(request, "finished", facts, b"", None, None)
+        self.store.update(request.training, status="finished")
+        self.log(f"training {request.training} finished: model and statement are in {facts['folder']}")
+        return answer
+
+    def _send(
+        self,
+        request: Envelope,
+        kind: str,
+        facts: dict[str, object],
+        body: bytes,
+        state: bytes | None,
+        further: int | None,
+    ) -> bytes:
+        """Remember an answer, and return it."""
+        reply, answer = self._sealed(request, kind, facts, body)
+        known = (request.training, request.round, request.call, request.digest, reply.digest)
+        self.store.answer(*known, answer, state, further)
+        return answer
+
+    def _sealed(
+        self, request: Envelope, kind: str, facts: dict[str, object], body: bytes = b""
+    ) -> tuple[Envelope, bytes]:
+        """Return a reply with the head of the ledger, and as signed bytes."""
+        head = self.ledger.signed_head
+        facts = {**facts, "head": {"text": head.text, "signature": head.signature}}
+        belongs = (request.training, request.round, request.call)
+        reply = Envelope(*belongs, kind, self.silo, COORDINATOR, facts, body)
+        return reply, seal(reply, self.key)
+
+    def _refusal(self, request: Envelope | None, kind: str, why: str) -> bytes:
+        """Return a signed refusal; it is not remembered, because nothing was released."""
+        training, number, call = (
+            ("", 0, 0) if request is None else (request.training, request.round, request.call)
+        )
+        reply = Envelope(training, number, call, "refused", self.silo, COORDINATOR, {"why": why[:2000]})
+        return seal(reply, self.key)
+
+    def log(self, line: str) -> None:
+        """Add a line to the guard's log."""
+        with (self.folder.path / "log.txt").open("a") as file:
+            file.write(f"{stamp(now())} {' '.join(line.split())}\n")
+
+
+def read_tree(body: bytes, most: int) -> Tree:
+    """Return the tree in a body; raise `Problem` unless its tensors are finite and of one run."""
+    try:
+        tree = unpack(body, most)
+    except Problem:
+        raise
+    except Exception as error:  # whatever a parser raises for bytes that are no tensors
+        raise Unreadable(f"the body of the message holds no tensors: {type(error).__name__}") from error
+    for leaf in leaves(tree):
+        if leaf.is_floating_point() and not bool(leaf.isfinite().all()):
+            raise Problem("the message holds numbers that are not finite")
+        if leaf.dim() < 2 or leaf.shape[0] != 1:
+            raise Problem("the message holds a tensor that is not of one run")
+    return tree

@@ -1,0 +1,301 @@
+"""Plans as files: everything that a silo's owner approves, and that coordinator and guards train by.
+
+A plan is one run: a method with its settings, a model, budgets, and the public facts about all silos. It
+holds no example and no code. Its hash is what owners approve. Coordinator and guards make the same experiment
+from it. Each guard plans anew, so the noise it adds and the budget it charges are its own, never what it was
+told.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from torch import Tensor
+
+from .. import __version__
+from ..data.federation import Federation, Silo
+from ..errors import Problem, reason
+from ..experiment.config.schema import Config, check, sentence
+from ..experiment.experiment import Experiment, experiments
+from ..experiment.from_config import make_methods, privacy_of, training_of
+from ..planning.plan import Plan
+from ..privacy.keys import PublicKey, now, stamp
+from ..protocol.envelope import canonical
+from ..tasks.code import Allowed
+from ..tasks.task import make_task
+
+FORMAT = "coterie-plan/1"
+LARGEST = 2**22  # bytes of a plan
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class _SiloFacts(_Section):
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    train: Annotated[int, Field(ge=1, le=10**9)]
+    test: Annotated[int, Field(ge=0, le=10**9)]
+    key: dict[str, Any]
+
+
+class _Facts(_Section):
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    shape: Annotated[list[Annotated[int, Field(ge=1, le=10**6)]], Field(max_length=4)]
+    classes: Annotated[list[Annotated[str, Field(max_length=200)]], Field(max_length=10**5)]
+    scale: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    bytes: bool
+    not_covered: list[str]
+    silos: Annotated[list[_SiloFacts], Field(min_length=1, max_length=10**4)]
+
+
+class _Limits(_Section):
+    bytes: Annotated[int, Field(ge=2**10, le=2**40)]
+    seconds: Annotated[float, Field(gt=0, le=10**6)]
+
+
+class _Content(_Section):
+    format: Literal["coterie-plan/1"]
+    training: Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
+    made: str
+    software: str
+    coordinator: dict[str, Any]
+    config: dict[str, Any]
+    facts: _Facts
+    fewest: Annotated[int, Field(ge=1)]
+    limits: _Limits
+
+
+@dataclass(frozen=True, eq=False)
+class PlanFile:
+    """A plan as it is written, signed for nobody: whoever approves it approves its hash."""
+
+    content: dict[str, Any]
+
+    def __repr__(self) -> str:
+        return f"PlanFile({self.training}: {len(self.names)} silos, hash {self.hash[:16]})"
+
+    @cached_property
+    def text(self) -> str:
+        """The plan as canonical JSON."""
+        return canonical(self.content)
+
+    @cached_property
+    def hash(self) -> str:
+        """The hash that owners approve."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+    @property
+    def training(self) -> str:
+        """The id of the training, which no other plan has."""
+        return str(self.content["training"])
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all silos."""
+        return tuple(silo["name"] for silo in self.content["facts"]["silos"])
+
+    @property
+    def fewest(self) -> int:
+        """How many silos must answer a round."""
+        return int(self.content["fewest"])
+
+    @property
+    def most_bytes(self) -> int:
+        """The size that no message may exceed."""
+        return int(self.content["limits"]["bytes"])
+
+    @property
+    def seconds(self) -> float:
+        """How long an answer may take."""
+        return float(self.content["limits"]["seconds"])
+
+    @cached_property
+    def coordinator(self) -> PublicKey:
+        """The key that the coordinator signs its messages with."""
+        return PublicKey.from_facts(self.content["coordinator"], "plan: coordinator")
+
+    @cached_property
+    def keys(self) -> dict[str, PublicKey]:
+        """The key that each silo signs its answers with."""
+        silos = self.content["facts"]["silos"]
+        return {silo["name"]: PublicKey.from_facts(silo["key"], f"plan: {silo['name']}") for silo in silos}
+
+    def place(self, silo: str) -> int:
+        """Return the index of a silo; raise `Problem` if the plan does not name it."""
+        if silo not in self.names:
+            raise Problem(f"the plan of training {self.training} does not name the silo '{silo}'")
+        return self.names.index(silo)
+
+    def config(self, allowed: Allowed | None = None) -> Config:
+        """Return the checked configuration; models of one's own are imported only from `allowed` modules."""
+        return check(self.content["config"], "the plan's configuration", allowed)
+
+    def experiment(self, own: Silo | None = None, allowed: Allowed | None = None) -> Experiment:
+        """Return the experiment of the plan, with the examples of one silo; the others are blank."""
+        config = self.config(allowed)
+        federation = self.federation(own)
+        task = make_task(
+            config.model.name,
+            shape=federation.shape,
+            classes=len(federation.classes),
+            loss=config.model.loss,
+            options=dict(config.model.model_extra or {}),
+            allowed=config.allowed,
+        )
+        training = training_of(config.train, len(federation))
+        found = experiments(federation, task, make_methods(config), privacy_of(config.privacy), training)
+        if len(found) != 1 or len(found[0].keys) != 1:
+            raise Problem("a plan is one run: one method, one value for every setting, and one seed")
+        return found[0]
+
+    @cached_property
+    def blank(self) -> Experiment:
+        """The experiment of the plan without any examples."""
+        return self.experiment()
+
+    def federation(self, own: Silo | None = None) -> Federation:
+        """Return the federation of public facts, in which one silo may have its examples."""
+        facts = self.content["facts"]
+        blanks = [blank_silo(silo, facts) for silo in facts["silos"]]
+        silos = [own if own is not None and own.name == blank.name else blank for blank in blanks]
+        made = Federation(facts["name"], tuple(silos), tuple(facts["classes"]), float(facts["scale"]))
+        return replace(made, not_covered=tuple(facts["not_covered"]))
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan."""
+        try:
+            Path(path).write_text(json.dumps(self.content, indent=1, sort_keys=True) + "\n")
+        except OSError as error:
+            raise Problem(f"cannot write the plan '{path}': {reason(error)}") from error
+
+
+def blank_silo(silo: dict[str, Any], facts: dict[str, Any]) -> Silo:
+    """Return a silo of the right sizes whose examples are all zero, in the memory of one number."""
+
+    def zeros(count: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        return torch.zeros((), dtype=dtype).expand(count, *shape)
+
+    x = torch.uint8 if facts["bytes"] else torch.float32
+    y = torch.int64 if facts["classes"] else torch.float32
+    parts = []
+    for count in (silo["train"], silo["test"]):
+        parts += [zeros(count, tuple(facts["shape"]), x), zeros(count, (), y)]
+    return Silo(silo["name"], *parts)
+
+
+def make_plan(
+    config: Config,
+    federation: Federation,
+    coordinator: PublicKey,
+    keys: Mapping[str, PublicKey],
+    *,
+    fewest: int | None = None,
+    most_bytes: int = 2**30,
+    seconds: float = 600.0,
+) -> PlanFile:
+    """Return a new plan for a configuration of one run and the public facts of a federation.
+
+    `keys` are those of the silos, by name.
+    """
+    if missing := [name for name in federation.names if name not in keys]:
+        raise Problem(f"the plan needs a key of every silo; there is none of {', '.join(missing)}")
+    tables = config.model_dump(mode="json", exclude_none=True, exclude={"tuning"})
+    for name in ("ledger", "keys", "witness", "checkpoint"):
+        tables["privacy"].pop(name, None)
+        tables["train"].pop(name, None)
+    tables["data"]["source"] = federation.name
+    first = federation.silos[0]
+    facts = {
+        "name": federation.name,
+        "shape": list(federation.shape),
+        "classes": list(federation.classes),
+        "scale": federation.scale,
+        "bytes": first.x.dtype == torch.uint8,
+        "not_covered": list(federation.not_covered),
+        "silos": [
+            {
+                "name": silo.name,
+                "train": len(silo.y),
+                "test": len(silo.test_y),
+                "key": keys[silo.name].facts(),
+            }
+            for silo in federation.silos
+        ],
+    }
+    content = {
+        "format": FORMAT,
+        "training": secrets.token_hex(16),
+        "made": stamp(now()),
+        "software": __version__,
+        "coordinator": coordinator.facts(),
+        "config": tables,
+        "facts": facts,
+        "fewest": len(federation) if fewest is None else fewest,
+        "limits": {"bytes": most_bytes, "seconds": seconds},
+    }
+    made = read_plan(content)
+    plan_of(made.blank)
+    return made
+
+
+def read_plan(source: str | Path | bytes | dict[str, Any]) -> PlanFile:
+    """Return the plan in a file, in bytes or in plain data; raise `Problem` if it is none."""
+    if isinstance(source, dict):
+        content: Any = source
+    else:
+        try:
+            data = source if isinstance(source, bytes) else Path(source).read_bytes()
+        except OSError as error:
+            raise Problem(f"cannot read the plan '{source!s}': {reason(error)}") from error
+        if len(data) > LARGEST:
+            raise Problem(f"the plan has {len(data):,} bytes; the limit is {LARGEST:,}")
+        try:
+            content = json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise Problem("the plan is not JSON") from error
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        found = content.get("format") if isinstance(content, dict) else None
+        raise Problem(
+            f"the plan: expected the format {FORMAT}, got {found!r}: make it anew with this version"
+        )
+    try:
+        checked = _Content.model_validate(content)
+    except ValidationError as error:
+        problems = "; ".join(sentence(dict(each)) for each in error.errors())
+        raise Problem(f"the plan: {problems}") from error
+    if checked.fewest > len(checked.facts.silos):
+        raise Problem(f"fewest: expected at most {len(checked.facts.silos)} silos, got {checked.fewest}")
+    if content["software"] != __version__:
+        raise Problem(
+            f"the plan was made by Coterie {content['software']}, and this is {__version__}: all parties need"
+            " the same version"
+        )
+    return PlanFile(content)
+
+
+def plan_of(experiment: Experiment) -> Plan:
+    """Return what every silo will do and spend; refuse what cannot be deployed."""
+    experiment.check_metered()
+    plan = experiment.plan()
+    merges = plan.silos[0][0].merges
+    if merges is not None and merges.hidden:
+        raise Problem(
+            "train.participation: silos drawn in secret cannot be deployed, because the coordinator sees who"
+            " answers: use a share or a cohort of fixed size, or let all silos take part"
+        )
+    if plan.merge is not None and plan.merge.where not in ("server", "silos"):
+        raise Problem(
+            f"privacy.noise_by: '{plan.merge.where}' can only be simulated, because guards do not mask their"
+            " uploads yet: use 'silos' or 'server'"
+        )
+    return plan

@@ -1,0 +1,104 @@
+"""Policies: what a silo's owner lets others ask of the data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from datetime import UTC, date, datetime
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from ..experiment.experiment import Experiment
+from ..planning.accounting import accounting_of
+from ..planning.plan import Plan
+from ..privacy.adversaries import ADVERSARIES
+
+ANY = "any"
+MONTH = 30  # days
+
+POLICY_TEXT = """\
+# What may be asked of this silo's data. Nothing is trained that breaks one of these rules.
+methods = "any"            # or a list, as ["local", "fedavg", "mr-mtl"]
+models = ["linear", "mlp", "cnn"]   # built-in names, or module:function of installed modules
+units = ["example", "silo"]
+accounting = ["certified"]          # noise as certified; "paper" would allow a paper's own sensitivity
+epsilon_per_training = {training}
+epsilon_per_month = {month}
+adversaries = ["shared"]   # a plan must protect against each of these: {adversaries}
+fewest_silos = {fewest}           # smallest number of silos in a plan
+approve = "owner"          # "owner": each plan by `coterie guard approve`; "policy": plans within these rules
+seconds = 3600.0           # longest time for one answer
+bytes = 1073741824         # largest message
+# expires = 2027-01-01
+"""
+
+
+class PolicyTable(BaseModel):
+    """The rules in `policy.toml`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    methods: Literal["any"] | list[str] = "any"
+    models: list[str] = ["linear", "mlp", "cnn"]
+    units: list[Literal["example", "silo"]] = ["example", "silo"]
+    accounting: list[Literal["certified", "paper"]] = ["certified"]
+    epsilon_per_training: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    epsilon_per_month: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    adversaries: list[Literal["server", "silos", "shared", "personal"]] = ["shared"]
+    fewest_silos: Annotated[int, Field(ge=1)] = 3
+    approve: Literal["owner", "policy"] = "owner"
+    seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 3600.0
+    bytes: Annotated[int, Field(ge=1024)] = 2**30
+    expires: date | None = None
+
+    def expired(self, today: date | None = None) -> str | None:
+        """Return a sentence if the policy has expired."""
+        today = today or datetime.now(UTC).date()
+        if self.expires is not None and today >= self.expires:
+            return f"the policy expired on {self.expires}: the owner must renew it"
+        return None
+
+
+def policy_text(training: float, month: float, fewest: int = 3, approve: str = "owner") -> str:
+    """Return a commented policy with these limits."""
+    text = POLICY_TEXT.format(
+        training=float(training), month=float(month), fewest=fewest, adversaries=", ".join(ADVERSARIES)
+    )
+    return text.replace('approve = "owner" ', f'approve = "{approve}"', 1) if approve != "owner" else text
+
+
+def broken_rules(
+    policy: PolicyTable, experiment: Experiment, plan: Plan, model: str, k: int, spent: Sequence[float]
+) -> list[str]:
+    """Return a sentence for each rule that a plan breaks; `spent` are the epsilons of the last month."""
+    silo, broken = plan.silos[0][k], [policy.expired()]
+    method = experiment.method.name
+    if policy.methods != ANY and method not in policy.methods:
+        broken.append(f"method: the policy does not allow '{method}'")
+    if model not in policy.models:
+        broken.append(f"model: the policy does not allow '{model}'")
+    if plan.unit.name not in policy.units:
+        broken.append(f"unit: the policy does not allow '{plan.unit.name}'")
+    if experiment.privacy.sensitivity == "paper" and "paper" not in policy.accounting:
+        broken.append("accounting: the policy does not allow a paper's sensitivity")
+    if not math.isfinite(silo.epsilon):
+        broken.append("epsilon: the plan gives this silo no privacy")
+    elif silo.epsilon > policy.epsilon_per_training:
+        broken.append(
+            f"epsilon: the plan spends {silo.epsilon:.4g}, the policy allows"
+            f" {policy.epsilon_per_training:g} per training"
+        )
+    if sum(spent) + silo.epsilon > policy.epsilon_per_month:
+        broken.append(
+            f"epsilon: {sum(spent):.4g} was spent in the last {MONTH} days and the plan adds"
+            f" {silo.epsilon:.4g}, but the policy allows {policy.epsilon_per_month:g}"
+        )
+    against = accounting_of(plan).adversaries(silo)
+    for name in policy.adversaries:
+        if against.get(name, None) is None:
+            broken.append(f"adversaries: the plan does not protect this silo against '{name}'")
+    if len(plan.silos[0]) < policy.fewest_silos:
+        broken.append(
+            f"silos: the plan has {len(plan.silos[0])}, the policy wants at least {policy.fewest_silos}"
+        )
+    return [rule for rule in broken if rule]

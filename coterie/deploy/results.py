@@ -1,0 +1,53 @@
+"""What a silo keeps of a training: its own model, its score at home, and a signed statement."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from ..cohort.examples import stack
+from ..cohort.score import score
+from ..experiment.files import write_json, write_text
+from ..experiment.saved_models import save_model
+from ..experiment.statements import Issue, statement_of
+from ..experiment.trained import Trained
+from ..guard.meter import Meter
+from ..guard.secret_streams import EntropyStreams
+from ..privacy.ledger.ledger import Ledger
+from ..privacy.statement.build import text_of
+from ..report.statement_page import page
+
+if TYPE_CHECKING:
+    from .guard import Prepared
+    from .guard_folder import GuardFolder
+
+
+def finish_training(
+    folder: GuardFolder, prepared: Prepared, vector: Tensor, ledger: Ledger, run: int
+) -> dict[str, Any]:
+    """Write a silo's model, score and statement; return what the coordinator may know: digests only."""
+    experiment, plan, k = prepared.experiment, prepared.plan, prepared.place
+    name, label = folder.silo, experiment.labels[0]
+    place = folder.path / "results" / prepared.file.training
+    place.mkdir(parents=True, exist_ok=True, mode=0o700)
+    count = len(prepared.file.names)
+    meter = Meter(prepared.file.names, [ledger] * count, EntropyStreams({}), claims=[[run]] * count)
+    model = prepared.file.content["config"].get("model", {}).get("name", "linear")
+    issue = Issue(configuration=prepared.file.hash, model=model, run=prepared.file.training)
+    statement = statement_of(experiment, plan, 0, k, meter, issue=issue)
+    text = text_of(statement)
+    write_text(place / "statement.json", text)
+    write_text(place / "statement.html", page(statement))
+    raw = Trained(experiment, plan, True).is_raw(0, k)
+    save_model(place / "model.safetensors", experiment.task, vector, None, name, label, raw)
+    test = stack(experiment.federation.pick([name]), "test", experiment.training.device)
+    value = float(score(experiment.task, test, vector.reshape(1, 1, -1), experiment.training.memory))
+    task = experiment.task
+    write_json(
+        place / "report.json",
+        {"silo": name, "training": prepared.file.training, "method": label, task.metric: value},
+    )
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return {"statement": digest, "folder": place.name}

@@ -1,0 +1,142 @@
+"""What a guard must not forget: approvals, trainings, and every answer it gave.
+
+An answer is on the disk before it leaves. The same request again gets the same bytes, and costs nothing,
+because it is the same release; any other request for an answered call is refused. Answers of the last rounds
+are kept whole, older ones by their digest only.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import Problem
+
+KEPT = 3  # rounds whose answers are kept whole
+TABLES = """
+create table if not exists approvals (hash text primary key, time text not null, how text not null) strict;
+create table if not exists trainings (
+  training text primary key, hash text not null, plan text not null, epsilon real not null,
+  began text not null, run integer, round integer not null default 0, state blob, status text not null
+) strict;
+create table if not exists answers (
+  training text not null, round integer not null, call integer not null, request text not null,
+  digest text not null, answer blob, primary key (training, round, call)
+) strict;
+"""
+
+
+@dataclass(frozen=True)
+class Training:
+    """What a guard knows about a training; `round` is the first that it has not answered."""
+
+    training: str
+    hash: str
+    plan: str
+    epsilon: float
+    began: str
+    run: int | None
+    round: int
+    state: bytes | None
+    status: str
+
+
+class Store:
+    """A guard's memory, an SQLite file; every change is on the disk when it returns."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self.connection = sqlite3.connect(path, isolation_level=None, timeout=60, check_same_thread=False)
+            self.connection.execute("pragma journal_mode = wal")
+            self.connection.execute("pragma synchronous = full")
+            self.connection.executescript(TABLES)
+        except sqlite3.Error as error:
+            raise Problem(f"the guard's memory '{path}' cannot be opened: {error}") from error
+
+    def close(self) -> None:
+        """Close the file."""
+        self.connection.close()
+
+    @contextmanager
+    def _change(self) -> Iterator[sqlite3.Connection]:
+        """Change several rows, all or none."""
+        try:
+            self.connection.execute("begin immediate")
+            try:
+                yield self.connection
+                self.connection.execute("commit")
+            except BaseException:
+                if self.connection.in_transaction:
+                    self.connection.execute("rollback")
+                raise
+        except sqlite3.Error as error:
+            raise Problem(f"the guard's memory '{self.path}' cannot be written: {error}") from error
+
+    def approve(self, plan_hash: str, time: str, how: str) -> None:
+        """Remember that a plan was approved."""
+        with self._change() as rows:
+            rows.execute("insert or ignore into approvals values (?, ?, ?)", (plan_hash, time, how))
+
+    def is_approved(self, plan_hash: str) -> bool:
+        """Return whether a plan was approved."""
+        found = self.connection.execute("select 1 from approvals where hash = ?", (plan_hash,))
+        return found.fetchone() is not None
+
+    def training(self, name: str) -> Training | None:
+        """Return what is known about a training."""
+        row = self.connection.execute("select * from trainings where training = ?", (name,)).fetchone()
+        return None if row is None else Training(*row)
+
+    def trainings(self) -> list[Training]:
+        """Return all trainings, the oldest first."""
+        rows = self.connection.execute("select * from trainings order by began, training")
+        return [Training(*row) for row in rows]
+
+    def begin(self, training: Training) -> None:
+        """Remember a training before it is charged."""
+        values = tuple(vars(training).values())
+        with self._change() as rows:
+            rows.execute("insert into trainings values (?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
+
+    def update(self, name: str, **fields: int | str | bytes | None) -> None:
+        """Change some fields of a training."""
+        keys = ", ".join(f"{key} = ?" for key in fields)
+        with self._change() as rows:
+            rows.execute(f"update trainings set {keys} where training = ?", (*fields.values(), name))
+
+    def answered(self, name: str, number: int, call: int) -> tuple[str, str, bytes | None] | None:
+        """Return the request, the digest of the answer and the answer of a call, if it was answered."""
+        found = self.connection.execute(
+            "select request, digest, answer from answers where training = ? and round = ? and call = ?",
+            (name, number, call),
+        )
+        row = found.fetchone()
+        return None if row is None else (row[0], row[1], row[2])
+
+    def answer(
+        self,
+        name: str,
+        number: int,
+        call: int,
+        request: str,
+        digest: str,
+        answer: bytes,
+        state: bytes | None,
+        further: int | None,
+    ) -> None:
+        """Remember an answer, with the silo's new state and its next round, all or nothing."""
+        with self._change() as rows:
+            rows.execute(
+                "insert into answers values (?, ?, ?, ?, ?, ?)", (name, number, call, request, digest, answer)
+            )
+            if further is not None:
+                rows.execute(
+                    "update trainings set state = ?, round = ? where training = ?", (state, further, name)
+                )
+            rows.execute(
+                "update answers set answer = null where training = ? and round < ?", (name, number - KEPT + 1)
+            )

@@ -1,0 +1,106 @@
+"""What the coordinator asks of NVFlare's server: who is there, take this job, how is it, end it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...errors import Problem, first_line
+from .settings import Party, administrator
+
+FRESH = 25.0  # seconds since a node's last heartbeat, which comes every 10 s
+PROMPT = 5.0  # seconds in which the server must let the coordinator in
+ENDED = ("FINISHED", "FAILED", "ABANDONED")
+
+# NVFlare's warnings go where the program logs, and nowhere if it does not.
+logging.getLogger("nvflare").addHandler(logging.NullHandler())
+
+
+class Away(Problem):
+    """The server cannot be reached now; it may be later."""
+
+
+@dataclass(frozen=True)
+class JobEnd:
+    """How a job ended, and what each party said when it was given the job."""
+
+    status: str
+    details: tuple[str, ...]
+
+
+class Desk:
+    """A session with the server, opened when it is needed and opened again when it broke."""
+
+    def __init__(self, kit: Path, party: Party) -> None:
+        self.kit, self.party = kit, party
+        self._session: Any = None
+
+    def present(self) -> set[str]:
+        """Return the silos whose nodes are connected now."""
+        with self._opened() as session:
+            clients = session.get_connected_client_list()
+        return {client.name for client in clients if _is_fresh(client.last_connect_time)}
+
+    def at_work(self, silos: Sequence[str], job: str) -> set[str]:
+        """Return those of the silos whose nodes run this job now."""
+        with self._opened() as session:
+            statuses = session.get_client_job_status(list(silos)) or []
+        return {str(status.get("client_name")) for status in statuses if status.get("job_id") == job}
+
+    def submit(self, folder: Path) -> str:
+        """Submit a job and return its number."""
+        with self._opened() as session:
+            return str(session.submit_job(str(folder)))
+
+    def end_of(self, job: str) -> JobEnd | None:
+        """Return how a job ended; None if it has not."""
+        with self._opened() as session:
+            meta = session.get_job_meta(job)
+        status, details = str(meta.get("status")), meta.get("job_deploy_detail") or []
+        return JobEnd(status, tuple(map(str, details))) if status.startswith(ENDED) else None
+
+    def abort(self, job: str) -> None:
+        """End a job, if the server can be reached and still runs it."""
+        with contextlib.suppress(Away), self._opened() as session:
+            session.abort_job(job)
+
+    def close(self) -> None:
+        """End the session."""
+        session, self._session = self._session, None
+        if session is not None:
+            with contextlib.suppress(Exception):
+                session.close()
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[Any]:
+        """Give a session; whatever goes wrong in it closes it and is raised as `Away`."""
+        from nvflare.fuel.flare_api.flare_api import Session
+
+        try:
+            if self._session is None:
+                with socket.create_connection((self.party.host, self.party.port), PROMPT):
+                    pass
+                self._session = Session(administrator(self.party.federation), str(self.kit))
+                self._session.api._print_hci = _say_nothing
+                self._session.try_connect(PROMPT)
+            yield self._session
+        except Exception as error:
+            self.close()
+            where = f"{self.party.host}:{self.party.port}"
+            raise Away(
+                f"the server at {where} does not let the coordinator in: {first_line(error)}"
+            ) from error
+
+
+def _is_fresh(last: object) -> bool:
+    return isinstance(last, int | float) and time.time() - last < FRESH
+
+
+def _say_nothing(words: str) -> None:
+    """Take the place of a print in NVFlare's session."""
