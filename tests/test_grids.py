@@ -36,13 +36,13 @@ from tests.test_sweep import TRIALS
 @pytest.fixture
 def used(monkeypatch):
     """The deviations of all exact noise that is drawn from now on."""
-    seen = set()
+    seen, grids = set(), rounded._grids
 
-    def recorded(deviation):
-        seen.add(deviation)
-        return grid_exponent(deviation)
+    def recorded(deviation, given):
+        seen.update(deviation[deviation > 0].tolist())
+        return grids(deviation, given)
 
-    monkeypatch.setattr(rounded, "grid_exponent", recorded)
+    monkeypatch.setattr(rounded, "_grids", recorded)
     return seen
 
 

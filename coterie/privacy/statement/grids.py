@@ -46,8 +46,8 @@ def _merged(doors: Sequence[dict[str, Any]], merges: MergeEvents) -> list[dict[s
     if not doors or not merges.noise:
         return []
     if merges.quantile is None:
-        deviation = None if merges.mixed else merges.noise * merges.clip
-        return [_row(MERGE, merges.noise, merges.clip, deviation)]
+        noise = merges.own_noise if merges.noise_by == "secure" else merges.noise
+        return [_row(MERGE, noise, merges.clip, None if merges.mixed else noise * merges.clip)]
     count = merges.noise / BITS**0.5  # each upload counts as plus or minus one half
     moving = _row(MERGE, merges.noise * (1 - BITS) ** -0.5, merges.clip, None)
     return [moving, _row(COUNT, count, 0.5, count / 2)]
