@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import itertools
 import sqlite3
 from contextlib import closing
@@ -211,6 +212,7 @@ def test_a_row_that_nobody_signed_is_refused_as_often_as_it_is_read(tmp_path):
     book.close()
 
 
+@functools.cache
 def study():
     return study_of(
         check({"data": {"silos": 2}, "method": [{"name": "local"}], "privacy": {"epsilon": 1}}, "c")
