@@ -6,12 +6,12 @@ share a ledger, and one of them is killed. Children are forked, so that a kill c
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
 import signal
 import sys
-import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
@@ -22,7 +22,9 @@ import torch
 
 from coterie.guard.secret_streams import EntropyStreams
 from coterie.privacy.ledger.filters import Spent
+from coterie.privacy.ledger.grants import grant
 from coterie.privacy.ledger.ledger import open_ledger
+from coterie.privacy.ledger.verify import check_ledger
 from tests.books import WHO
 from tests.faulty_books import claim
 from tests.releases import DICE, assert_charged, custody_of, meter_at, prepare, train
@@ -101,10 +103,18 @@ def kill_in_blocks(place: Path) -> dict[str, list[int]]:
     return {"left": left, "end": end}
 
 
-def write(place: Path, log: Path) -> None:
-    """Claim and reserve one round after the other until the budget is spent, and log each."""
+def write(place: Path, log: Path, dies_after: int) -> None:
+    """Claim and reserve one round after the other until the budget is spent, and log each.
+
+    After some of them, be killed within a change, when other writers wait for it.
+    """
     book, handle = open_ledger(place, WHO, custody=custody_of(place)), os.open(log, os.O_WRONLY | os.O_CREAT)
-    while True:
+    for number in itertools.count():
+        if number == dies_after:
+            with book.change() as rows:
+                grant(rows, claim(rounds=1), partial=False)
+                book._write(rows, book._sign(rows))
+                os.kill(os.getpid(), signal.SIGKILL)
         try:
             run = book.claim(claim(rounds=1)).run
         except Spent:
@@ -114,24 +124,23 @@ def write(place: Path, log: Path) -> None:
 
 
 def kill_one_of_two(place: Path) -> dict[str, int]:
-    """Have two writers spend a budget; kill one in between. Together they took no more than there was."""
-    one = claim(rounds=1)
-    budget = ((ROUNDS_IN_BUDGET + 0.5) * one.epsilon, 0.1)
+    """Have two writers spend a budget, of whom one is killed. Together they took no more than there was."""
+    budget = ((ROUNDS_IN_BUDGET + 0.5) * claim(rounds=1).epsilon, 0.1)
     open_ledger(place, WHO, budget, custody=custody_of(place)).close()
     logs = place / "first", place / "second"
-    first, second = (forked(lambda log=log: write(place, log)) for log in logs)
-    while not logs[0].exists() or logs[0].stat().st_size < 5:
-        time.sleep(0.001)
-    os.kill(first, signal.SIGKILL)
+    first, second = (
+        forked(lambda log=log, after=after: write(place, log, after))
+        for log, after in zip(logs, (5, 10**9), strict=True)
+    )
     killed = ended(first) == signal.SIGKILL
     ended(second)
-    counts = [log.stat().st_size for log in logs]
     book = open_ledger(place, WHO, custody=custody_of(place))
     state = book.state()
-    assert sum(counts) <= len(state.reservations) <= len(state.runs) <= ROUNDS_IN_BUDGET
     assert state.total("example", "server")[0] <= budget[0]
+    check_ledger(book.path, custody_of(place).witness)
     book.close()
-    return {"killed": int(killed), "first": counts[0], "second": counts[1], "runs": len(state.runs)}
+    counts = {log.name: log.stat().st_size for log in logs}
+    return {"killed": int(killed), **counts, "runs": len(state.runs), "reserved": len(state.reservations)}
 
 
 def main() -> None:

@@ -23,7 +23,7 @@ from tests.faulty_books import (
     take_way_out,
 )
 from tests.faulty_books import claim as four_rounds
-from tests.faulty_disk import cuts, lay_out
+from tests.faulty_disk import WAYS, cuts, lay_out
 from tests.helpers import refused
 from tests.releases import (
     CHECKPOINT,
@@ -66,12 +66,13 @@ def test_a_power_cut_at_any_instant_loses_nothing_that_a_training_released(tmp_p
     with faulty(root) as disk:
         train(root)
     count = most = 0
-    for place, released in states_after_cuts(disk, tmp_path, CHANCES):
+    ways = WAYS if filter == "basic" or THOROUGH else ("nothing", "ends")
+    for place, released in states_after_cuts(disk, tmp_path, CHANCES, ways):
         with sound(place):
             assert refusal_of(place, released) is None
         count, most = count + 1, max(most, len(set(released)))
     assert most == 8  # four rounds of two silos
-    assert count > 150
+    assert count > 100
 
 
 def test_a_training_without_power_resumes_and_all_its_releases_are_charged(tmp_path):

@@ -43,7 +43,7 @@ def test_any_call_may_fail_and_the_ledger_shows_what_was_released(tmp_path, faul
     """
     error, kinds, lasting = FAULTS[fault]
     tried, ways = Counter(), Counter()
-    for number in itertools.count(0, 3 if lasting and not THOROUGH else 1):
+    for number in itertools.count(0, 4 if lasting and not THOROUGH else 1):
         root = new_disk(tmp_path)
         with faulty(root, Fault(number, error, kinds, lasting)) as disk:
             why = stopped_by(spend, root, disk)
@@ -51,7 +51,7 @@ def test_any_call_may_fail_and_the_ledger_shows_what_was_released(tmp_path, faul
                 break
             tried[why is None] += 1
             disk.fault = None
-            again = THOROUGH or number % 8 == 0 or disk.struck[0].startswith("sync")
+            again = THOROUGH or number % 25 == 0 or disk.struck[0].startswith("sync")
             if again:
                 assert stopped_by(spend, root, disk, b"again") is None, disk.struck
             assert refusal_of_book(root, releases_on(disk)) is None, disk.struck
@@ -82,7 +82,7 @@ def test_any_call_of_a_training_may_fail_and_it_ends_when_it_is_tried_again(tmp_
     with faulty(tmp_path / "counted", Fault(10**9, kinds=kinds)) as disk:
         train(tmp_path / "counted")
     calls = range(disk.calls - 20)  # the last calls close the ledgers
-    numbers = calls if THOROUGH else sorted(Random(fault).sample(calls, 8))
+    numbers = calls if THOROUGH else sorted(Random(fault).sample(calls, 5))
     refused = 0
     for number in numbers:
         root = tmp_path / "disk"
@@ -168,7 +168,7 @@ def test_a_command_whose_disk_fails_ends_with_a_sentence_and_code_2(command):
     """At any call: what was charged by then is within the budget, and the ledgers are whole."""
     _, _, disk = command(Fault(10**9))
     calls, codes = range(40, disk.calls - 20), Counter()
-    for number in calls if THOROUGH else sorted(Random(0).sample(calls, 6)):
+    for number in calls if THOROUGH else sorted(Random(0).sample(calls, 4)):
         code, said, failed = command(Fault(number, errno.EIO if number % 2 else errno.ENOSPC))
         assert "\n" not in said, failed.struck
         codes[code] += 1
@@ -176,7 +176,7 @@ def test_a_command_whose_disk_fails_ends_with_a_sentence_and_code_2(command):
             assert (
                 check_ledger(path, FolderWitness(failed.root / "witness")).totals["example"]["server"][0] <= 2
             )
-    assert codes[2] > 2 * codes[0]
+    assert codes[2] > codes[0]
 
 
 def test_a_result_that_could_not_be_saved_is_saved_by_the_same_command(command):
