@@ -118,7 +118,7 @@ def test_wrong_shares_and_uploads_out_of_range_are_noticed():
     with pytest.raises(Problem, match="the shares of 'silo-4' do not fit its keys"):
         recover_sum(made.server, answers)
     far = made.server.total.copy()
-    far[2] += np.uint64(2**62)
+    far[2:3] += np.uint64(2**62)
     with pytest.raises(Problem, match="out of range"):
         recover_sum(replace(made.server, total=far), made.answers["unmask"])
     with pytest.raises(Problem, match="no uploads yet"):
