@@ -20,6 +20,7 @@ from coterie.secure_sum import (
     publish_keys,
     recover_sum,
 )
+from coterie.secure_sum.agreement import own_mask, pair_mask, peer_of, secrets_of
 from coterie.secure_sum.masks import BLOCK, add_masks
 from coterie.secure_sum.silo import signature_and_words
 from coterie.secure_sum.wire import pack, unpack
@@ -118,7 +119,7 @@ def test_wrong_shares_and_uploads_out_of_range_are_noticed():
     with pytest.raises(Problem, match="the shares of 'silo-4' do not fit its keys"):
         recover_sum(made.server, answers)
     far = made.server.total.copy()
-    far[2] += np.uint64(2**62)
+    far[2:3] += np.uint64(2**62)
     with pytest.raises(Problem, match="out of range"):
         recover_sum(replace(made.server, total=far), made.answers["unmask"])
     with pytest.raises(Problem, match="no uploads yet"):
@@ -156,6 +157,22 @@ def test_rounds_share_no_mask():
     zeros = {member.name: np.zeros(terms.size, dtype=np.int64) for member in terms.members}
     first, second = masked_words(terms, zeros)[0], masked_words(replace(terms, round=1), zeros)[0]
     assert not (first == second).any()
+
+
+def test_every_mask_has_a_key_of_its_own():
+    """Pairs agree on one key; no other pair, silo, round or secret has the same."""
+    keys = set()
+    for round_ in (0, 1):
+        terms = terms_for(4, round=round_)
+        for filler in (1, 2):
+            secrets = [secrets_of(terms, k, bytes([filler]) * 32) for k in range(4)]
+            peers = [peer_of(terms, k, one) for k, one in enumerate(secrets)]
+            keys |= {own_mask(terms, k, one.own) for k, one in enumerate(secrets)}
+            for low, high in itertools.combinations(range(4), 2):
+                key = pair_mask(terms, secrets[low].masking, low, peers[high])
+                assert key == pair_mask(terms, secrets[high].masking, high, peers[low])
+                keys.add(key)
+    assert len(keys) == 2 * 2 * (4 + 6)
 
 
 def test_masks_cancel_modulo_two_to_the_64():
