@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..errors import Refused
 from ..protocol.doors import ALLOCATION, Work
 from ..protocol.streams import Streams
 from ..tasks.task import Task
@@ -117,6 +118,8 @@ def descend(
     expected = torch.tensor([w.expected for w in cohort.work]).repeat(runs).reshape(-1, 1).to(start.device)
     counts = np.tile([w.steps for w in cohort.work], runs)[active]
     if steps is not None:
+        if any(work.sampler == ALLOCATION for work in cohort.work):
+            raise Refused("steps: passes are whole, so no silo may take only some of their steps")
         counts = np.minimum(counts, steps.reshape(-1).cpu().numpy()[active])
     pull, teacher = None, None
     model = toward if imitate is None else imitate

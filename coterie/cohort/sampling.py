@@ -44,6 +44,7 @@ from ..protocol.streams import Dice
 
 WIDTH = 4
 WIDE = 8
+LARGEST_BATCH = 40_000  # slots of a metered batch: `coterie.cohort.gradients` pays for so many
 
 
 def width_for(work: Sequence[Work]) -> int:

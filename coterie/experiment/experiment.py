@@ -16,6 +16,7 @@ from torch import Tensor
 from ..cohort.dp_sgd import Cohort, Settings
 from ..cohort.examples import stack
 from ..cohort.gradients.clipping import rows_within
+from ..cohort.sampling import LARGEST_BATCH, slots_for
 from ..cohort.score import score
 from ..data.federation import Federation
 from ..engines.simulation import personal_vectors, simulate
@@ -232,6 +233,11 @@ class Experiment:
         """Raise `Problem` for a training that no ledger can account for."""
         if self.budgets in ("maximum", "none"):
             raise Problem(f"method: budgets = '{self.budgets}' is for comparison only; no ledger covers it")
+        if (most := max(map(slots_for, self.work))) > LARGEST_BATCH:
+            raise Problem(
+                f"train.batch: a metered batch has up to {most:,} examples, but the rounding of its sum is"
+                f" paid for up to {LARGEST_BATCH:,}: use smaller batches"
+            )
         share = self.training.participation
         drawn = share is not None and share.sampler == "poisson" and share.share < 1
         if self.privacy.unit == "silo" and self.training.dropping is not None and drawn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -122,7 +123,8 @@ class Meter:
         except BaseException:
             for k, claims in granted.items():
                 for claim in claims:
-                    self.ledgers[k].cancel(claim.run)
+                    with contextlib.suppress(Problem):  # the choice of a sweep stays charged
+                        self.ledgers[k].cancel(claim.run)
             raise
         for k, name in enumerate(self.names):
             self.claims.append([claim.run for claim in granted[k]])

@@ -346,6 +346,11 @@ class Ledger:
             rows.state.check_not_released(run)
             rows.state.claim_of(run)  # raises if there is no such run
             rows.state.check_not_before(run)
+            if rows.state.claim_of(run).trials is not None:
+                raise Problem(
+                    f"ledger '{self.path}': run {run} is the choice of a sweep; its row decides how many"
+                    " trials there are, so it stays charged"
+                )
             if rows.state.reserved(run):
                 raise Problem(f"ledger '{self.path}': run {run} has released something, so it stays charged")
             rows.add("cancel", {"run": run})

@@ -135,6 +135,8 @@ def _check_row(state: LedgerState, entry: LedgerEntry) -> None:
         state.check_not_before(body["run"])
         if body["run"] not in state.runs or state.reserved(body["run"]):
             raise Problem(f"it cancels run {body['run']}, which does not exist or has released something")
+        if state.claim_of(body["run"]).trials is not None:
+            raise Problem(f"it cancels run {body['run']}, which decides how many trials a sweep has")
     elif entry.kind == "release":
         check_release(state, body["run"], body["reason"])
     elif entry.kind not in ("open", *KINDS):

@@ -122,13 +122,18 @@ def _weights(mu: float, sums: int) -> tuple[Array, Array, float]:
     edges = width * np.arange(points + 1)
     with np.errstate(divide="ignore"):
         places = np.log(edges) / mu + mu / 2
-    inside, mean = np.diff(ndtr(places)), np.diff(ndtr(places - mu))  # of each cell, under Q and under P
+    inside, mean = _between(places), _between(places - mu)  # of each cell, under Q and under P
     right = np.clip(mean / width - np.arange(points) * inside, 0.0, inside)
     plain = np.zeros(points + 1)
     plain[:-1] += inside - right
     plain[1:] += right
     plain[0] += float(ndtr(-places[-1]))
     return plain, edges * plain, width
+
+
+def _between(places: Array) -> Array:
+    """Return the normal probability between neighbouring places, without cancelling in the upper tail."""
+    return np.where(places[:-1] > 0, -np.diff(ndtr(-places)), np.diff(ndtr(places)))
 
 
 def _removed(made: Losses, sums: int, lost: float) -> Curve:

@@ -49,8 +49,13 @@ def find_in_ledger(content: dict[str, Any], folder: Path, witness: Witness | Non
     released = grouped(event for span in state.reserved(run) for event in claim.events(*span))
     if grouped(Event(**event) for event in content["events"]) != released:
         raise Problem(f"statement: events: do not match run {run} in its ledger")
-    if not claim.label.startswith(content["method"]):
+    words = tuple(f"{content['method']}{sign}" for sign in (" ", ","))
+    if content["method"] != claim.label and not claim.label.startswith(words):
         raise Problem(f"statement: method: run {run} in its ledger trained '{claim.label}'")
+    if named["rounds"] != int(state.runs[run]["allowed"]):
+        raise Problem("statement: ledger.rounds: does not match its ledger")
+    if said["epsilon"] is None:
+        raise Problem("statement: guarantee: a metered run states its epsilon, and this one does not")
     epsilon, delta = charge(now, run)
     if not (
         said["epsilon"] >= epsilon * (1 - MACHINE_TOLERANCE)

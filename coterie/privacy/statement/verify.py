@@ -21,6 +21,7 @@ from .build import (
     BOUNDS,
     CHOSEN,
     FAST_NOISE,
+    HOLDS,
     LEAVING,
     METERED,
     SAMPLES,
@@ -105,8 +106,7 @@ def _recompute(content: dict[str, Any]) -> None:
     if merges is not None and grouped(events) != grouped(merges.strongest()):
         raise Problem("statement: events: do not match the merges")
     if said["epsilon"] is None:
-        if any(entry["epsilon"] for entry in content["adversaries"].values()):
-            raise Problem("statement: adversaries: an epsilon is stated although nothing protects the data")
+        _check_unprotected(content, merges)
         return
     if said["delta"] is None or said["budget"] is None:
         raise Problem("statement: guarantee.delta and guarantee.budget: required if epsilon is stated")
@@ -153,6 +153,18 @@ def _recompute(content: dict[str, Any]) -> None:
         raise Problem("statement: warnings or guarantee.bound: does not match the events")
 
 
+def _check_unprotected(content: dict[str, Any], merges: MergeEvents | None) -> None:
+    """Raise `Problem` unless a statement without an epsilon claims no protection, and describes its doors."""
+    stated = {name: entry["epsilon"] for name, entry in content["adversaries"].items()}
+    if any(stated.values()) or all(value == 0 for value in stated.values()):
+        raise Problem("statement: adversaries: an epsilon is stated although nothing protects the data")
+    if merges is None:
+        if stated["personal"] is not None:
+            raise Problem("statement: adversaries.personal: nothing protects the personal model")
+        if events := content["events"]:
+            _check_doors(content["doors"], tuple(Event(**event) for event in events))
+
+
 def _is_too_good(key: str, value: float, true: float, events: tuple[Event, ...], delta: float) -> bool:
     """Return whether a stated bound is tighter than any machine or version could have found."""
     if key == "lower":
@@ -191,6 +203,11 @@ def _check_words(content: dict[str, Any], merges: MergeEvents | None) -> None:
         raise Problem(f"statement: not_covered: '{min(wrong)}' is not said of a metered run")
     if missing:
         raise Problem(f"statement: not_covered: the sentence '{sorted(missing)[0]}' is missing")
+    unit = "example" if merges is None else "silo"
+    if content["guarantee"]["holds_for"] != HOLDS[unit]:
+        raise Problem("statement: guarantee.holds_for: not the required sentence")
+    if any(entry["who"] != ADVERSARIES[name] for name, entry in content["adversaries"].items()):
+        raise Problem("statement: adversaries: not the required words")
     if content["randomness"] != (METERED if metered else SIMULATED):
         raise Problem("statement: randomness: not the required sentence")
     if isinstance(content["tuning"], str) and content["tuning"] != UNTUNED:
