@@ -285,3 +285,27 @@ def test_people_read_of_the_grid(metered, tmp_path, monkeypatch, capsys):
     assert words in " ".join(out.split())
     code, out, _ = call(monkeypatch, capsys, "statement", "show", tmp_path / "s.json", "--json")
     assert (code, json.loads(out)["rounding"]) == (0, [words])
+
+
+def test_nobody_can_state_that_nobody_learns_anything(metered):
+    """An epsilon of 0 against everybody is no statement of 'no protection'."""
+
+    def change(content):
+        content["guarantee"]["epsilon"] = None
+        for entry in content["adversaries"].values():
+            entry["epsilon"] = 0
+
+    with pytest.raises(Problem, match="adversaries"):
+        verify(forged(metered, change))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda content: content["guarantee"].update(holds_for="everything, for ever"), "holds_for"),
+        (lambda content: content["adversaries"]["server"].update(who="nobody"), "required words"),
+    ],
+)
+def test_the_words_of_a_promise_cannot_be_changed(metered, change, words):
+    with pytest.raises(Problem, match=words):
+        verify(forged(metered, change))

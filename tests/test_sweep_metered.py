@@ -152,3 +152,21 @@ def test_a_sweep_without_privacy_says_none(tmp_path, monkeypatch, capsys):
     code, out, err = call(monkeypatch, capsys, "sweep", path, "--out", tmp_path / "out")
     assert code == 0, err
     assert "epsilon is at most none" in " ".join(out.split())
+
+
+def test_the_choice_of_a_sweep_cannot_be_cancelled(tmp_path):
+    """Its row decides how many trials there are: whoever cancels it could draw until the number pleases."""
+    from coterie.errors import Problem
+    from coterie.privacy.events import Event
+    from coterie.privacy.ledger.claim import Claim
+    from coterie.privacy.ledger.ledger import Identity, open_ledger
+    from coterie.privacy.trials import Trials
+    from tests.books import custody
+
+    ledger = open_ledger(tmp_path, Identity("data", "north", 100), (50.0, 0.1), custody=custody(tmp_path))
+    event = Event("gaussian", 8.0, 0.1, 1)
+    claim = Claim("sweep", "example", 1e-4, 1.0, ((5, (event,)),), ("personal",), Trials("geometric", 3.0))
+    run = ledger.claim(claim).run
+    with pytest.raises(Problem, match="decides how many trials"):
+        ledger.cancel(run)
+    assert ledger.state().total("example", "personal")[0] > 0

@@ -56,8 +56,10 @@ def budget_words(content: dict[str, Any]) -> str:
     """Return what the run, and all runs together, may spend; "" if the budget is what was spent."""
     said, ledger = content["guarantee"], content["ledger"]
     # If the noise was given, the budget is just the epsilon that follows from it.
-    words = f"The budget of this run is {said['budget']:g}. " if said["budget"] != said["epsilon"] else ""
-    if isinstance(content["tuning"], dict):
+    words, given = "", said["budget"] is not None and said["budget"] != said["epsilon"]
+    if given:
+        words = f"The budget of this run is {said['budget']:g}. "
+    if isinstance(content["tuning"], dict) and said["budget"] is not None:
         words = f"The budget of the chosen model is {said['budget']:g}, for anyone who sees no other trial. "
     if ledger is None:
         return words
