@@ -83,6 +83,10 @@ def test_swapped_shares_are_refused():
     for_another = pack(terms, "boxes", 0, (1, 2, 3), others.rows[1:].tobytes())
     with pytest.raises(Refused, match="the box from 'silo-1' was not closed by it, or not for 'silo-0'"):
         made.ask(mask_upload, "silo-0", for_another, made.cells["silo-0"])
+    sent = unpack(terms, "shares", 0, made.answers["shares"]["silo-0"]).rows
+    mirrored = pack(terms, "boxes", 0, (1, 2, 3, 4), sent.tobytes())  # the two share a secret, not a box
+    with pytest.raises(Refused, match="the box from 'silo-1' was not closed by it"):
+        made.ask(mask_upload, "silo-0", mirrored, made.cells["silo-0"])
     state = State.from_bytes(made.stored["silo-0"])
     fewer = replace(state, peers=tuple(peer for peer in state.peers if peer.place != 3))
     with pytest.raises(Refused, match="a box came from 'silo-3', whose keys were not listed"):
