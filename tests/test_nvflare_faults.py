@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import threading
 import time
+from pathlib import Path
 
 import psutil
 import pytest
 
 from coterie.errors import Problem
 
-from .nvflare_parties import SILOS, Parties, reply, wait_for
+from .nvflare_parties import SILOS, Parties, python_for, reply, wait_for
 
 pytestmark = pytest.mark.deploy
 
@@ -150,6 +152,37 @@ def test_a_server_that_is_not_there_is_named(tmp_path):
         ),
     ):
         transport.exchange({"north": b""}, 1)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes of other users")
+def test_a_node_runs_as_a_user_of_its_own():
+    """The user can read nothing but the kit and connect to the guard's socket; other users' files stay closed."""
+    nobody = 65534
+    python = python_for(nobody)
+    if python is None:
+        pytest.skip("no other user can run this interpreter")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o711)
+        parties = Parties(folder, silos=("north",))
+        (folder / "kits").chmod(0o711)
+        for path in (parties.kits["north"], *parties.kits["north"].rglob("*")):
+            os.chown(path, nobody, nobody)
+        try:
+            parties.start_server()
+            parties.start_guard("north")
+            wait_for(parties.socket_of("north").exists, 30, "the guard's socket")
+            parties.socket_of("north").chmod(0o666)
+            parties.start_node("north", user=nobody, python=python, root=False)
+            with parties.transport(patience=60) as transport:
+                assert transport.exchange({"north": b"hello"}, 30) == {"north": reply("north", b"hello")}
+                for process in (parties.running["north"].pid, parties.job_of("north")):
+                    assert set(psutil.Process(process).uids()) == {nobody}
+            modes = {path.name: path.stat().st_mode & 0o077 for path in parties.kits["north"].glob("*.txt")}
+            assert modes == {"log.txt": 0}
+            assert parties.stop("north") == 0
+        finally:
+            parties.end()
 
 
 def test_a_node_waits_for_its_server(tmp_path):
