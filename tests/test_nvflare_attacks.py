@@ -333,7 +333,7 @@ def test_strangers_are_not_let_in(tmp_path):
         wait_for(lambda: "New client south@" in parties.said("server"), 60, "south's registration")
         wait_for(lambda: "west" in parties.said("server"), 60, "west's attempt")
         with parties.transport(patience=20) as transport:
-            present = transport._desk.present()
+            present = set(transport._desk.nodes())
         assert present == {"south"}
         assert "New client north@" not in parties.said("server")
         assert "New client west@" not in parties.said("server")

@@ -81,6 +81,11 @@ def test_a_node_that_was_killed_is_taken_in_again(parties):
         wait_for(lambda: not job.is_running(), 30, "the end of the node's job")
         answers = transport.exchange(dict.fromkeys(SILOS, b"without you"), 5)
         assert set(answers) == {"north", "south"}
+        began = time.monotonic()
+        answers = transport.exchange(dict.fromkeys(SILOS, b"still without you"), 600)
+        assert set(answers) == {"north", "south"}
+        assert transport.problems == {"west": "its node does not reply"}
+        assert time.monotonic() - began < 300  # nobody waits for a node that is known to be gone
         before = parties.said("west").count("Successfully registered")
         parties.start_node("west")
         wait_for(lambda: parties.said("west").count("Successfully registered") > before, 60, "registration")
@@ -105,6 +110,7 @@ def test_a_late_answer_is_dropped_and_the_next_round_is_not_disturbed(parties):
         messages = {"north": b"wait 6", "south": b"quick", "west": b"quick"}
         answers = transport.exchange(messages, 3)
         assert set(answers) == {"south", "west"}
+        assert transport.problems == {"north": "no answer within 3 s"}
         all_answer(transport, b"next")
 
 
