@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from coterie.network.nvflare.kit import Record, make_kits
 from coterie.network.nvflare.transport import NVFlareTransport
 
 ROOT = Path(__file__).resolve().parents[1]
+PATH = f"{ROOT}:{sysconfig.get_path('purelib')}"
 SILOS = ("north", "south", "west")
 GUARD = """
 import socket, sys, threading, time
@@ -41,7 +43,7 @@ NODE = """
 import sys
 from pathlib import Path
 from coterie.network.nvflare.node import run_node
-sys.exit(run_node(Path(sys.argv[1]), Path(sys.argv[2]), root=True, **eval(sys.argv[3])))
+sys.exit(run_node(Path(sys.argv[1]), Path(sys.argv[2]), **{"root": True, **eval(sys.argv[3])}))
 """
 SERVER = """
 import sys
@@ -62,6 +64,20 @@ def reply(silo: str, message: bytes) -> bytes:
     return silo.encode() + b":" + message[::-1]
 
 
+def python_for(user: int) -> str | None:
+    """Return an interpreter that a user may run and that finds NVFlare, if there is one."""
+    for python in (sys.executable, f"/usr/bin/python3.{sys.version_info.minor}"):
+        try:
+            command = [python, "-c", "import nvflare, coterie.network, cryptography"]
+            subprocess.run(
+                command, user=user, group=user, extra_groups=[], check=True, env={"PYTHONPATH": PATH}
+            )
+            return python
+        except (OSError, subprocess.CalledProcessError):
+            continue
+    return None
+
+
 def wait_for(condition: Callable[[], bool], seconds: float, what: str) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
@@ -78,14 +94,24 @@ class Parties:
         self.kits = make_kits(self.record, folder / "kits")
         self.running: dict[str, subprocess.Popen[bytes]] = {}
 
-    def start(self, name: str, *command: str, environment: dict[str, str] | None = None) -> int:
-        """Start a process of this name and return its id."""
+    def start(
+        self,
+        name: str,
+        *command: str,
+        environment: dict[str, str] | None = None,
+        user: int | None = None,
+        python: str = sys.executable,
+    ) -> int:
+        """Start a process of this name, perhaps as another user, and return its id."""
         with (self.folder / f"{name}.out").open("ab") as output:
             self.running[name] = subprocess.Popen(
-                [sys.executable, *command],
+                [python, *command],
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})},
+                user=user,
+                group=user,
+                extra_groups=None if user is None else [],
+                env={**os.environ, "PYTHONPATH": PATH, **(environment or {})},
             )
         return self.running[name].pid
 
@@ -99,9 +125,11 @@ class Parties:
         self.socket_of(silo).unlink(missing_ok=True)
         return self.start(f"guard-{silo}", "-c", GUARD, str(self.socket_of(silo)), silo)
 
-    def start_node(self, silo: str, **options: object) -> int:
+    def start_node(
+        self, silo: str, user: int | None = None, python: str = sys.executable, **options: object
+    ) -> int:
         kit, path = str(self.kits[silo]), str(self.socket_of(silo))
-        return self.start(silo, "-c", NODE, kit, path, repr(options))
+        return self.start(silo, "-c", NODE, kit, path, repr(options), user=user, python=python)
 
     def start_plain_node(self, silo: str) -> int:
         """Start a node as NVFlare itself does, without what Coterie puts around it."""

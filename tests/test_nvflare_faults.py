@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import threading
 import time
+from pathlib import Path
 
 import psutil
 import pytest
 
 from coterie.errors import Problem
 
-from .nvflare_parties import SILOS, Parties, reply, wait_for
+from .nvflare_parties import SILOS, Parties, python_for, reply, wait_for
 
 pytestmark = pytest.mark.deploy
 
@@ -79,6 +81,11 @@ def test_a_node_that_was_killed_is_taken_in_again(parties):
         wait_for(lambda: not job.is_running(), 30, "the end of the node's job")
         answers = transport.exchange(dict.fromkeys(SILOS, b"without you"), 5)
         assert set(answers) == {"north", "south"}
+        began = time.monotonic()
+        answers = transport.exchange(dict.fromkeys(SILOS, b"still without you"), 600)
+        assert set(answers) == {"north", "south"}
+        assert transport.problems == {"west": "its node does not reply"}
+        assert time.monotonic() - began < 300  # nobody waits for a node that is known to be gone
         before = parties.said("west").count("Successfully registered")
         parties.start_node("west")
         wait_for(lambda: parties.said("west").count("Successfully registered") > before, 60, "registration")
@@ -103,6 +110,7 @@ def test_a_late_answer_is_dropped_and_the_next_round_is_not_disturbed(parties):
         messages = {"north": b"wait 6", "south": b"quick", "west": b"quick"}
         answers = transport.exchange(messages, 3)
         assert set(answers) == {"south", "west"}
+        assert transport.problems == {"north": "no answer within 3 s"}
         all_answer(transport, b"next")
 
 
@@ -150,6 +158,37 @@ def test_a_server_that_is_not_there_is_named(tmp_path):
         ),
     ):
         transport.exchange({"north": b""}, 1)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes of other users")
+def test_a_node_runs_as_a_user_of_its_own():
+    """The user can read nothing but the kit and connect to the guard's socket; other users' files stay closed."""
+    nobody = 65534
+    python = python_for(nobody)
+    if python is None:
+        pytest.skip("no other user can run this interpreter")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o711)
+        parties = Parties(folder, silos=("north",))
+        (folder / "kits").chmod(0o711)
+        for path in (parties.kits["north"], *parties.kits["north"].rglob("*")):
+            os.chown(path, nobody, nobody)
+        try:
+            parties.start_server()
+            parties.start_guard("north")
+            wait_for(parties.socket_of("north").exists, 30, "the guard's socket")
+            parties.socket_of("north").chmod(0o666)
+            parties.start_node("north", user=nobody, python=python, root=False)
+            with parties.transport(patience=60) as transport:
+                assert transport.exchange({"north": b"hello"}, 30) == {"north": reply("north", b"hello")}
+                for process in (parties.running["north"].pid, parties.job_of("north")):
+                    assert set(psutil.Process(process).uids()) == {nobody}
+            modes = {path.name: path.stat().st_mode & 0o077 for path in parties.kits["north"].glob("*.txt")}
+            assert modes == {"log.txt": 0}
+            assert parties.stop("north") == 0
+        finally:
+            parties.end()
 
 
 def test_a_node_waits_for_its_server(tmp_path):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,8 @@ from typing import Any
 from ...errors import Problem, first_line
 from .settings import Party, administrator
 
-FRESH = 25.0  # seconds since a node's last heartbeat, which comes every 10 s
 PROMPT = 5.0  # seconds in which the server must let the coordinator in
+SILENT = ("no_reply", "error")  # what the server says of a node that is registered but does not reply
 ENDED = ("FINISHED", "FAILED", "ABANDONED")
 
 # NVFlare's warnings go where the program logs, and nowhere if it does not.
@@ -41,17 +40,16 @@ class Desk:
         self.kit, self.party = kit, party
         self._session: Any = None
 
-    def present(self) -> set[str]:
-        """Return the silos whose nodes are connected now."""
+    def nodes(self) -> dict[str, set[str]]:
+        """Return the silos whose nodes reply now, and the jobs that each of them runs."""
         with self._opened() as session:
-            clients = session.get_connected_client_list()
-        return {client.name for client in clients if _is_fresh(client.last_connect_time)}
-
-    def at_work(self, silos: Sequence[str], job: str) -> set[str]:
-        """Return those of the silos whose nodes run this job now."""
-        with self._opened() as session:
-            statuses = session.get_client_job_status(list(silos)) or []
-        return {str(status.get("client_name")) for status in statuses if status.get("job_id") == job}
+            names = [client.name for client in session.get_connected_client_list()]
+            rows = session.get_client_job_status(names) if names else []
+        running: dict[str, set[str]] = {}
+        for row in rows or []:
+            if row.get("status") not in SILENT:
+                running.setdefault(str(row.get("client_name")), set()).add(str(row.get("job_id")))
+        return running
 
     def submit(self, folder: Path) -> str:
         """Submit a job and return its number."""
@@ -96,10 +94,6 @@ class Desk:
             raise Away(
                 f"the server at {where} does not let the coordinator in: {first_line(error)}"
             ) from error
-
-
-def _is_fresh(last: object) -> bool:
-    return isinstance(last, int | float) and time.time() - last < FRESH
 
 
 def _say_nothing(words: str) -> None:

@@ -124,7 +124,7 @@ def _server_resources(folder: Path) -> dict[str, Any]:
                 "admin_storage": "transfer",
                 "max_num_clients": 1000,
                 "heart_beat_timeout": 60,
-                "admin_timeout": 10.0,
+                "admin_timeout": 4.0,  # below the 5 s that a session waits for the server
             }
         ],
         "snapshot_persistor": {

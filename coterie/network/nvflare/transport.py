@@ -28,7 +28,8 @@ from .settings import COORDINATOR
 
 PATIENCE = 120.0  # seconds until silos that do not connect are given up
 GRACE = 30.0  # seconds after the silos' time in which the controller must finish a batch
-LOOK = 1.0  # seconds between two looks at the server
+LOOK = 1.0  # seconds between two looks at the server while a job is to start
+AGAIN = 10.0  # seconds between two looks for nodes that did not reply
 RESTARTS = 5  # jobs that may die in one exchange
 STOP = 10.0  # seconds that `close` waits for the job to end
 
@@ -95,7 +96,9 @@ class NVFlareTransport:
         self._job = ""
         self._reached: tuple[str, ...] = ()
         self._given_up: set[str] = set()
-        self._silent: set[str] = set()
+        self._silent: set[str] = set()  # silos that gave no answer in the last exchange
+        self._gone: set[str] = set()  # silos whose nodes did not reply when we looked
+        self._looked = 0.0
         self._number = 0
         self.problems: dict[str, str] = {}  # why silos gave no answer in the last exchange
 
@@ -110,7 +113,8 @@ class NVFlareTransport:
         if self._connection is not None and self._should_start_over():
             self._drop()
         for _ in range(RESTARTS):
-            waiting = {silo: message for silo, message in messages.items() if silo not in answers}
+            done = self._gone | set(answers)
+            waiting = {silo: message for silo, message in messages.items() if silo not in done}
             try:
                 connection = self._connection or self._start()
                 self._carry(connection, waiting, seconds, answers)
@@ -118,6 +122,8 @@ class NVFlareTransport:
                 self._drop()
                 continue
             self._silent = set(messages) - set(answers)
+            self.problems |= dict.fromkeys(self._gone & set(messages), "its node does not reply")
+            self.problems = dict.fromkeys(self._silent, f"no answer within {seconds:g} s") | self.problems
             return answers
         why = "a message may be larger than a node takes; see log.txt in the server's kit"
         raise Problem(f"the job died {RESTARTS} times in one exchange: {why}")
@@ -159,20 +165,19 @@ class NVFlareTransport:
                 self.problems[said.silo] = said.problem
 
     def _should_start_over(self) -> bool:
-        """Return whether a silo outside the running job is connected, so that a new job would reach it."""
-        outside = set(self.silos) - set(self._reached)
-        suspects = outside | self._silent
-        if not suspects:
+        """Return whether a node is connected that is not part of the running job; note those that are not."""
+        suspects = (set(self.silos) - set(self._reached)) | self._silent
+        if suspects <= self._gone and time.monotonic() < self._looked + AGAIN:
             return False
         try:
-            present = self._desk.present()
-            silent = sorted(self._silent & set(self._reached) & present)
-            lost = set(silent) - self._desk.at_work(silent, self._job) if silent else set()
+            nodes = self._desk.nodes()
         except Away:
             return False
         finally:
+            self._looked = time.monotonic()
             self._desk.close()
-        return bool((outside & present) | lost)
+        self._gone = suspects - set(nodes)
+        return any(self._job not in nodes[silo] for silo in suspects - self._gone)
 
     def _start(self) -> socket.socket:
         """Return the connection of a new job; raise `Problem` if too few silos connect."""
@@ -190,7 +195,7 @@ class NVFlareTransport:
         deadline = time.monotonic() + self.patience
         while self._connection is None and time.monotonic() < deadline:
             try:
-                attempt.present = self._desk.present() & set(self.silos)
+                attempt.present = set(self._desk.nodes()) & set(self.silos)
                 attempt.away = ""
                 if not job and wanted <= attempt.willing:
                     token = secrets.token_hex(16)
@@ -227,7 +232,7 @@ class NVFlareTransport:
             connection.close()
             return
         self._connection, self._job, self._reached = connection, hello.job, hello.silos
-        self._silent = set()
+        self._silent, self._gone = set(), set()
         self._desk.close()
 
     def _drop(self) -> None:
