@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from coterie._grid import COARSEST, GRID, check_grid, grid_exponent
 from coterie.errors import Problem
 from coterie.noise import quantile
 from coterie.noise.dice import KeyedDice
 from coterie.noise.keystream import Keystream
-from coterie.noise.rounded import COARSEST, GRID, add_noise, check_grid, grid_exponent
+from coterie.noise.rounded import add_noise
 from tests.measured import CHANCE
 
 KEY = bytes(range(32))

@@ -58,10 +58,20 @@ def stated(made):
     return text_of(statement_of(made, made.plan(), 0, 0))
 
 
-def targets_with(change):
-    """Calibrate for other targets than those that are asked for."""
-    target = planning.Target
-    return lambda *asked: change(target(*asked))
+def targets_with(monkeypatch, **change):
+    """Calibrate for other targets than those that are asked for: each field is changed by its function."""
+
+    def changed(target):
+        return dataclasses.replace(target, **{name: by(getattr(target, name)) for name, by in change.items()})
+
+    right = planning.calibrate
+
+    def calibrate(targets, *more):
+        asked = {target: changed(target) for target in targets}
+        found = right(asked.values(), *more)
+        return {target: found[other] for target, other in asked.items()}
+
+    monkeypatch.setattr(planning, "calibrate", calibrate)
 
 
 def test_an_accountant_that_starts_anew_every_round(monkeypatch, federation, tmp_path):
@@ -70,8 +80,7 @@ def test_an_accountant_that_starts_anew_every_round(monkeypatch, federation, tmp
     verify(stated(made))
     for path in metered(made, tmp_path / "sound")[0]:
         check_ledger(path)
-    of_a_round = targets_with(lambda target: dataclasses.replace(target, steps=target.steps // ROUNDS))
-    monkeypatch.setattr(planning, "Target", of_a_round)
+    targets_with(monkeypatch, steps=lambda steps: steps // ROUNDS)
     shown = made.plan().silos[0][0]
     assert shown.epsilon <= shown.budget
     assert epsilon(shown.noise, shown.work.rate, ROUNDS * shown.work.steps, DELTA) > 1.5 * shown.budget
@@ -131,8 +140,7 @@ def test_taking_part_and_being_drawn_multiplied_to_one_rate(monkeypatch, federat
     verify(stated(made))
     for path in metered(made, tmp_path / "sound")[0]:
         check_ledger(path)
-    product = targets_with(lambda target: dataclasses.replace(target, rate=0.2 * target.rate))
-    monkeypatch.setattr(planning, "Target", product)
+    targets_with(monkeypatch, rate=lambda rate: 0.2 * rate)
     shown = made.plan().silos[0][0]
     true = [epsilon(shown.noise, shown.work.rate, rounds * shown.work.steps, DELTA) for rounds in (1, ROUNDS)]
     assert shown.epsilon < true[0] < true[1]

@@ -116,7 +116,7 @@ def test_a_claim_of_less_than_passes_cost_is_found(tmp_path):
 
 
 def made():
-    door = OpenedDoor("descend", 25, 20, "allocation", 0.1, 8.0, 1.0)
+    door = OpenedDoor("descend", 25, 20, "allocation", 0.1, 8.0, 1.0, 2.0)
     return build_statement(
         silo="north", method="mr-mtl", settings={"lam": 0.5}, size=80, doors=[door], events=[EVENT],
         seen=ALL, budget=6.0, delta=1e-5, not_covered=[],
@@ -134,14 +134,14 @@ def test_a_statement_of_passes_says_so_and_verifies():
         "25 calls with 20 noisy steps each; in whole passes, with every example in exactly one of 10" in shown
     )
     assert "50 passes of 10 releases, with noise multiplier 2" in shown
-    assert "Gaussian (50 passes of 10 releases)" in dict(checklist(content))["Which mechanisms were used?"]
+    assert "Gaussian (500 releases)" in dict(checklist(content))["Which mechanisms were used?"]
     lines = recheck_lines(content)
     assert lines[0] == f"guarantee.epsilon: {OURS}"
     assert "guarantee.replace_one: dp-accounting confirms it" in lines[1]
 
 
 def test_a_pass_of_one_step_is_said_to_be_on_all_examples():
-    door = OpenedDoor("descend", 5, 1, "allocation", 1.0, 80.0, 1.0)
+    door = OpenedDoor("descend", 5, 1, "allocation", 1.0, 80.0, 1.0, 5.0)
     content = build_statement(
         silo="north", method="local", settings={}, size=80, doors=[door],
         events=[Event("gaussian", 5.0, 1.0, 5, "allocation")], seen=ALL, budget=6.0, delta=1e-5,
@@ -156,13 +156,16 @@ def test_a_pass_of_one_step_is_said_to_be_on_all_examples():
     [
         (
             lambda c: c["doors"][0].update(sampler="poisson"),
-            "doors: 500 noisy sums at rate 0.1, but the events have 0",
+            "doors: 500 noisy sums at rate 0.1 with noise 2, but the events have 0",
         ),
         (lambda c: c["doors"][0].update(sampler="shuffled"), "the sampler 'shuffled' is not accounted for"),
-        (lambda c: c["doors"][0].update(steps=10), "doors: 250 noisy sums at rate 0.1 in passes, but the"),
+        (
+            lambda c: c["doors"][0].update(steps=10),
+            "doors: 250 noisy sums at rate 0.1 in passes with noise 2, but the",
+        ),
         (
             lambda c: c["doors"][0].update(rate=0.05),
-            "noisy sums at rate 0.05 in passes, but the events have 0",
+            "noisy sums at rate 0.05 in passes with noise 2, but the events have 0",
         ),
         (lambda c: c["events"][0].update(sampler="poisson"), "guarantee.lower: states"),
         (lambda c: c["events"][0].update(sampler="poisson", count=500), "guarantee.epsilon: states"),

@@ -319,7 +319,7 @@ class Guard:
         training, number, call = (
             ("", 0, 0) if request is None else (request.training, request.round, request.call)
         )
-        reply = Envelope(training, number, call, "refused", self.silo, COORDINATOR, {"why": why[:2000]})
+        reply = Envelope(training, number, call, kind, self.silo, COORDINATOR, {"why": why[:2000]})
         return seal(reply, self.key)
 
     def log(self, line: str) -> None:
