@@ -292,7 +292,7 @@ def test_a_run_that_began_is_released_and_cannot_resume(clinics, monkeypatch, re
         ("south", 3, 2, 4),
     }
     assert [report.totals for report in ct.read_ledgers("kept")] == [report.totals for report in reports]
-    with refused("run 3 was released at row 7 of its ledger, so it cannot continue: start over in another"):
+    with refused("run 3 was released at row 7, so it cannot continue: start over in another"):
         train_long(clinics, out="study")
     assert len(train_long(clinics, out="other").runs) == 1
     assert ct.verify(Path("other/statements/fedavg/north.json"), "kept").in_ledger

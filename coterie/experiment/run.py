@@ -19,7 +19,7 @@ from ..guard.claims import claims_of
 from ..guard.interrupts import InterruptAfterRound, InterruptsHeld
 from ..guard.meter import Meter, make_meter
 from ..guard.session import Pace, Session
-from ..guard.waiting import cancel_waiting, claim_together
+from ..guard.waiting import cancel_unreserved, cancel_waiting, claim_together
 from ..planning.plan import Plan
 from .estimate import rehearse
 from .experiment import Experiment
@@ -197,6 +197,9 @@ def train_one(
         try:
             return experiment.train(plan, hear, session)
         except Problem:
+            if session.meter is not None and (session.path is None or not session.path.exists()):
+                # With a checkpoint the claims are taken up again.
+                cancel_unreserved(session.meter, session.meter.claims)
             raise
         except Exception as error:
             failed = f"training '{experiment.method.title}' failed"

@@ -8,6 +8,7 @@ For the ledgers it holds the rows of the claimed runs.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -71,7 +72,12 @@ def save(path: Path, key: str, point: Checkpoint) -> None:
         beside.replace(path)
         sync_folder(path.parent)
     except OSError as error:
-        raise Problem(f"cannot write the checkpoint '{path}': {error.strerror or error}") from error
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)
+        raise Problem(
+            f"cannot write the checkpoint '{path}': {reason(error)}; free some space, or make it writable,"
+            " then run the same again"
+        ) from error
 
 
 def load(path: Path, key: str) -> Checkpoint | None:

@@ -152,11 +152,8 @@ class Meter:
         for k, (ledger, runs) in enumerate(zip(self.ledgers, claims, strict=True)):
             state = ledger.state()
             for run, plan in zip(runs, asked[k], strict=True):
-                if run in state.released:
-                    raise Problem(
-                        f"silo '{self.names[k]}': run {run} was released at row {state.released[run]} of its"
-                        " ledger, so it cannot continue: start over in another folder"
-                    )
+                if (why := state.why_released(run)) is not None:
+                    raise Problem(f"silo '{self.names[k]}': {why}")
                 kept = state.claim_of(run) if run in state.runs else None
                 if kept is None or replace(kept, epsilon=plan.epsilon, as_example=None) != plan:
                     raise Problem(

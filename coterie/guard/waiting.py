@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from ..errors import Problem
+from ..errors import Problem, reason
 from ..privacy.ledger.claim import Claim
 from .meter import Meter
 
@@ -40,19 +40,37 @@ def claim_together(meters: Mapping[int, Meter], asked: Mapping[int, Asked], path
             meters[number].waiting = [rows[begin:end] for rows in together.claims]
             begin = end
     if path is not None:
-        path.write_text(json.dumps({str(number): meter.waiting for number, meter in meters.items()}))
+        _write(path, {number: meter.waiting for number, meter in meters.items()})
 
 
 def cancel_waiting(meters: Iterable[Meter | None], path: Path | None) -> None:
     """Cancel the claims of trainings that did not begin."""
     for meter in meters:
-        for ledger, rows in zip(meter.ledgers, meter.waiting, strict=True) if meter and meter.waiting else ():
-            state = ledger.state()
-            for run in (run for run in rows if run in state.runs and not state.reserved(run)):
-                with contextlib.suppress(Problem):  # it stays charged
-                    ledger.cancel(run)
+        if meter is not None:
+            cancel_unreserved(meter, meter.waiting)
     if path is not None:
         path.unlink(missing_ok=True)
+
+
+def cancel_unreserved(meter: Meter, claims: Sequence[Sequence[int]]) -> None:
+    """Cancel claims of a meter's silos that reserved nothing; what was reserved stays charged."""
+    for ledger, rows in zip(meter.ledgers, claims, strict=True) if claims else ():
+        state = ledger.state()
+        for run in (run for run in rows if run in state.runs and not state.reserved(run)):
+            with contextlib.suppress(Problem):  # it stays charged
+                ledger.cancel(run)
+
+
+def _write(path: Path, rows: Mapping[int, list[list[int]]]) -> None:
+    """Keep the rows of trainings in a file, all of it or none."""
+    beside = path.with_name(f"{path.name}.tmp")
+    try:
+        beside.write_text(json.dumps(rows))
+        beside.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)
+        raise Problem(f"cannot write '{path}': {reason(error)}; nothing is trained or charged") from error
 
 
 def _read(path: Path) -> dict[int, list[list[int]]]:

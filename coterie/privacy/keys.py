@@ -216,7 +216,11 @@ def new_key(
     key = draw_key(silo, valid_days)
     if not _write_key(path, key, passphrase):
         raise Problem(f"key '{path}' exists already: choose another place, or remove it first")
-    _write_public(path, key.public)
+    try:
+        _write_public(path, key.public)
+    except Problem:
+        path.unlink(missing_ok=True)  # a key is two files, or none
+        raise
     return key.public
 
 

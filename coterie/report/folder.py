@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import Problem
+from ..errors import Problem, reason
 from ..experiment.digest import SALT_BYTES, examples_digest
 from ..experiment.file_names import file_names
 from ..experiment.files import EVERYBODY, OWNER_ONLY, json_text, write, write_json, write_text
@@ -71,9 +71,10 @@ class Folder:
             if resumable:
                 self._keep_digest(study)
         except OSError as error:
-            with contextlib.suppress(OSError):
-                self.discard()
-            raise Problem(f"out: cannot write to '{self.path}': {error.strerror or error}") from error
+            raise Problem(f"out: cannot write to '{self.path}': {reason(error)}") from error
+        except Problem as problem:
+            self.discard()
+            raise Problem(f"out: {problem}") from None
         return True
 
     @property
@@ -126,14 +127,15 @@ class Folder:
         )
 
     def discard(self) -> None:
-        """Remove a folder in which nothing was trained yet."""
+        """Remove a folder in which nothing was trained yet, as far as that is allowed."""
         new = {"config.toml", self._digest.name, WAITING}
         if self.path.is_dir() and {entry.name for entry in self.path.iterdir()} <= new:
-            for name in new:
-                (self.path / name).unlink(missing_ok=True)
-            self.path.rmdir()
-            if self.path.parent.name == "runs" and not any(self.path.parent.iterdir()):
-                self.path.parent.rmdir()
+            with contextlib.suppress(OSError):
+                for name in new:
+                    (self.path / name).unlink(missing_ok=True)
+                self.path.rmdir()
+                if self.path.parent.name == "runs" and not any(self.path.parent.iterdir()):
+                    self.path.parent.rmdir()
 
     def save(self, result: Result, complete: bool) -> None:
         """Write the plot (if the study is complete), the table and, last, `result.json`."""

@@ -129,13 +129,17 @@ class LedgerState:
             del self.runs[run]
             self.sums.clear()
 
+    def why_released(self, run: int) -> str | None:
+        """Return why a run that was given up cannot continue; None for any other."""
+        if run not in self.released:
+            return None
+        row = self.released[run]
+        return f"run {run} was released at row {row}, so it cannot continue: start over in another folder"
+
     def check_not_released(self, run: int) -> None:
         """Raise `Problem` for a run that was given up."""
-        if run in self.released:
-            raise Problem(
-                f"run {run} was released at row {self.released[run]}, so it cannot continue: start over in"
-                " another folder"
-            )
+        if (why := self.why_released(run)) is not None:
+            raise Problem(why)
 
     def check_not_before(self, run: int) -> None:
         """Raise `Problem` for a run that began before a recovery: what became of it is not known."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from ...errors import Problem
+from ...errors import Problem, reason
 from ..files import make_folder, sync_folder
 from ..keys import Key
 from .book import Ledger as Ledger
@@ -117,7 +117,7 @@ def make_ledger(
     try:
         make_folder(path.parent)
     except OSError as error:
-        raise Problem(f"ledger: cannot create '{path.parent}': {error.strerror}") from error
+        raise Problem(f"ledger: cannot create '{path.parent}': {reason(error)}") from error
     key = custody.key_for(path, identity.silo, make=True)
     beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
@@ -126,8 +126,10 @@ def make_ledger(
         sync_folder(path.parent)
     except FileExistsError:
         pass  # another process was faster
+    except Problem as problem:
+        raise Problem(str(problem).replace(str(beside), str(path))) from None
     except OSError as error:
-        raise Problem(f"ledger '{path}' cannot be created: {error.strerror or error}") from error
+        raise Problem(f"ledger '{path}' cannot be created: {reason(error)}") from error
     finally:
         for left in path.parent.glob(f"{beside.name}*"):
             with contextlib.suppress(OSError):
