@@ -164,7 +164,7 @@ def test_a_pass_of_one_step_is_said_to_be_on_all_examples():
             "doors: 250 noisy sums at rate 0.1 in passes with noise 2, but the",
         ),
         (
-            lambda c: c["doors"][0].update(rate=0.05),
+            lambda c: c["doors"][0].update(rate=0.05, expected_batch=4.0),
             "noisy sums at rate 0.05 in passes with noise 2, but the events have 0",
         ),
         (lambda c: c["events"][0].update(sampler="poisson"), "guarantee.lower: states"),

@@ -114,6 +114,8 @@ def test_epsilon_against_each_adversary():
         (lambda c: c["doors"][0].update(noise=0.7), "doors: 0 noisy sums at rate 0.01 with noise 0.6"),
         (lambda c: c["doors"][0].update(sampler="shuffled"), "is not accounted for"),
         (lambda c: c["doors"].clear(), "doors"),
+        (lambda c: c["doors"][0].update(expected_batch=1.0), "doors: an expected batch of 1 is not the rate"),
+        (lambda c: c.update(declared_size=10**6), "doors: an expected batch of .* of declared_size, 1000000"),
         (lambda c: c["adversaries"]["server"].update(epsilon=0.0), "adversaries.server"),
         (lambda c: c["adversaries"]["personal"].update(epsilon=0.0), "adversaries.personal"),
         (lambda c: c["adversaries"]["silos"].update(epsilon=None), "adversaries.silos"),

@@ -405,6 +405,42 @@ def test_statements_stay_valid_when_the_key_of_their_ledger_changes(study, monke
         )
 
 
+def with_more_rows(content):
+    content["data"]["rows"] += 1
+
+
+def with_more_examples(content):
+    content["declared_size"] *= 50
+    content["doors"][0]["expected_batch"] *= 50
+
+
+def with_less_budget(content):
+    content["guarantee"]["budget"] /= 2
+
+
+def with_a_choice(content):
+    content["ledger"]["chosen"] = content["ledger"]["run"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (with_more_rows, "statement: data.rows or declared_size: its ledger is that of"),
+        (with_more_examples, "statement: data.rows or declared_size: its ledger is that of"),
+        (with_less_budget, "statement: guarantee.budget: the ledger charged"),
+        (with_a_choice, "statement: ledger.chosen: nothing was chosen"),
+    ],
+)
+def test_the_holder_of_a_key_cannot_change_what_the_ledger_knows(study, monkeypatch, capsys, change, said):
+    run(monkeypatch, capsys, "--ledger", "kept", "--out", "out")
+    content = read("out/statements/fedavg/silo-0.json")
+    key = read_key(Path("kept", f"{content['data']['fingerprint']}.key"))
+    assert coterie.verify(signed_anew(content, key), "kept").in_ledger
+    change(content)
+    with refused(said):
+        coterie.verify(signed_anew(content, key), "kept")
+
+
 def test_the_code_digest_is_of_the_whole_package(monkeypatch):
     assert len(code_digest()) == 64
     assert keys.now  # the module is part of it

@@ -45,6 +45,7 @@ def find_in_ledger(content: dict[str, Any], folder: Path, witness: Witness | Non
     run, now = named["run"], LedgerState.of(entries)
     if run not in state.runs or silo_key(report.identity.silo) != silo_key(content["silo"]):
         raise Problem(f"statement: ledger '{path}' does not contain its run {run}")
+    _check_size(content, report.identity.size)
     claim = state.claim_of(run)
     released = grouped(event for span in state.reserved(run) for event in claim.events(*span))
     if grouped(Event(**event) for event in content["events"]) != released:
@@ -62,6 +63,8 @@ def find_in_ledger(content: dict[str, Any], folder: Path, witness: Witness | Non
         and said["delta"] >= delta * (1 - MACHINE_TOLERANCE)
     ):
         raise Problem(f"statement: guarantee: the ledger charged ({epsilon:.6g}, {delta:.3g}) for this run")
+    if said["budget"] < min(claim.epsilon, epsilon) * (1 - MACHINE_TOLERANCE):
+        raise Problem(f"statement: guarantee.budget: the ledger charged {epsilon:.6g} for this run")
     budget = tuple(named["budget"].values())
     if said["unit"] != claim.unit or budget != state.budgets[claim.unit]:
         raise Problem("statement: guarantee.unit or ledger.budget: does not match its ledger")
@@ -93,6 +96,13 @@ def _check_head(content: dict[str, Any], state: LedgerState, head: SignedHead | 
         raise Problem(f"statement: ledger.recovered: its ledger was recovered {state.recoveries} times")
 
 
+def _check_size(content: dict[str, Any], size: int) -> None:
+    """Raise `Problem` unless a statement is about as many examples as its ledger."""
+    rows = content["data"]["rows"]
+    if rows != size or content["declared_size"] > rows:
+        raise Problem(f"statement: data.rows or declared_size: its ledger is that of {size:,} examples")
+
+
 def _alike(one: Any, other: Any) -> bool:
     """Return whether totals are equal, up to the order in which they were added up."""
     if isinstance(one, dict) and isinstance(other, dict):
@@ -112,6 +122,8 @@ def _find_chosen(content: dict[str, Any], state: LedgerState) -> None:
     """Raise `Problem` unless a statement's sweep matches the row that paid for the chosen trial."""
     tuning, row = content["tuning"], content["ledger"]["chosen"]
     if not isinstance(tuning, dict):
+        if row is not None:
+            raise Problem("statement: ledger.chosen: nothing was chosen, because nothing was tuned")
         return
     claim = state.claim_of(row) if row in state.runs else None
     how = Trials(tuning["distribution"], tuning["mean"], tuning["shape"], tuning["most"])

@@ -143,7 +143,7 @@ def _recompute(content: dict[str, Any]) -> None:
         if stated[name] != epsilon and not (nothing_sent and name in SEES_UPLOADS):
             raise Problem(f"statement: adversaries.{name}: {stated[name]} does not match the events")
     if merges is None:
-        _check_doors(content["doors"], events)
+        _check_doors(content, events)
     beside = published_beside(found, merges, said["delta"])
     rows = [[p["paper"], p["formula"], p["epsilon"]] for p in content["published"]]
     if rows != finite([[p["paper"], p["formula"], p["epsilon"]] for p in beside["published"]]):
@@ -162,7 +162,7 @@ def _check_unprotected(content: dict[str, Any], merges: MergeEvents | None) -> N
         if stated["personal"] is not None:
             raise Problem("statement: adversaries.personal: nothing protects the personal model")
         if events := content["events"]:
-            _check_doors(content["doors"], tuple(Event(**event) for event in events))
+            _check_doors(content, tuple(Event(**event) for event in events))
 
 
 def _is_too_good(key: str, value: float, true: float, events: tuple[Event, ...], delta: float) -> bool:
@@ -214,12 +214,21 @@ def _check_words(content: dict[str, Any], merges: MergeEvents | None) -> None:
         raise Problem("statement: tuning: not the required sentence")
 
 
-def _check_doors(doors: list[dict[str, Any]], events: tuple[Event, ...]) -> None:
-    """Raise `Problem` unless the events account for every noisy sum: by sampler, rate and noise."""
+def _check_doors(content: dict[str, Any], events: tuple[Event, ...]) -> None:
+    """Raise `Problem` unless the events account for every noisy sum: by sampler, rate and noise.
+
+    The expected batch of a door must be its rate of the declared examples.
+    """
     opened, charged = Counter[tuple[float, float, bool]](), Counter[tuple[float, float, bool]]()
-    for door in doors:
+    for door in content["doors"]:
         if door["sampler"] not in SAMPLES:
             raise Problem(f"statement: doors: the sampler '{door['sampler']}' is not accounted for")
+        batch = door["rate"] * content["declared_size"]
+        if door["door"] != "score" and not math.isclose(door["expected_batch"], batch, rel_tol=1e-9):
+            raise Problem(
+                f"statement: doors: an expected batch of {door['expected_batch']:g} is not the rate"
+                f" {door['rate']:g} of declared_size, {content['declared_size']}"
+            )
         passes = door["sampler"] == "allocation"
         opened[door["rate"], door["noise"], passes] += door["calls"] * door["steps"]
     for event in events:
