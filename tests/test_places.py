@@ -170,10 +170,15 @@ def test_the_shape_of_a_metered_step_is_public(works):
     assert len(shapes) == 1
 
 
+def choosing(slot: int, left: int) -> int:
+    """Give a word whose upper half chooses a slot among those that are left."""
+    return int((slot + 0.5) * 2**32 / left) << 32
+
+
 def test_every_way_to_hand_out_slots_is_equally_likely():
-    """By exhaustion: the remainders of the words are uniform, and each choice of them deals another way."""
+    """By exhaustion: each choice among the slots that are left deals another way."""
     slots, count = 5, 3
-    words = [range(1000, 1000 + slots - k) for k in range(count)]
+    words = [[choosing(slot, slots - k) for slot in range(slots - k)] for k in range(count)]
     dealt = [
         tuple(distinct_slots(Given(list(given) + [7] * (slots - count)), np.array([count]), slots)[0, :count])
         for given in itertools.product(*words)
@@ -193,13 +198,30 @@ class Given:
         return np.array(taken, dtype=np.uint64).reshape(shape)
 
 
+def chosen_by(half: int, slots: int) -> int | None:
+    """Give the slot that the upper half of a word chooses, or None if it is thrown away."""
+    fallback = [choosing(0, slots)] * slots
+    stream = Given([half << 32, *fallback[1:], *fallback])
+    slot = int(distinct_slots(stream, np.array([1]), slots)[0, 0])
+    return slot if stream.given else None
+
+
 def test_a_word_that_favours_a_slot_is_drawn_again():
-    """2^64 = 1 mod 3 (and mod 5): the word 0 is one too many."""
-    stream = Given([0, 9, 9, 5, 9, 9])
-    assert distinct_slots(stream, np.array([1]), 3)[0, 0] == 5 % 3
-    assert not stream.given
-    kept = Given([0, 9])
-    assert distinct_slots(kept, np.array([1]), 2)[0, 0] == 0  # 2^64 is even: nothing to throw away
+    """2^32 = 1 mod 3: the word 0 is one too many."""
+    assert chosen_by(0, 3) is None
+    assert chosen_by(1, 3) == 0
+    assert chosen_by(0, 2) == 0  # 2^32 is even: nothing to throw away
+
+
+@pytest.mark.parametrize("slots", [2, 3, 5, 6, 7, 11, 40, 97])
+def test_every_slot_has_as_many_words(slots):
+    """Counted at the ends of each slot's words; in between, nothing is thrown away."""
+    starts = [-(-slot * 2**32 // slots) for slot in range(slots + 1)]
+    for slot, (first, end) in enumerate(itertools.pairwise(starts)):
+        kept = [chosen_by(half, slots) for half in (first, first + 1, end - 1)]
+        assert kept[1:] == [slot, slot]
+        assert kept[0] in (None, slot)
+        assert end - first - (kept[0] is None) == 2**32 // slots
 
 
 def test_slots_are_random():

@@ -16,10 +16,13 @@ def distinct_slots(stream: Keystream, counts: np.ndarray, slots: int) -> np.ndar
     """Return random distinct slots for the `counts` `[batches]` examples of each batch: `[batches, slots]`.
 
     Only the first `counts[k]` numbers of row k mean anything. The draw is exact: a word that would favour
-    some slots is thrown away, together with its row, which is drawn again.
+    some slots is thrown away, together with its row, which is drawn again. A slot is chosen by the upper half
+    of a word: the integer part of (a number below 2^32) / 2^32 times the slots that are left.
     """
     if counts.max(initial=0) > slots:
         raise ValueError(f"a batch of {counts.max()} examples does not fit into {slots} slots")
+    if slots >= 2**31:
+        raise ValueError(f"expected fewer than 2^31 slots, got {slots}")
     drawn = np.empty((len(counts), slots), dtype=np.int64)
     again = np.flatnonzero(_deal(stream.words(len(counts), slots), counts, drawn))
     while len(again):
@@ -60,12 +63,12 @@ def _deal(words, counts, slots):  # type: ignore[no-untyped-def] # pragma: no co
             slots[row, slot] = slot
         for k in range(counts[row]):
             left = np.uint64(width - k)
-            word = words[row, k]
-            # 2^64 is no multiple of `left`: the first (2^64 mod left) words are one too many for some slots
-            surplus = (np.uint64(0xFFFFFFFFFFFFFFFF) % left + np.uint64(1)) % left
-            if word < surplus:
+            product = (words[row, k] >> np.uint64(32)) * left
+            low = product & np.uint64(0xFFFFFFFF)
+            # 2^32 is no multiple of `left`: products with a low half below 2^32 mod `left` are too many
+            if low < left and low < np.uint64(2**32) % left:
                 biased[row] = True
-            other = k + np.int64(word % left)
+            other = k + np.int64(product >> np.uint64(32))
             slots[row, k], slots[row, other] = slots[row, other], slots[row, k]
     return biased
 
