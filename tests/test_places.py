@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ from coterie.cohort.sampling import (
 )
 from coterie.engines import simulation
 from coterie.methods import MRMTL
-from coterie.noise.dice import KeyedDice
+from coterie.noise.dice import KeyedDice, _limit
 from coterie.noise.keystream import Keystream
 from coterie.noise.places import distinct_slots
 from coterie.planning.schedule import Participation
@@ -235,6 +236,11 @@ def test_slots_are_random():
 def test_more_examples_than_slots_are_refused():
     with pytest.raises(ValueError, match="5 examples does not fit into 4 slots"):
         distinct_slots(Keystream(KEY), np.array([1, 5]), 4)
+
+
+@pytest.mark.parametrize("rate", [1e-4, 2.0**-12 * (1 + 2.0**-52), 1e-9, 1 / 3, 0.999])
+def test_an_example_is_never_drawn_more_often_than_is_charged(rate):
+    assert Fraction(rate) - Fraction(1, 2**64) < Fraction(_limit(rate), 2**64) <= Fraction(rate)
 
 
 def test_large_batches_are_tossed_again_and_nothing_else_changes():
