@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -76,6 +77,25 @@ def test_the_curve_of_one_pass_is_above_the_true_one_and_close(way):
         true = np.maximum(one - math.exp(a) * two, 0).sum()
         found = made.delta_at(np.array([a]))[0]
         assert true - 1e-9 <= found <= true + 1e-3
+
+
+def test_what_lies_above_the_end_of_the_grid_is_paid_for(monkeypatch):
+    """With a grid that ends too early, to make it visible: two steps, the true curve by integration."""
+    monkeypatch.setattr(module, "REACHES", (1.5,))
+    module._sums.cache_clear()
+    x = np.arange(-9, 10, 0.005)
+    plain, there = (np.exp(-((x - at) ** 2) / 2) / math.sqrt(2 * math.pi) * 0.005 for at in (0.0, 1.0))
+    pair, two = (np.outer(there, plain) + np.outer(plain, there)) / 2, np.outer(plain, plain)
+    found, _, lost = module._sums(1.0, 2)
+    assert lost > 0.05
+    at = np.array([0.5, 1.0, 1.5])
+    true = [np.maximum(pair - math.exp(a) * two, 0).sum() for a in at]
+    assert (module._removed(found, 2, lost)(at) >= true).all()
+    assert (module._removed(found, 2, 0.0)(at) < true).any()
+    beyond = dataclasses.replace(found, infinite=0.2)
+    for curve in (lambda made: module._removed(made, 2, 0.0), lambda made: module._added(made, 2)):
+        assert curve(beyond)(at) - curve(found)(at) == pytest.approx(0.2 - found.infinite)
+    module._sums.cache_clear()
 
 
 def test_a_pass_costs_no_more_than_poisson_samples_and_far_less_than_all_units():
