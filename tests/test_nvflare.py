@@ -16,8 +16,7 @@ import psutil
 import pytest
 
 from coterie.errors import Problem, Refused
-from coterie.network.frames import Broken, receive, send
-from coterie.network.nvflare.batches import (
+from coterie.network.batches import (
     Answer,
     Batch,
     Done,
@@ -31,6 +30,7 @@ from coterie.network.nvflare.batches import (
     send_hello,
     send_stop,
 )
+from coterie.network.frames import Broken, receive, send
 from coterie.network.nvflare.executor import GuardExecutor, Limits, ask_within, limits_from
 from coterie.network.nvflare.job import ANSWER, MESSAGE, PROBLEM, TASK
 from coterie.network.nvflare.node import run_node

@@ -293,7 +293,9 @@ def federate_command(
     out: Annotated[
         Path | None, typer.Option(help="New folder for guards and results (default: runs/NAME-federation-N).")
     ] = None,
-    engine: Annotated[str, typer.Option(help="What carries the messages: local or nvflare.")] = "local",
+    engine: Annotated[
+        str, typer.Option(help="What carries the messages: local, nvflare or flower.")
+    ] = "local",
     seconds: Annotated[float, typer.Option(help="Longest wait for an answer.")] = 600.0,
     changes: Changes = None,
     allow: Allow = None,

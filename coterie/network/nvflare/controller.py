@@ -16,8 +16,8 @@ from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
+from ..batches import Answer, Batch, Done, Hello, receive_batch, send_answer, send_done, send_hello
 from ..frames import MOST, Broken, connect
-from .batches import Answer, Batch, Done, Hello, receive_batch, send_answer, send_done, send_hello
 from .job import ANSWER, MESSAGE, POLL, PROBLEM, TASK
 
 STALL = 60.0  # seconds that the coordinator may take to send or accept a piece of a message

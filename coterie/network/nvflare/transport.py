@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...errors import Problem
+from ..batches import Batch, Done, Hello, receive_answer, receive_hello, send_batch, send_stop
 from ..frames import MOST, Broken
-from .batches import Batch, Done, Hello, receive_answer, receive_hello, send_batch, send_stop
 from .desk import Away, Desk, JobEnd
 from .job import write_job
 from .kit import check_kit, read_party

@@ -1,4 +1,4 @@
-"""What coordinator and controller say to each other on the coordinator's Unix socket.
+"""What the coordinator and the engine's end at the server say to each other on the coordinator's Unix socket.
 
 Everything is a frame. A small JSON frame says what follows; messages and answers are frames of raw bytes.
 The controller passes each answer on as it comes, so that none is lost when a job dies during a batch.
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..frames import Broken, receive, send
+from .frames import Broken, receive, send
 
 WORDS = 2**20  # bytes of a JSON frame
 
@@ -133,3 +133,20 @@ def receive_answer(connection: socket.socket, most: int) -> Answer | Done:
     if "problem" in words:
         return Answer(number, silo, None, str(words["problem"]))
     return Answer(number, silo, receive(connection, most))
+
+
+def carry(
+    connection: socket.socket, batch: Batch, most: int, answers: dict[str, bytes], problems: dict[str, str]
+) -> None:
+    """Hand a batch to the engine, and note answers and problems as they come; raise `Broken` if it dies."""
+    send_batch(connection, batch)
+    while True:
+        said = receive_answer(connection, most)
+        if said.number != batch.number:
+            raise Broken("the engine answered another batch")
+        if isinstance(said, Done):
+            return
+        if said.silo in batch.messages and said.content is not None:
+            answers[said.silo] = said.content
+        elif said.silo in batch.messages:
+            problems[said.silo] = said.problem
