@@ -101,7 +101,8 @@ class Coordinator:
     def __post_init__(self) -> None:
         if self.key.public.public != self.plan.coordinator.public:
             raise Problem("the plan names another key of the coordinator than this one")
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(exist_ok=True, mode=0o700)
         kept = self.folder / "plan.json"
         if kept.exists() and read_plan(kept).hash != self.plan.hash:
             raise Problem(f"'{self.folder}' holds another training: choose another folder")
@@ -240,7 +241,7 @@ class Coordinator:
         return answer
 
     def _head(self, name: str, answer: Envelope) -> SignedHead | None:
-        """Return the head of a silo's ledger, kept as its witness; None if it is not sound or of another ledger."""
+        """Return the head of a silo's ledger, kept as its witness; None if it cannot be used."""
         facts = answer.facts.get("head")
         try:
             head = SignedHead(facts["text"], facts["signature"])  # type: ignore[index]

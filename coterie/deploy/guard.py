@@ -331,7 +331,7 @@ class Guard:
         return seal(reply, self.key)
 
     def log(self, line: str) -> None:
-        """Add a line to the guard's log, or print it where the disk is full: a guard stays up without a log."""
+        """Add a line to the guard's log, or print it if the disk is full: a guard stays up without a log."""
         text = f"{stamp(now())} {' '.join(line.split())}"
         try:
             with (self.folder.path / "log.txt").open("a") as file:
