@@ -1,7 +1,8 @@
-"""A federation under a seeded scheduler: messages are lost, doubled, delayed, damaged; guards are killed.
+"""A federation under a seeded scheduler: messages are lost, doubled, delayed, damaged; parties are killed.
 
 Coordinator, guards, disks and network live in one process. Every decision comes from one seed, so a seed replays.
-After every answer the promises of a deployment are checked:
+Guards and the coordinator are killed, and their writes fail, before or right after anything is on the disk. After
+every answer the promises of a deployment are checked:
 - nothing left a guard without a reservation on its disk;
 - no call was answered in two ways;
 - no ledger is behind what the coordinator, its witness, has seen of it.
@@ -12,16 +13,19 @@ from __future__ import annotations
 import random
 import shutil
 from pathlib import Path
+from unittest.mock import patch
 
-from coterie.deploy.coordinator import Coordinator
+from coterie.deploy.coordinator import Coordinator, checkpoint
 from coterie.deploy.guard import Guard
 from coterie.deploy.guard_folder import GuardFolder
 from coterie.errors import Problem
-from coterie.privacy.ledger.ledger import read_ledger
+from coterie.privacy.ledger.heads import SignedHead
+from coterie.privacy.ledger.ledger import Ledger, read_ledger
 from coterie.protocol.envelope import unseal
 from tests.federations import Small
 
 MOST = 2**26
+KEPT = ("ledger", "witness", "guard.sqlite")  # what a backup of a guard's folder holds
 
 
 class Killed(BaseException):
@@ -44,73 +48,114 @@ class TestClock:
 
 
 class World:
-    """One seed's federation: a transport for the coordinator, and the promises."""
+    """One seed's federation: a transport for the coordinator, and the promises.
 
-    def __init__(self, small: Small, folder: Path, seed: int, trouble: float = 0.15):
-        self.small, self.folder, self.trouble = small, folder, trouble
+    With `restores`, a guard may come back with its first ledger, witness and memory, as from a backup of its machine.
+    """
+
+    def __init__(
+        self, small: Small, folder: Path, seed: int, trouble: float = 0.15, restores: bool = False
+    ) -> None:
+        self.small, self.folder, self.trouble, self.restores = small, folder, trouble, restores
         self.dice, self.clock = random.Random(seed), TestClock()
         for name in small.federation.names:
             shutil.copytree(small.folder / name, folder / name)
         self.guards: dict[str, Guard] = {}
         self.late: list[tuple[str, bytes]] = []
         self.left: dict[tuple[str, str, int, int], set[bytes]] = {}
-        self.kills = self.answers = 0
+        self.seen: dict[str, SignedHead] = {}
+        self.events: list[tuple[str, str]] = []
+        self.answers = 0
         self.problems: list[str] = []
+
+    def count(self, what: str) -> int:
+        return sum(event == what for event, _ in self.events)
 
     def trouble_now(self) -> bool:
         return self.dice.random() < self.trouble
+
+    def ledger(self, name: str) -> Ledger:
+        return read_ledger(next((self.folder / name / "ledger").glob("*.sqlite")), only_read=True)
 
     def guard(self, name: str) -> Guard:
         """The guard of a silo; a killed one starts again from its disk."""
         if name not in self.guards:
             guard = Guard(GuardFolder(self.folder / name))
             guard._prepared = self.small.cache.setdefault(name, {})
-            for owner, method in ((guard.store, "answer"), (guard.store, "update"), (guard.ledger, "reserve"),
-                                  (guard.ledger, "commit"), (guard.ledger, "claim")):  # fmt: skip
-                self._mortal(owner, method)
+            for owner, method in ((guard.store, "answer"), (guard.store, "begin"), (guard.store, "update"),
+                                  (guard.ledger, "reserve"), (guard.ledger, "commit"),
+                                  (guard.ledger, "claim")):  # fmt: skip
+                object.__setattr__(owner, method, self.unsafe(getattr(owner, method), name))
             self.guards[name] = guard
         return self.guards[name]
 
-    def _mortal(self, owner, method: str) -> None:
-        """Let a step of a guard be its last: before it is done, or right after."""
-        real = getattr(owner, method)
+    def unsafe(self, real, name: str):
+        """Let a step that writes be a process's last, or fail: before anything is written, or right after."""
 
         def step(*given, **named):
-            if self.trouble_now():
-                raise Killed
+            self.fault(name)
             result = real(*given, **named)
-            if self.trouble_now():
-                raise Killed
+            self.fault(name)
             return result
 
-        setattr(owner, method, step)
+        return step
+
+    def fault(self, name: str) -> None:
+        if not self.trouble_now():
+            return
+        what = self.dice.choice(("killed", "failed"))
+        self.events.append((what, name))
+        if what == "killed":
+            raise Killed
+        raise OSError(28, "No space left on device")
 
     def answer(self, name: str, message: bytes) -> bytes | None:
         """Deliver a message to a guard; None if it was killed over it."""
+        if self.restores:
+            self.restore(name)
         guard = self.guard(name)
         try:
             answer = guard.answer(message)
         except Killed:
-            self.kills += 1
             self.guards.pop(name).close()
             return None
         self.note(name, answer)
         return answer
 
+    def restore(self, name: str) -> None:
+        """Perhaps set a guard back to its first day, if the coordinator has seen all that is lost."""
+        ledger, now, first = self.ledger(name), self.folder / name, self.small.folder / name
+        latest = ledger.signed_head
+        ledger.close()
+        if latest != self.seen.get(name) or self.dice.random() > 0.2:
+            return
+        self.events.append(("restored", name))
+        if name in self.guards:
+            self.guards.pop(name).close()
+        for part in KEPT:
+            if (now / part).is_dir():
+                shutil.rmtree(now / part)
+                shutil.copytree(first / part, now / part)
+            else:
+                (now / part).unlink(missing_ok=True)
+
     def note(self, name: str, answer: bytes) -> None:
         """Remember what left a guard, and check the promises."""
         reply = unseal(answer, self.small.plan.keys[name], MOST)
+        self.events.append((reply.kind, name))
         if reply.kind != "upload":
             return
         self.answers += 1
         call = (name, reply.training, reply.round, reply.call)
         self.left.setdefault(call, set()).add(answer)
+        ledger = self.ledger(name)
+        state, seen = ledger.state(), self.seen.get(name)
+        why = None if seen is None else ledger.why_refused(seen)
+        ledger.close()
+        assert why is None, f"the ledger of {name} is behind its witness, which {why}"
         assert len(self.left[call]) == 1, f"{call} was answered in two ways"
-        ledger = read_ledger(next((self.folder / name / "ledger").glob("*.sqlite")), only_read=True)
-        state = ledger.state()
         spans = [span for run in state.runs for span in state.reserved(run)]
         assert any(first <= reply.round < last for first, last in spans), f"{call} left without a charge"
-        ledger.close()
 
     def exchange(self, messages, seconds):
         """Carry messages, badly."""
@@ -148,34 +193,35 @@ class World:
 
     def behind(self) -> list[str]:
         """The silos whose ledgers are behind what the coordinator has seen."""
-        coordinator = self.coordinator()
         found = []
-        for name, seen in coordinator._seen.items():
-            ledger = read_ledger(next((self.folder / name / "ledger").glob("*.sqlite")), only_read=True)
-            if ledger.signed_head.number < seen:
+        for name, seen in self.coordinator()._seen.items():
+            ledger = self.ledger(name)
+            if ledger.why_refused(seen) is not None:
                 found.append(name)
             ledger.close()
         return found
 
-    def coordinator(self, on_round=None) -> Coordinator:
+    def coordinator(self) -> Coordinator:
+        """The coordinator, which starts from its disk; its writes fail too, and it may be killed at each."""
         plan, place = self.small.plan, self.folder / "coordinator"
-        return Coordinator(plan, place, self.small.key, self, self.clock, on_round)
+        made = Coordinator(plan, place, self.small.key, self, self.clock)
+        made.planned = self.small.cache.setdefault("coordinator", made.planned)
+        for owner, method in ((made.transcript, "add"), (made.witness, "record")):
+            object.__setattr__(owner, method, self.unsafe(getattr(owner, method), "coordinator"))
+        self.seen = made._seen
+        return made
 
-    def run(self) -> bool:
+    def run(self, attempts: int = 60) -> bool:
         """Train with coordinators that are killed too; return whether the training ended."""
-
-        def perhaps(done, names):
-            if self.trouble_now():
-                raise Killed
-
-        for _ in range(40):
-            try:
-                outcome = self.coordinator(perhaps).run()
-            except Killed:
-                continue
-            except Problem as problem:
-                self.problems.append(str(problem))
-                continue
-            if not outcome.missing:
-                return True
+        with patch.object(checkpoint, "save", self.unsafe(checkpoint.save, "coordinator")):
+            for _ in range(attempts):
+                try:
+                    outcome = self.coordinator().run()
+                except (Killed, OSError):
+                    continue
+                except Problem as problem:
+                    self.problems.append(str(problem))
+                    continue
+                if not outcome.missing:
+                    return True
         return False

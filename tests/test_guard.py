@@ -357,6 +357,25 @@ def test_an_old_copy_of_a_ledger_is_noticed_by_the_coordinator(small):
     assert "old copy" in resumed.refusals["silo-0"]
 
 
+def test_a_head_that_this_guard_never_signed_does_not_silence_it(small):
+    """Only what the silo's own key signed can show that its ledger is old; a liar silences nobody."""
+    guard = small.guards()["silo-0"]
+    for claim in (7, {"text": "{}", "signature": "x"}, None):
+        facts = {} if claim is None else {"witnessed": claim}
+        answer = ask(small, guard, "hello", facts=facts)
+        assert answer.kind == ("hello" if claim is None else "refused")
+    begin(small, guard)
+
+
+def test_a_guard_answers_without_a_log(small, capsys):
+    guard = small.guards()["silo-0"]
+    (guard.folder.path / "log.txt").unlink(missing_ok=True)
+    (guard.folder.path / "log.txt").mkdir()
+    assert unseal(guard.answer(b"nonsense"), guard.key.public, MOST).kind == "refused"
+    assert "no message of Coterie" in capsys.readouterr().err
+    begin(small, guard)
+
+
 def test_a_killed_coordinator_resumes_to_the_same_models(tmp_path):
     small = Small(tmp_path)
     made = replace(small.plan.experiment(), federation=small.federation)

@@ -32,11 +32,17 @@ def propose_plan(
 
 
 def coordinate(
-    plan_path: Path, folder: Path, key: Path, sockets: Sequence[str], kit: Path | None, as_json: bool
+    plan_path: Path,
+    folder: Path,
+    key: Path,
+    sockets: Sequence[str],
+    kit: Path | None,
+    patience: float,
+    as_json: bool,
 ) -> None:
     """Run a training to its end, or resume it."""
     plan, console = read_plan(plan_path), Console(stderr=as_json)
-    transport = _transport(plan, sockets, kit)
+    transport = _transport(plan, sockets, kit, patience)
     try:
         with progress_bar(console) as progress:
             task = progress.add_task(
@@ -62,12 +68,12 @@ def coordinate(
         tell(console, f"'{name}' did not finish: {coordinator.refusals.get(name, 'no answer')}", "yellow")
 
 
-def _transport(plan: PlanFile, sockets: Sequence[str], kit: Path | None) -> Transport:
+def _transport(plan: PlanFile, sockets: Sequence[str], kit: Path | None, patience: float) -> Transport:
     """Return how silos are reached: by sockets on this machine, or by an engine's kit."""
     if kit is not None and sockets:
         raise Problem("--kit, --socket: give one of the two")
     if kit is not None:
-        return _by_kit(plan, kit)
+        return _by_kit(plan, kit, patience)
     found = {}
     for text in sockets:
         name, equals, path = text.partition("=")
@@ -80,10 +86,10 @@ def _transport(plan: PlanFile, sockets: Sequence[str], kit: Path | None) -> Tran
     return SocketTransport(found, plan.most_bytes)
 
 
-def _by_kit(plan: PlanFile, kit: Path) -> Transport:
+def _by_kit(plan: PlanFile, kit: Path, patience: float) -> Transport:
     """Return how silos are reached through NVFlare."""
     try:
         from ..network.nvflare.transport import NVFlareTransport
     except ImportError as error:
         raise Problem("--kit: NVFlare is not installed: pip install 'coterie[nvflare]'") from error
-    return NVFlareTransport(kit, plan.names, least=plan.fewest, most=plan.most_bytes)
+    return NVFlareTransport(kit, plan.names, patience=patience, least=plan.fewest, most=plan.most_bytes)

@@ -28,6 +28,9 @@ def guard_init(
     users: Annotated[
         list[str] | None, typer.Option("--user", help="A user who may ask (the node's).")
     ] = None,
+    socket: Annotated[
+        Path | None, typer.Option(help="Where the guard answers; by default guard.sock in its folder.")
+    ] = None,
 ) -> None:
     """Make a guard: its folder, key, ledger and a policy to edit."""
     from dataclasses import replace
@@ -50,6 +53,7 @@ def guard_init(
         unit=unit,
         users=users or (),
         scale=loaded.scale,
+        socket=None if socket is None else str(socket.absolute()),
     )
     typer.echo(f"made '{made.path}': edit policy.toml, then send what `coterie guard facts {folder}` prints")
     typer.echo(f"to whoever proposes plans, and start the guard with `coterie guard run {folder}`")

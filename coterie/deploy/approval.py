@@ -7,6 +7,7 @@ from ..privacy.adversaries import ADVERSARIES
 from ..privacy.keys import now, stamp
 from ..privacy.meaning import meaning_lines, meaning_of
 from .guard import Guard, Prepared
+from .plan_file import traffic
 
 
 def approval_lines(guard: Guard, prepared: Prepared) -> list[str]:
@@ -18,6 +19,7 @@ def approval_lines(guard: Guard, prepared: Prepared) -> list[str]:
     state = guard.ledger.state()
     spent, budget = state.total(plan.unit.name, "shared")[0], state.budgets.get(plan.unit.name)
     against = accounting_of(plan).adversaries(silo)
+    up, down = traffic(plan, k)
     protected = [f"{who}: {_epsilon(against[name])}" for name, who in ADVERSARIES.items()]
     return [
         f"Plan {file.hash}",
@@ -26,7 +28,7 @@ def approval_lines(guard: Guard, prepared: Prepared) -> list[str]:
         f" ({experiment.task.layout.size:,} numbers), {len(file.names)} silos, {training.rounds} rounds",
         f"  your silo: '{guard.silo}', {silo.work.size} training examples; batches of about"
         f" {silo.work.expected:g}, {silo.work.steps} step(s) per round",
-        f"  sends about {silo.bytes_up / 1e6:.3g} MB and receives {silo.bytes_down / 1e6:.3g} MB in all",
+        f"  sends about {up / 1e6:.3g} MB and receives {down / 1e6:.3g} MB in all",
         f"Cost: epsilon at most {silo.epsilon:.4g} at delta {silo.delta:g}, for one {plan.unit.name}",
         *[
             f"  {line}"

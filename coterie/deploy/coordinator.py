@@ -101,7 +101,8 @@ class Coordinator:
     def __post_init__(self) -> None:
         if self.key.public.public != self.plan.coordinator.public:
             raise Problem("the plan names another key of the coordinator than this one")
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(exist_ok=True, mode=0o700)
         kept = self.folder / "plan.json"
         if kept.exists() and read_plan(kept).hash != self.plan.hash:
             raise Problem(f"'{self.folder}' holds another training: choose another folder")
@@ -112,7 +113,7 @@ class Coordinator:
         self.experiment: Experiment = self.plan.blank
         self.planned: Plan = plan_of(self.experiment)
         heads = (self.witness.latest(path.stem) for path in self.witness.folder.glob("*.heads"))
-        self._seen = {head.identity.silo: head.number for head in heads if head is not None}
+        self._seen = {head.identity.silo: head for head in heads if head is not None}
         self.refusals: dict[str, str] = {}
 
     def run(self) -> Outcome:
@@ -210,7 +211,8 @@ class Coordinator:
         return answers
 
     def _message(self, kind: str, number: int, name: str, body: bytes) -> bytes:
-        facts = {"witnessed": self._seen.get(name, 0)} if kind == "hello" else {}
+        seen = self._seen.get(name)
+        facts = {} if seen is None else {"witnessed": {"text": seen.text, "signature": seen.signature}}
         request = Envelope(self.plan.training, number, CALLS[kind], kind, COORDINATOR, name, facts, body)
         return seal(request, self.key)
 
@@ -239,7 +241,7 @@ class Coordinator:
         return answer
 
     def _head(self, name: str, answer: Envelope) -> SignedHead | None:
-        """Return the head of a silo's ledger, kept as its witness; None if the ledger went back."""
+        """Return the head of a silo's ledger, kept as its witness; None if it cannot be used."""
         facts = answer.facts.get("head")
         try:
             head = SignedHead(facts["text"], facts["signature"])  # type: ignore[index]
@@ -256,5 +258,6 @@ class Coordinator:
             return None
         if seen is None or head.number > seen.number:
             self.witness.record(head)
-        self._seen[name] = max(head.number, self._seen.get(name, 0), 0 if seen is None else seen.number)
+            seen = head
+        self._seen[name] = seen
         return head

@@ -1,8 +1,8 @@
 """A whole deployment on one machine: guards as processes of their own, and a coordinator that reaches them.
 
 It is for trying a deployment before there is one. Every message is signed, and every guard has its own
-folder, key, ledger and policy; if root starts them, also its own user. Everything that was started is stopped
-at the end.
+folder, key, ledger and policy; if root starts them, guards and nodes have users of their own. Everything that
+was started is stopped at the end.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,12 +27,12 @@ from ..experiment.from_config import load_federation
 from ..network.frames import Broken, connect
 from ..network.transport import SocketTransport, Transport
 from ..privacy.keys import Key, draw_key, read_public_key
+from .accounts import Accounts, accounts_for, hand_over, identity, make_meeting_place
 from .coordinator import Coordinator, Outcome
 from .guard_folder import GuardFolder, make_guard
 from .plan_file import PlanFile, make_plan, plan_of
 from .policy import policy_text
 
-FIRST_USER = 61_000  # the user id of the first guard, if root starts them
 START = 120.0  # seconds in which a guard must answer
 SPARE = 1.000001  # a budget pays for its plans in spite of rounding
 
@@ -92,11 +92,13 @@ def federate(
         raise Problem(f"'{place}' is not empty: choose a new folder")
     federation, configs = load_federation(config, data_dir), single_runs(config)
     key = draw_key("coordinator")
-    guards = make_guards(federation, configs, place / "guards", key)
+    place.mkdir(parents=True, exist_ok=True)
+    accounts = accounts_for(federation.names, place, listening.on_note)
+    guards = make_guards(federation, configs, place / "guards", key, accounts)
     keys = {name: read_public_key(next((at.path / "keys").glob("*.pub"))) for name, at in guards.items()}
     plans = [make_plan(each, federation, key.public, keys, seconds=seconds) for each in configs]
     trainings = []
-    with running(list(guards.values()), listening.on_note), ENGINES[engine](guards, place) as transport:
+    with running(guards, accounts), ENGINES[engine](guards, place, accounts) as transport:
         for plan in plans:
             at = place / "coordinator" / plan.training
             trainings.append(_train(plan, at, key, transport, guards, listening))
@@ -127,9 +129,16 @@ def _train(
 
 
 def make_guards(
-    federation: Federation, configs: Sequence[Config], folder: Path, key: Key
+    federation: Federation,
+    configs: Sequence[Config],
+    folder: Path,
+    key: Key,
+    accounts: Mapping[str, Accounts] | None = None,
 ) -> dict[str, GuardFolder]:
-    """Make a guard for every silo, whose ledger and policy allow the trainings of the configurations."""
+    """Make a guard for every silo, whose ledger and policy allow the trainings of the configurations.
+
+    With accounts, its folder belongs to its own user, and its socket is where its node may reach it.
+    """
     blank = dict.fromkeys(federation.names, draw_key().public)
     plans = [plan_of(make_plan(each, federation, key.public, blank).blank) for each in configs]
     guards = {}
@@ -139,6 +148,8 @@ def make_guards(
         delta = min(0.999, SPARE * sum(each.delta for each in spent))
         fewest = min(3, len(federation))
         policy = policy_text(SPARE * max(each.epsilon for each in spent), epsilon, fewest, approve="policy")
+        own = None if accounts is None else accounts[silo.name]
+        sockets = None if own is None else make_meeting_place(folder.parent / "sockets" / f"silo-{k}", own)
         guards[silo.name] = make_guard(
             folder / f"silo-{k}",
             silo,
@@ -148,20 +159,27 @@ def make_guards(
             (epsilon, delta),
             policy,
             unit=configs[0].privacy.unit,
-            users=[str(os.getuid())],
+            users=[str(os.getuid())] if own is None else [str(os.getuid()), str(own.node)],
             scale=federation.scale,
+            socket=None if sockets is None else str(sockets / "guard.sock"),
         )
+        if own is not None:
+            hand_over(folder / f"silo-{k}", own.guard)
     return guards
 
 
 @contextmanager
-def asked_directly(guards: dict[str, GuardFolder], place: Path) -> Iterator[Transport]:
+def asked_directly(
+    guards: Mapping[str, GuardFolder], place: Path, accounts: Mapping[str, Accounts] | None = None
+) -> Iterator[Transport]:
     """Reach guards by their sockets."""
     yield SocketTransport({name: at.socket for name, at in guards.items()})
 
 
 @contextmanager
-def carried_by_nvflare(guards: dict[str, GuardFolder], place: Path) -> Iterator[Transport]:
+def carried_by_nvflare(
+    guards: Mapping[str, GuardFolder], place: Path, accounts: Mapping[str, Accounts] | None = None
+) -> Iterator[Transport]:
     """Reach guards through an NVFlare server and a node for each, with kits of their own."""
     try:
         from ..network.nvflare.kit import Record, make_kits
@@ -172,18 +190,16 @@ def carried_by_nvflare(guards: dict[str, GuardFolder], place: Path) -> Iterator[
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     kits = make_kits(Record("federation", "localhost", port, tuple(guards)), place / "kits")
-    commands = [["server", str(kits["server"]), "--as-root"]]
-    commands += [
-        ["node", str(kits[name]), "--guard", str(at.socket), "--as-root"] for name, at in guards.items()
-    ]
     processes = []
     try:
         with (place / "engine.txt").open("ab") as output:
-            for command in commands:
-                whole = [sys.executable, "-m", "coterie.cli.main", *command]
-                processes.append(
-                    subprocess.Popen(whole, stdout=output, stderr=output, stdin=subprocess.DEVNULL)
-                )
+            processes.append(_start_part(["server", str(kits["server"])], None, place, output))
+            for name, at in guards.items():
+                user = None if accounts is None else accounts[name].node
+                if user is not None:
+                    hand_over(kits[name], user)
+                command = ["node", str(kits[name]), "--guard", str(at.socket)]
+                processes.append(_start_part(command, user, kits[name], output))
         transport = NVFlareTransport(kits["coordinator"], tuple(guards))
         try:
             yield transport
@@ -208,46 +224,48 @@ def _stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
             process.wait()
 
 
+def _start_part(command: list[str], user: int | None, folder: Path, output: Any) -> subprocess.Popen[bytes]:
+    """Start one of NVFlare's processes in a folder, as a user of its own or as the one who asks."""
+    as_root = ["--as-root"] if user is None else []
+    return subprocess.Popen(
+        [sys.executable, "-m", "coterie.cli.main", *command, *as_root],
+        stdout=output,
+        stderr=output,
+        stdin=subprocess.DEVNULL,
+        cwd=folder,
+        env=_environment(user, folder),
+        **identity(user),
+    )
+
+
+def _environment(user: int | None, folder: Path) -> dict[str, str]:
+    """Return the environment of a process; another user's home is its folder."""
+    return {**os.environ} if user is None else {**os.environ, "HOME": str(folder)}
+
+
 @contextmanager
-def running(guards: Sequence[GuardFolder], on_note: Callable[[str], None]) -> Iterator[None]:
-    """Run a process per guard, each as its own user if possible; stop them all at the end."""
-    separate = os.getuid() == 0 and _others_can_run()
-    if os.getuid() == 0 and not separate:
-        on_note("guards run as the same user: another one cannot read this installation of Python")
+def running(
+    guards: Mapping[str, GuardFolder], accounts: Mapping[str, Accounts] | None = None
+) -> Iterator[None]:
+    """Run a process per guard, each as its own user if there are accounts; stop them all at the end."""
     processes: list[subprocess.Popen[bytes]] = []
+    threads = max(1, (os.cpu_count() or 1) // len(guards))
     try:
-        for k, guard in enumerate(guards):
-            threads = max(1, (os.cpu_count() or 1) // len(guards))
-            processes.append(_start(guard, FIRST_USER + k if separate else None, threads))
-        for guard, process in zip(guards, processes, strict=True):
+        for name, guard in guards.items():
+            processes.append(_start(guard, None if accounts is None else accounts[name].guard, threads))
+        for guard, process in zip(guards.values(), processes, strict=True):
             _await(guard, process)
         yield
     finally:
         _stop(processes)
 
 
-def _others_can_run() -> bool:
-    """Return whether another user can run this Python with this package."""
-    try:
-        command = [sys.executable, "-c", "import coterie"]
-        who: dict[str, Any] = {"user": FIRST_USER, "group": FIRST_USER, "extra_groups": []}
-        done = subprocess.run(command, capture_output=True, cwd="/", timeout=60, **who)
-    except (OSError, subprocess.SubprocessError):
-        return False
-    return done.returncode == 0
-
-
 def _start(guard: GuardFolder, user: int | None, threads: int) -> subprocess.Popen[bytes]:
-    """Start a guard's process; with a user id, its folder is given to that user.
+    """Start a guard's process.
 
     Guards on one machine share its cores: threads that wait for a busy core cost more than they gain.
     """
-    who: dict[str, Any] = {}
     share = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
-    if user is not None:
-        who = {"user": user, "group": user, "extra_groups": []}
-        for path in (guard.path, *guard.path.rglob("*")):
-            os.chown(path, user, user)
     with (guard.path / "process.txt").open("ab") as output:
         return subprocess.Popen(
             [sys.executable, "-m", "coterie.cli.main", "guard", "run", str(guard.path)],
@@ -256,8 +274,8 @@ def _start(guard: GuardFolder, user: int | None, threads: int) -> subprocess.Pop
             stdin=subprocess.DEVNULL,
             cwd=guard.path,
             start_new_session=True,
-            env={**os.environ, **share},
-            **who,
+            env={**_environment(user, guard.path), **share},
+            **identity(user),
         )
 
 

@@ -13,7 +13,9 @@ it is followed by the stored bytes. So nothing leaves uncharged, and no call is 
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cached_property
@@ -23,13 +25,14 @@ from ..cohort.examples import stack
 from ..engines.network import SiloSide
 from ..engines.simulation import steps_of
 from ..engines.start import SeededStart
-from ..errors import Problem
+from ..errors import Problem, reason
 from ..experiment.experiment import Experiment
 from ..guard.claims import claims_of
 from ..guard.secret_streams import EntropyStreams, secret_of
 from ..planning.plan import Plan
 from ..privacy.keys import Key, PublicKey, now, parse_time, stamp
 from ..privacy.ledger.entries import runs_of
+from ..privacy.ledger.heads import SignedHead
 from ..privacy.ledger.ledger import Ledger
 from ..protocol.envelope import Envelope, Unreadable, seal, unseal
 from ..protocol.messages import pack, unpack
@@ -44,6 +47,7 @@ from .store import Store, Training
 
 CALLS = {"hello": 0, "plan": 1, "round": 2, "finish": 3}
 COORDINATOR = "coordinator"
+HEAD = ("text", "signature")
 StreamsFor = Callable[[Experiment, str, str, int], Streams]
 
 
@@ -108,13 +112,12 @@ class Guard:
     def _answer(self, request: Envelope) -> bytes:
         if request.kind not in CALLS or request.call != CALLS[request.kind]:
             raise Problem(f"this guard has no answer to '{request.kind}', call {request.call}")
+        self._check_witnessed(request)
         if request.kind == "hello":
             return self._hello(request)
-        if self.stale is not None:
-            raise Problem(self.stale)
         stored = self.store.answered(request.training, request.round, request.call)
         if stored is not None:
-            if stored[0] != request.digest:
+            if stored[0] != question(request):
                 raise Problem(
                     f"round {request.round} of training {request.training} was answered for another request"
                 )
@@ -126,15 +129,20 @@ class Guard:
         work = {"plan": self._begin, "round": self._round, "finish": self._finish}[request.kind]
         return work(request)
 
-    def _hello(self, request: Envelope) -> bytes:
-        """Say where the ledger stands; if the coordinator has seen more of it, answer nothing any more."""
-        seen, head = request.facts.get("witnessed"), self.ledger.signed_head
-        if isinstance(seen, int) and seen > head.number:
-            self.stale = (
-                f"the coordinator has seen {seen} changes of this silo's ledger, which has {head.number}: it"
-                " is an old copy, so nothing is answered"
-            )
+    def _check_witnessed(self, request: Envelope) -> None:
+        """Raise `Problem` if the coordinator has seen rows of the ledger that it does not have."""
+        facts = request.facts.get("witnessed")
+        if facts is not None:
+            seen = _head_in(facts)
+            if seen is None or seen.public != self.key.public.public:
+                raise Problem("the head that the coordinator has seen was not signed by this guard's key")
+            if (why := self.ledger.why_refused(seen)) is not None:
+                self.stale = f"the ledger is not the newest: the coordinator {why}, so nothing is answered"
+        if self.stale is not None:
             raise Problem(self.stale)
+
+    def _hello(self, request: Envelope) -> bytes:
+        """Say where the ledger stands, and how far the training is."""
         known = self.store.training(request.training)
         return self._sealed(request, "hello", {"round": 0 if known is None else known.round})[1]
 
@@ -300,7 +308,7 @@ class Guard:
     ) -> bytes:
         """Remember an answer, and return it."""
         reply, answer = self._sealed(request, kind, facts, body)
-        known = (request.training, request.round, request.call, request.digest, reply.digest)
+        known = (request.training, request.round, request.call, question(request), reply.digest)
         self.store.answer(*known, answer, state, further)
         return answer
 
@@ -323,9 +331,32 @@ class Guard:
         return seal(reply, self.key)
 
     def log(self, line: str) -> None:
-        """Add a line to the guard's log."""
-        with (self.folder.path / "log.txt").open("a") as file:
-            file.write(f"{stamp(now())} {' '.join(line.split())}\n")
+        """Add a line to the guard's log, or print it if the disk is full: a guard stays up without a log."""
+        text = f"{stamp(now())} {' '.join(line.split())}"
+        try:
+            with (self.folder.path / "log.txt").open("a") as file:
+                file.write(f"{text}\n")
+        except OSError as error:
+            with suppress(OSError):
+                print(f"{text} (log.txt: {reason(error)})", file=sys.stderr, flush=True)
+
+
+def _head_in(facts: object) -> SignedHead | None:
+    """Return the head of a ledger in a message, if it is one."""
+    if not isinstance(facts, dict) or not all(isinstance(facts.get(name), str) for name in HEAD):
+        return None
+    head = SignedHead(facts["text"], facts["signature"])
+    try:
+        head.check()
+    except Problem:
+        return None
+    return head
+
+
+def question(request: Envelope) -> str:
+    """Return the digest of what a request asks, whatever the coordinator has seen of the ledger by now."""
+    facts = {name: value for name, value in request.facts.items() if name != "witnessed"}
+    return replace(request, facts=facts).digest
 
 
 def read_tree(body: bytes, most: int) -> Tree:

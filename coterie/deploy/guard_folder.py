@@ -170,8 +170,12 @@ def make_guard(
     unit: str = "example",
     users: Sequence[str] = (),
     scale: float = 1.0,
+    socket: str | None = None,
 ) -> GuardFolder:
-    """Make the folder of a new guard, with its key and its ledger; nothing in it may exist before."""
+    """Make the folder of a new guard, with its key and its ledger; nothing in it may exist before.
+
+    Its socket is in the folder too, unless a path says where.
+    """
     path = Path(folder)
     if path.exists() and any(path.iterdir()):
         raise Problem(f"'{path}' is not empty: a guard is made in a new folder")
@@ -179,6 +183,8 @@ def make_guard(
     path.chmod(0o700)
     write_examples(path / DATA, silo, classes)
     table: dict[str, Any] = {"silo": silo.name, "data_name": data_name, "users": list(users), "scale": scale}
+    if socket is not None:
+        table["socket"] = socket
     (path / GUARD).write_text(tomli_w.dumps(table))
     (path / POLICY).write_text(policy)
     read_table(path / POLICY, PolicyTable)

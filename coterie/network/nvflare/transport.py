@@ -122,7 +122,7 @@ class NVFlareTransport:
                 self._drop()
                 continue
             self._silent = set(messages) - set(answers)
-            self.problems |= dict.fromkeys(self._gone & set(messages), "its node does not reply")
+            self.problems |= dict.fromkeys(self._gone & self._silent, "its node does not reply")
             self.problems = dict.fromkeys(self._silent, f"no answer within {seconds:g} s") | self.problems
             return answers
         why = "a message may be larger than a node takes; see log.txt in the server's kit"
@@ -149,11 +149,22 @@ class NVFlareTransport:
         seconds: float,
         answers: dict[str, bytes],
     ) -> None:
-        """Send a batch and put answers into `answers` as they come; raise `Broken` if the job dies."""
+        """Send a batch and put answers into `answers` as they come; raise `Broken` if the job dies.
+
+        A node that was started again is not part of the running job. If one that owes an answer is found so
+        twice, the job is as good as dead.
+        """
         self._number += 1
+        deadline = time.monotonic() + seconds + GRACE
         connection.settimeout(seconds + GRACE)
         send_batch(connection, Batch(self._number, seconds, messages))
+        left_out: set[str] = set()
         while True:
+            if not select.select([connection], [], [], AGAIN)[0]:
+                before, left_out = left_out, self._left_out(set(messages) - set(answers))
+                if before & left_out or time.monotonic() > deadline:
+                    raise Broken(f"the job does not reach {' and '.join(sorted(left_out)) or 'its silos'}")
+                continue
             said = receive_answer(connection, self.most)
             if said.number != self._number:
                 raise Broken("the controller answered another batch")
@@ -169,15 +180,19 @@ class NVFlareTransport:
         suspects = (set(self.silos) - set(self._reached)) | self._silent
         if suspects <= self._gone and time.monotonic() < self._looked + AGAIN:
             return False
+        return bool(self._left_out(suspects))
+
+    def _left_out(self, suspects: set[str]) -> set[str]:
+        """Return the silos whose nodes reply but do not run the job; note those whose nodes are gone."""
         try:
             nodes = self._desk.nodes()
         except Away:
-            return False
+            return set()
         finally:
             self._looked = time.monotonic()
             self._desk.close()
         self._gone = suspects - set(nodes)
-        return any(self._job not in nodes[silo] for silo in suspects - self._gone)
+        return {silo for silo in suspects - self._gone if self._job not in nodes[silo]}
 
     def _start(self) -> socket.socket:
         """Return the connection of a new job; raise `Problem` if too few silos connect."""
