@@ -126,6 +126,33 @@ def test_what_is_learnt_of_silos_waits_while_they_are_absent(federation):
     assert not nobody.lam.any()
 
 
+class Seeing(MRMTL):
+    """MR-MTL that uploads whole models, and keeps what reaches the server, whoever it is from."""
+
+    def local(self, sent, own, oracle):
+        _, trained = super().local(sent, own, oracle)
+        return trained, trained
+
+    def merge(self, shared, uploads, merger):
+        if merger.roster.present is not None:
+            seen.append((uploads.clone(), merger.roster.present.clone()))
+        return super().merge(shared, uploads, merger)
+
+
+seen: list = []
+
+
+def test_nothing_of_an_absent_silo_reaches_the_server(federation):
+    made = experiment(federation, Seeing(lam=0.5), rounds=6, participation=SOMETIMES, seeds=(0,))
+    plan = made.plan()
+    seen.clear()
+    made.train(plan)
+    assert any(not bool(present.all()) for _, present in seen)
+    for uploads, present in seen:
+        assert not uploads[~present].any()
+        assert uploads[present].any() == present.any()
+
+
 def test_absent_silos_draw_nothing(federation):
     made = experiment(federation, FedAvg())
     asked = []

@@ -147,6 +147,18 @@ def test_the_renyi_filter_begins_runs_only_if_all_of_them_can_end(tmp_path):
     check_ledger(book.path)
 
 
+def test_a_forged_cancellation_of_a_run_that_reserved_is_found(tmp_path):
+    book = ledger(tmp_path)
+    run = book.claim(plan()).run
+    book.reserve(run, 0, 2)
+    with book.change() as rows:
+        rows.add("cancel", {"run": run})
+    with pytest.raises(
+        Problem, match=f"it cancels run {run}, which does not exist or has released something"
+    ):
+        check_ledger(book.path)
+
+
 def test_a_run_that_may_be_short_does_not_wait_for_unfinished_ones(tmp_path):
     asked = plan()
     book = ledger(tmp_path, epsilon=1.5 * asked.epsilon, filter="rdp")

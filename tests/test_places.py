@@ -225,6 +225,17 @@ def test_every_slot_has_as_many_words(slots):
         assert end - first - (kept[0] is None) == 2**32 // slots
 
 
+def test_a_batch_of_duals_has_all_its_slots():
+    """However few were drawn: what is computed must not tell how many."""
+    hits = np.zeros((2, 9), dtype=bool)
+    hits[0, [2, 5]] = True
+    slots = np.array([[4, 0, 1, 2, 3, 5], [0, 1, 2, 3, 4, 5]])
+    examples, real = sampled._sampled(hits, slots)
+    assert examples.shape == real.shape == (2, 6)
+    assert real.nonzero()[1].tolist() == [0, 4]
+    assert examples[0, [4, 0]].tolist() == [2, 5]
+
+
 def test_slots_are_random():
     drawn = distinct_slots(Keystream(KEY), np.full(120_000, 2), 4)[:, :2]
     counts = np.bincount(drawn[:, 0] * 4 + drawn[:, 1], minlength=16)
