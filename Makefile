@@ -12,6 +12,7 @@ test: lint  ## everything: style, types, walls, tests
 	$(BIN)/pytest -n 2
 
 test-deploy: $(STAMP)  ## a federation of real processes: killed, attacked, restarted; takes minutes
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation --editable '.[dev,flower]'
 	$(BIN)/pytest -m deploy
 
 setup: $(STAMP)  ## prepare .venv only

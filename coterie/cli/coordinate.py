@@ -14,6 +14,7 @@ from ..deploy.facts import federation_of, read_facts
 from ..deploy.plan_file import PlanFile, make_plan, read_plan
 from ..errors import Problem
 from ..experiment.config.schema import Config
+from ..network.flower.transport import FlowerTransport
 from ..network.transport import SocketTransport, Transport
 from ..privacy.keys import read_key
 from .progress import progress_bar, tell
@@ -37,12 +38,13 @@ def coordinate(
     key: Path,
     sockets: Sequence[str],
     kit: Path | None,
+    flower: str | None,
     patience: float,
     as_json: bool,
 ) -> None:
     """Run a training to its end, or resume it."""
     plan, console = read_plan(plan_path), Console(stderr=as_json)
-    transport = _transport(plan, sockets, kit, patience)
+    transport = _transport(plan, sockets, kit, flower, patience)
     try:
         with progress_bar(console) as progress:
             task = progress.add_task(
@@ -68,12 +70,16 @@ def coordinate(
         tell(console, f"'{name}' did not finish: {coordinator.refusals.get(name, 'no answer')}", "yellow")
 
 
-def _transport(plan: PlanFile, sockets: Sequence[str], kit: Path | None, patience: float) -> Transport:
-    """Return how silos are reached: by sockets on this machine, or by an engine's kit."""
-    if kit is not None and sockets:
-        raise Problem("--kit, --socket: give one of the two")
+def _transport(
+    plan: PlanFile, sockets: Sequence[str], kit: Path | None, flower: str | None, patience: float
+) -> Transport:
+    """Return how silos are reached: by sockets on this machine, by NVFlare's kit, or through Flower."""
+    if sum(map(bool, (sockets, kit, flower))) > 1:
+        raise Problem("--kit, --flower, --socket: give one of them")
     if kit is not None:
         return _by_kit(plan, kit, patience)
+    if flower is not None:
+        return FlowerTransport(flower, plan.names, patience=patience, most=plan.most_bytes)
     found = {}
     for text in sockets:
         name, equals, path = text.partition("=")
@@ -82,7 +88,9 @@ def _transport(plan: PlanFile, sockets: Sequence[str], kit: Path | None, patienc
         plan.place(name)
         found[name] = Path(path)
     if not found:
-        raise Problem("say how silos are reached: --kit FOLDER, or --socket SILO=PATH for each silo")
+        raise Problem(
+            "say how silos are reached: --kit FOLDER, --flower CONNECTION, or --socket SILO=PATH for each"
+        )
     return SocketTransport(found, plan.most_bytes)
 
 

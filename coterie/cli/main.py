@@ -279,6 +279,9 @@ def coordinate(
         list[str] | None, typer.Option(help="SILO=PATH of a guard on this machine. Repeat for each.")
     ] = None,
     kit: Annotated[Path | None, typer.Option(help="The coordinator's kit, for silos elsewhere.")] = None,
+    flower: Annotated[
+        str | None, typer.Option(help="A connection in Flower's configuration, for silos that run Flower.")
+    ] = None,
     patience: Annotated[
         float, typer.Option(min=1, help="Seconds until silos that do not connect are given up (with --kit).")
     ] = 120.0,
@@ -287,7 +290,7 @@ def coordinate(
     """Train by a plan with the silos that approved it; after a crash the same command resumes."""
     from .coordinate import coordinate as run_plan
 
-    run_plan(plan, folder, key, socket or [], kit, patience, as_json)
+    run_plan(plan, folder, key, socket or [], kit, flower, patience, as_json)
 
 
 @app.command("federate", cls=ConfigCommand)

@@ -28,6 +28,7 @@ from ..network.frames import Broken, connect
 from ..network.transport import SocketTransport, Transport
 from ..privacy.keys import Key, draw_key, read_public_key
 from .accounts import Accounts, accounts_for, hand_over, identity, make_meeting_place
+from .by_flower import carried_by_flower
 from .coordinator import Coordinator, Outcome
 from .guard_folder import GuardFolder, make_guard
 from .plan_file import PlanFile, make_plan, plan_of
@@ -81,7 +82,7 @@ def federate(
 ) -> list[Training]:
     """Train every method of a configuration in a deployment on this machine; return how each ended.
 
-    With the engine "local" the coordinator asks the guards itself. With "nvflare", an NVFlare server and a
+    With the engine "local" the coordinator asks the guards itself. With "nvflare" or "flower", a server and a
     node per silo carry the messages. `folder` must be new. It keeps the guards' folders (with models, reports
     and statements) and the coordinator's (with plans, checkpoints and transcripts).
     """
@@ -209,7 +210,7 @@ def carried_by_nvflare(
         _stop(processes)
 
 
-ENGINES = {"local": asked_directly, "nvflare": carried_by_nvflare}
+ENGINES = {"local": asked_directly, "nvflare": carried_by_nvflare, "flower": carried_by_flower}
 
 
 def _stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
