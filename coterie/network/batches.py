@@ -135,18 +135,17 @@ def receive_answer(connection: socket.socket, most: int) -> Answer | Done:
     return Answer(number, silo, receive(connection, most))
 
 
-def carry(
+def take_answer(
     connection: socket.socket, batch: Batch, most: int, answers: dict[str, bytes], problems: dict[str, str]
-) -> None:
-    """Hand a batch to the engine, and note answers and problems as they come; raise `Broken` if it dies."""
-    send_batch(connection, batch)
-    while True:
-        said = receive_answer(connection, most)
-        if said.number != batch.number:
-            raise Broken("the engine answered another batch")
-        if isinstance(said, Done):
-            return
-        if said.silo in batch.messages and said.content is not None:
-            answers[said.silo] = said.content
-        elif said.silo in batch.messages:
-            problems[said.silo] = said.problem
+) -> bool:
+    """Note the next answer to a batch, or why there is none; return whether more will come."""
+    said = receive_answer(connection, most)
+    if said.number != batch.number:
+        raise Broken("the engine answered another batch")
+    if isinstance(said, Done):
+        return False
+    if said.silo in batch.messages and said.content is not None:
+        answers[said.silo] = said.content
+    elif said.silo in batch.messages:
+        problems[said.silo] = said.problem
+    return True

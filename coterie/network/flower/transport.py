@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ...errors import Problem
-from ..batches import Batch, Hello, carry, receive_hello, send_stop
+from ..batches import Batch, Hello, receive_hello, send_batch, send_stop, take_answer
 from ..frames import MOST, Broken
 from ..serve import listening
 from .app import run_settings, write_app
@@ -73,7 +73,10 @@ class FlowerTransport:
             wait = max(deadline - time.monotonic(), 1.0)
             self._connection.settimeout(wait + GRACE)
             try:
-                carry(self._connection, Batch(self._number, wait, left), self.most, answers, self.problems)
+                batch = Batch(self._number, wait, left)
+                send_batch(self._connection, batch)
+                while take_answer(self._connection, batch, self.most, answers, self.problems):
+                    pass
                 return answers
             except Broken:
                 self._connection.close()

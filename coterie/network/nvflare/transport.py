@@ -7,7 +7,6 @@ repeated message from storage, so sending twice is safe.
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 import select
 import shutil
@@ -19,8 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...errors import Problem
-from ..batches import Batch, Done, Hello, receive_answer, receive_hello, send_batch, send_stop
+from ..batches import Batch, Hello, receive_hello, send_batch, send_stop, take_answer
 from ..frames import MOST, Broken
+from ..serve import listening
 from .desk import Away, Desk, JobEnd
 from .job import write_job
 from .kit import check_kit, read_party
@@ -91,7 +91,7 @@ class NVFlareTransport:
         self.least = len(self.silos) if least is None else least
         self._desk = Desk(kit, party)
         self._folder = Path(tempfile.mkdtemp(prefix="coterie-"))
-        self._listener = _listen(self._folder / "socket")
+        self._listener = listening(self._folder / "socket", 0o600)
         self._connection: socket.socket | None = None
         self._job = ""
         self._reached: tuple[str, ...] = ()
@@ -157,7 +157,8 @@ class NVFlareTransport:
         self._number += 1
         deadline = time.monotonic() + seconds + GRACE
         connection.settimeout(seconds + GRACE)
-        send_batch(connection, Batch(self._number, seconds, messages))
+        batch = Batch(self._number, seconds, messages)
+        send_batch(connection, batch)
         left_out: set[str] = set()
         while True:
             if not select.select([connection], [], [], AGAIN)[0]:
@@ -165,15 +166,8 @@ class NVFlareTransport:
                 if before & left_out or time.monotonic() > deadline:
                     raise Broken(f"the job does not reach {' and '.join(sorted(left_out)) or 'its silos'}")
                 continue
-            said = receive_answer(connection, self.most)
-            if said.number != self._number:
-                raise Broken("the controller answered another batch")
-            if isinstance(said, Done):
+            if not take_answer(connection, batch, self.most, answers, self.problems):
                 return
-            if said.silo in messages and said.content is not None:
-                answers[said.silo] = said.content
-            elif said.silo in messages:
-                self.problems[said.silo] = said.problem
 
     def _should_start_over(self) -> bool:
         """Return whether a node is connected that is not part of the running job; note those that are not."""
@@ -256,15 +250,6 @@ class NVFlareTransport:
             self._connection.close()
             self._connection = None
             self._desk.abort(self._job)
-
-
-def _listen(path: Path) -> socket.socket:
-    """Return a listener on a Unix socket that only this user can reach."""
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind(os.fspath(path))
-    path.chmod(0o600)
-    listener.listen(4)
-    return listener
 
 
 def _refusals(end: JobEnd, silos: Sequence[str]) -> dict[str, str]:
