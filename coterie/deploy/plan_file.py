@@ -32,6 +32,7 @@ from ..privacy.keys import PublicKey, now, stamp
 from ..protocol.envelope import canonical
 from ..tasks.code import Allowed
 from ..tasks.task import make_task
+from .plan_methods import check_contents, with_contents
 
 FORMAT = "coterie-plan/1"
 LARGEST = 2**22  # bytes of a plan
@@ -138,6 +139,7 @@ class PlanFile:
 
     def config(self, allowed: Allowed | None = None) -> Config:
         """Return the checked configuration; models of one's own are imported only from `allowed` modules."""
+        check_contents(self.content["config"].get("method"))
         return check(self.content["config"], "the plan's configuration", allowed)
 
     def experiment(self, own: Silo | None = None, allowed: Allowed | None = None) -> Experiment:
@@ -214,6 +216,7 @@ def make_plan(
         tables["privacy"].pop(name, None)
         tables["train"].pop(name, None)
     tables["data"]["source"] = federation.name
+    tables["method"] = with_contents(tables["method"])
     first = federation.silos[0]
     facts = {
         "name": federation.name,
