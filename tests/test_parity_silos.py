@@ -30,7 +30,7 @@ def test_a_plan_holds_relations_and_never_makes_a_guard_open_a_file(tmp_path, af
     kept = small.plan.content["config"]["method"][0]["relations"]
     assert kept == {"silos": ["silo-0", "silo-1", "silo-2"], "groups": ["a", "a", "b"]}
     secret = tmp_path / "secret.csv"
-    secret.write_text("a,b,c\nthe secret,2,3\n")
+    secret.write_text("a\nthe secret\n")
     method = {"name": "related", "relations": str(secret)}
     method = {"name": "local", "after": {**method, "share": 0.5}} if after else method
     hostile = read_plan(
