@@ -73,8 +73,8 @@ def scores_line(scores: Mapping[str, Any]) -> str:
     every, count = scores["all"], len(scores["silos"])
     likely = f"{every['low']:.3f} to {every['high']:.3f} with a chance of {scores['chance']:.0%}"
     return (
-        f"{count} silo{'s' if count > 1 else ''} told a noised {scores['metric']}: {every['value']:.3f} over all"
-        f" {every['tests']} test examples ({likely})"
+        f"{count} silo{'s' if count > 1 else ''} told a noised {scores['metric']}: {every['value']:.3f} over"
+        f" all {every['tests']} test examples ({likely})"
     )
 
 
