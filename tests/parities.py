@@ -26,6 +26,7 @@ from tests.helpers import UNSOUND_FOR_SILOS, refused
 
 UNEQUAL = {"silo-0": 1.0, "default": 4.0}
 BY_BUDGET = ("weiavg", "pfa", "pfa+", "random-projection")  # these weight silos by their budgets
+COSTLY = ("ditto", "ifca", "mr-mtl-auto")  # their noise is found at once if batches are whole
 WIDE = {"divide": "top", "top": 0.7}
 TABLES: dict[str, dict[str, Any]] = {
     "tune": {"name": "tune", "after": {"name": "mr-mtl", "share": 0.5}},  # unit silo: PMTL, then tuning
@@ -88,7 +89,8 @@ def configured(table: dict[str, Any], privacy: dict[str, Any], **train: Any):
     """Return the configuration of a small training."""
     linear = METHODS[table["name"]].linear
     model = {"name": "linear", "loss": "one-against-rest"} if linear else {"name": "mlp", "hidden": 3}
-    settings = {"rounds": 3, "batch": 8, "steps": 1, "lr": 0.3, **train}
+    whole = table["name"] in BY_BUDGET or table.get("after", table)["name"] in COSTLY
+    settings = {"rounds": 3, "batch": 32 if whole else 8, "steps": 1, "lr": 0.3, **train}
     if table["name"] in BY_BUDGET:
         privacy = {"epsilon": UNEQUAL, **privacy}
     return config_of(table, privacy, settings, model=model)

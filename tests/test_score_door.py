@@ -152,13 +152,8 @@ def test_the_noise_that_is_added_is_the_noise_that_is_charged(tmp_path):
     assert 0.98 * SPENDS < one <= SPENDS
     whole = epsilon_of((*asked.events(0, 2), Event("gaussian", deviation)), asked.delta)
     assert asked.epsilon == pytest.approx(whole, rel=1e-6)
-    assert asked.epsilon == small_epsilon(guard)
+    assert [asked.epsilon] == [known.epsilon for known in guard.store.trainings()]
     assert total == pytest.approx(at_home(guard, reply.training)["accuracy"] * 4)
-
-
-def small_epsilon(guard: Guard) -> float:
-    (known,) = guard.store.trainings()
-    return known.epsilon
 
 
 def test_one_test_example_moves_the_sum_by_at_most_one(tmp_path):
