@@ -49,7 +49,8 @@ class Small:
         self.key: Key = draw_key("coordinator")
         self.config = config or config_of()
         for silo in self.federation.silos:
-            limits = policy_text(20.0, 50.0, fewest=policy.get("fewest", 2), approve=approve)
+            allowed = {"fewest": policy.get("fewest", 2), "scores": policy.get("scores", False)}
+            limits = policy_text(20.0, 50.0, approve=approve, **allowed)
             make_guard(
                 folder / silo.name,
                 silo,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.experiment.config.schema import Data, PrivacyTable, Train, Tuning, check
+from coterie.experiment.config.schema import Data, PrivacyTable, Scores, Train, Tuning, check
 from coterie.experiment.notes import BUDGETS
 from coterie.methods import METHODS
 from coterie.protocol.settings import settings_of
@@ -17,7 +17,7 @@ from coterie.tasks.models import GIVEN, MODELS
 
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
 TEXT = PAGE.read_text()
-TABLES = {"data": Data, "train": Train, "privacy": PrivacyTable, "tuning": Tuning}
+TABLES = {"data": Data, "train": Train, "privacy": PrivacyTable, "tuning": Tuning, "scores": Scores}
 
 
 def section(title: str) -> str:

@@ -14,7 +14,7 @@ from coterie.cohort.merging import PrivateMerger, clipped_sum
 from coterie.engines.simulation import simulate
 from coterie.experiment.experiment import Experiment
 from coterie.methods import MRMTL, PPSGD, FedAvg, Joint, Local, Related
-from coterie.methods.relations import Relations, alike, read_relations
+from coterie.methods.relations import Relations, alike, plain_relations, read_relations
 from coterie.planning.schedule import Participation
 from coterie.planning.training import Training
 from coterie.privacy.budget import Privacy
@@ -277,7 +277,7 @@ relations = "RELATIONS"
     config.write_text(text.replace("RELATIONS", str(tmp_path / "none.csv")))
     code, _, said = call(monkeypatch, capsys, "run", config)
     assert code == 2
-    assert "method[0].relations: expected a file of relations: cannot read" in said
+    assert "method[0].relations: expected a file or a table of relations: cannot read" in said
 
 
 @pytest.mark.parametrize("unit", ["example", "silo"])
@@ -308,3 +308,23 @@ def test_joint_models_move_by_their_own_uploads_only(federation):
         for m in (Joint(lam=0.0), Local())
     )
     torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("relations", [GROUPS, OMEGA], ids=str)
+def test_a_table_holds_relations(relations):
+    assert read_relations(plain_relations(relations)) == relations
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"silos": ["a"], "groups": "x"},
+        {"silos": ["a"], "groups": [1]},
+        {"silos": ["a"], "matrix": [["1"]]},
+        {"silos": ["a"], "matrix": 1},
+        {"silos": ["a"], "groups": ["x"], "file": "x.csv"},
+    ],
+)
+def test_a_table_of_something_else_is_refused(table):
+    with refused("expected a table of lists: silos, and groups or a matrix of numbers"):
+        read_relations(table)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -60,14 +61,29 @@ def coordinate(
         transport.close()
     if as_json:
         facts = {"training": outcome.training, "rounds": outcome.rounds, "missing": list(outcome.missing)}
+        facts |= {} if outcome.scores is None else {"scores": dict(outcome.scores)}
         typer.echo(json.dumps({**facts, "finished": dict(outcome.finished)}))
         return
     tell(
         console,
         f"{len(outcome.finished)} silos finished {outcome.rounds} rounds; their models stay with them",
     )
+    if outcome.scores is not None:
+        tell(console, scores_line(outcome.scores))
     for name in outcome.missing:
         tell(console, f"'{name}' did not finish: {coordinator.refusals.get(name, 'no answer')}", "yellow")
+
+
+def scores_line(scores: Mapping[str, Any]) -> str:
+    """Return in words what silos told about their models."""
+    if scores["all"] is None:
+        return "no silo told a score"
+    every, count = scores["all"], len(scores["silos"])
+    likely = f"{every['low']:.3f} to {every['high']:.3f} with a chance of {scores['chance']:.0%}"
+    return (
+        f"{count} silo{'s' if count > 1 else ''} told a noised {scores['metric']}: {every['value']:.3f} over"
+        f" all {every['tests']} test examples ({likely})"
+    )
 
 
 def _transport(

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from ..deploy.federate import Listening, Training, federate
 from ..experiment.config.schema import Config
+from .coordinate import scores_line
 from .progress import progress_bar, tell
 
 
@@ -37,6 +38,8 @@ def run_federate(
         metric = next(iter(set(next(iter(each.reports.values()))) - {"silo", "training", "method"}))
         mean = sum(report[metric] for report in each.reports.values()) / len(each.reports)
         tell(console, f"{each.label}: mean {metric} at home {mean:.4f} over {len(each.reports)} silos")
+        if each.outcome.scores is not None:
+            tell(console, f"{each.label}: {scores_line(each.outcome.scores)}")
     tell(console, f"models, reports and signed statements are in {out}/guards/*/results")
 
 
@@ -48,4 +51,5 @@ def _facts(training: Training) -> dict[str, object]:
         "finished": dict(training.outcome.finished),
         "missing": list(training.outcome.missing),
         "reports": training.reports,
+        **({} if training.outcome.scores is None else {"scores": dict(training.outcome.scores)}),
     }

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from ..planning.accounting import accounting_of
 from ..privacy.adversaries import ADVERSARIES
 from ..privacy.keys import now, stamp
 from ..privacy.meaning import meaning_lines, meaning_of
 from .guard import Guard, Prepared
 from .plan_file import traffic
+from .scores import against, claim_of, score_of
+
+SCORED = (
+    "  at the end, tells the coordinator how its own model scores on its {tests} test examples: one sum, with"
+    " noise of deviation {noise:.4g}; every example pays for training and score"
+)
 
 
 def approval_lines(guard: Guard, prepared: Prepared) -> list[str]:
     """Return what a plan will do with a silo's data and what it will cost, as lines of text."""
     experiment, plan, k = prepared.experiment, prepared.plan, prepared.place
     silo, training, file = plan.silos[0][k], experiment.training, prepared.file
-    claim = accounting_of(plan).claim("", plan, 0, k)
+    claim, score = claim_of(prepared, ""), score_of(prepared)
     events = claim.events(0, claim.rounds)
     state = guard.ledger.state()
     spent, budget = state.total(plan.unit.name, "shared")[0], state.budgets.get(plan.unit.name)
-    against = accounting_of(plan).adversaries(silo)
+    seen = against(prepared)
     up, down = traffic(plan, k)
-    protected = [f"{who}: {_epsilon(against[name])}" for name, who in ADVERSARIES.items()]
+    protected = [f"{who}: {_epsilon(seen[name])}" for name, who in ADVERSARIES.items()]
+    scored = [] if score is None else [SCORED.format(tests=file.tests[k], noise=score.noise)]
     return [
         f"Plan {file.hash}",
         f"  training {file.training}, made {file.content['made']} by key {file.coordinator.id}",
@@ -29,6 +35,7 @@ def approval_lines(guard: Guard, prepared: Prepared) -> list[str]:
         f"  your silo: '{guard.silo}', {silo.work.size} training examples; batches of about"
         f" {silo.work.expected:g}, {silo.work.steps} step(s) per round",
         f"  sends about {up / 1e6:.3g} MB and receives {down / 1e6:.3g} MB in all",
+        *scored,
         f"Cost: epsilon at most {silo.epsilon:.4g} at delta {silo.delta:g}, for one {plan.unit.name}",
         *[
             f"  {line}"

@@ -2,7 +2,8 @@
 
 It keeps a checkpoint after each round, so the same call resumes a training after a crash of anything: guards
 answer a repeated request with the bytes they stored. As a witness it records the heads of the silos' ledgers,
-and in a signed transcript who answered what. It sees no score and no personal model.
+and in a signed transcript who answered what. It sees no personal model, and a score only with the noise that
+the plan pays for.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from ..protocol.state import State
 from ..protocol.tree import Tree
 from .guard import CALLS, COORDINATOR, read_tree
 from .plan_file import PlanFile, plan_of, read_plan
+from .scores import shared_scores
 from .transcript import Transcript
 
 PAUSE = 0.2  # seconds before silos that did not answer are asked again
@@ -74,13 +76,14 @@ class FreshStreams:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a training ended: the silos that finished it, and what each of them reported."""
+    """How a training ended: the silos that finished it, what each of them reported, and noised scores."""
 
     training: str
     rounds: int
     finished: Mapping[str, Mapping[str, Any]]
     missing: tuple[str, ...]
     folder: Path
+    scores: Mapping[str, Any] | None = None
 
 
 @dataclass(eq=False)
@@ -111,7 +114,7 @@ class Coordinator:
         self.witness = FolderWitness(self.folder / "witness")
         self.transcript = Transcript(self.folder / "transcript.jsonl", self.key)
         self.experiment: Experiment = self.plan.blank
-        self.planned: Plan = plan_of(self.experiment)
+        self.planned: Plan = plan_of(self.experiment, self.plan)
         heads = (self.witness.latest(path.stem) for path in self.witness.folder.glob("*.heads"))
         self._seen = {head.identity.silo: head for head in heads if head is not None}
         self.refusals: dict[str, str] = {}
@@ -181,8 +184,12 @@ class Coordinator:
         }
         missing = tuple(name for name in self.plan.names if name not in finished)
         facts = {"training": self.plan.training, "plan": self.plan.hash, "rounds": state.round}
-        write_json(self.folder / "outcome.json", {**facts, "finished": finished, "missing": list(missing)})
-        return Outcome(self.plan.training, state.round, finished, missing, self.folder)
+        ended: dict[str, Any] = {**facts, "finished": finished, "missing": list(missing)}
+        scores = shared_scores(
+            self.plan, self.planned, {name: answer.facts for name, answer in answers.items()}
+        )
+        write_json(self.folder / "outcome.json", ended if scores is None else {**ended, "scores": scores})
+        return Outcome(self.plan.training, state.round, finished, missing, self.folder, scores)
 
     def _exchange(
         self, kind: str, number: int, bodies: Mapping[str, bytes], patient: bool = False

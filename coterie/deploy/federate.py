@@ -141,14 +141,16 @@ def make_guards(
     With accounts, its folder belongs to its own user, and its socket is where its node may reach it.
     """
     blank = dict.fromkeys(federation.names, draw_key().public)
-    plans = [plan_of(make_plan(each, federation, key.public, blank).blank) for each in configs]
+    files = [make_plan(each, federation, key.public, blank) for each in configs]
+    plans = [plan_of(file.blank, file) for file in files]
     guards = {}
     for k, silo in enumerate(federation.silos):
         spent = [plan.silos[0][k] for plan in plans]
         epsilon = SPARE * sum(each.epsilon for each in spent)
         delta = min(0.999, SPARE * sum(each.delta for each in spent))
         fewest = min(3, len(federation))
-        policy = policy_text(SPARE * max(each.epsilon for each in spent), epsilon, fewest, approve="policy")
+        most, scores = SPARE * max(each.epsilon for each in spent), configs[0].scores is not None
+        policy = policy_text(most, epsilon, fewest, approve="policy", scores=scores)
         own = None if accounts is None else accounts[silo.name]
         sockets = None if own is None else make_meeting_place(folder.parent / "sockets" / f"silo-{k}", own)
         guards[silo.name] = make_guard(

@@ -27,7 +27,6 @@ from ..engines.simulation import steps_of
 from ..engines.start import SeededStart
 from ..errors import Problem, reason
 from ..experiment.experiment import Experiment
-from ..guard.claims import claims_of
 from ..guard.secret_streams import EntropyStreams, secret_of
 from ..planning.plan import Plan
 from ..privacy.keys import Key, PublicKey, now, parse_time, stamp
@@ -43,6 +42,7 @@ from .guard_folder import POLICY, GuardFolder, read_table
 from .plan_file import PlanFile, plan_of, read_plan
 from .policy import MONTH, PolicyTable, broken_rules
 from .results import finish_training
+from .scores import against, claim_of, noised_score, score_of
 from .store import Store, Training
 
 CALLS = {"hello": 0, "plan": 1, "round": 2, "finish": 3}
@@ -177,8 +177,7 @@ class Guard:
         for run, body in state.runs.items():
             if body.get("label") == label:
                 return run  # a crash came after the charge
-        (claim,) = claims_of(label, prepared.plan, prepared.place)
-        return self.ledger.claim(claim).run
+        return self.ledger.claim(claim_of(prepared, label)).run
 
     def _check_approved(self, file: PlanFile) -> None:
         if self.store.is_approved(file.hash):
@@ -198,7 +197,7 @@ class Guard:
         spent = [each.epsilon for each in others if parse_time(each.began, "began") > since]
         model = prepared.file.config(self._allowed()).model.name
         rules = (self.policy, prepared.experiment, prepared.plan, model, prepared.place, spent)
-        if broken := broken_rules(*rules):
+        if broken := broken_rules(*rules, against(prepared), score_of(prepared) is not None):
             raise Problem("the policy refuses the plan: " + "; ".join(broken))
 
     def prepare(self, file: PlanFile) -> Prepared:
@@ -223,7 +222,7 @@ class Guard:
                 )
             experiment = file.experiment(own, self._allowed())
             self._prepared.clear()  # examples of one training at a time stay in memory
-            self._prepared[file.training] = Prepared(file, experiment, plan_of(experiment), place)
+            self._prepared[file.training] = Prepared(file, experiment, plan_of(experiment, file), place)
         return self._prepared[file.training]
 
     def _allowed(self) -> Allowed:
@@ -284,15 +283,24 @@ class Guard:
         return read_tree(request.body, most)
 
     def _finish(self, request: Envelope) -> bytes:
-        """Save the silo's own model, score and statement at home."""
+        """Save the silo's own model, score and statement at home; if the plan says so, tell a noised score.
+
+        The score is a release like that of a round: charged, computed, remembered, and only then sent.
+        """
         prepared, known = self._training(request)
         if request.round != prepared.experiment.training.rounds:
             raise Problem("a training finishes after its last round")
         own = prepared.side.begin() if known.state is None else unpack(known.state)
         vector = prepared.side.personal(self._read(request, prepared), own)
         assert known.run is not None
+        told: dict[str, object] = {}
+        if (event := score_of(prepared)) is not None:
+            reservation, streams = self._reserve(prepared, known, request.round)
+            told = {"score": noised_score(prepared, vector, event, streams)}
         facts = finish_training(self.folder, prepared, vector, self.ledger, known.run)
-        answer = self._send(request, "finished", facts, b"", None, None)
+        answer = self._send(request, "finished", {**facts, **told}, b"", None, None)
+        if told:
+            self.ledger.commit(reservation, hashlib.sha256(repr(told["score"]).encode()).hexdigest())
         self.store.update(request.training, status="finished")
         self.log(f"training {request.training} finished: model and statement are in {facts['folder']}")
         return answer

@@ -24,7 +24,7 @@ from torch import Tensor
 from .. import __version__
 from ..data.federation import Federation, Silo
 from ..errors import Problem, reason
-from ..experiment.config.schema import Config, check, sentence
+from ..experiment.config.schema import Config, Scores, check, sentence
 from ..experiment.experiment import Experiment, experiments
 from ..experiment.from_config import make_methods, privacy_of, training_of
 from ..planning.plan import Plan
@@ -32,6 +32,8 @@ from ..privacy.keys import PublicKey, now, stamp
 from ..protocol.envelope import canonical
 from ..tasks.code import Allowed
 from ..tasks.task import make_task
+from .plan_methods import check_contents, with_contents
+from .scores import scored_plan
 
 FORMAT = "coterie-plan/1"
 LARGEST = 2**22  # bytes of a plan
@@ -105,6 +107,17 @@ class PlanFile:
         return tuple(silo["name"] for silo in self.content["facts"]["silos"])
 
     @property
+    def tests(self) -> list[int]:
+        """The number of test examples of every silo."""
+        return [int(silo["test"]) for silo in self.content["facts"]["silos"]]
+
+    @property
+    def scores(self) -> Scores | None:
+        """What noised scores may cost; None if the plan asks for none."""
+        table = self.content["config"].get("scores")
+        return None if table is None else Scores.model_validate(table)
+
+    @property
     def fewest(self) -> int:
         """How many silos must answer a round."""
         return int(self.content["fewest"])
@@ -138,6 +151,7 @@ class PlanFile:
 
     def config(self, allowed: Allowed | None = None) -> Config:
         """Return the checked configuration; models of one's own are imported only from `allowed` modules."""
+        check_contents(self.content["config"].get("method"))
         return check(self.content["config"], "the plan's configuration", allowed)
 
     def experiment(self, own: Silo | None = None, allowed: Allowed | None = None) -> Experiment:
@@ -214,6 +228,7 @@ def make_plan(
         tables["privacy"].pop(name, None)
         tables["train"].pop(name, None)
     tables["data"]["source"] = federation.name
+    tables["method"] = with_contents(tables["method"])
     first = federation.silos[0]
     facts = {
         "name": federation.name,
@@ -244,7 +259,7 @@ def make_plan(
         "limits": {"bytes": most_bytes, "seconds": seconds},
     }
     made = read_plan(content)
-    plan_of(made.blank)
+    plan_of(made.blank, made)
     return made
 
 
@@ -283,8 +298,8 @@ def read_plan(source: str | Path | bytes | dict[str, Any]) -> PlanFile:
     return PlanFile(content)
 
 
-def plan_of(experiment: Experiment) -> Plan:
-    """Return what every silo will do and spend; refuse what cannot be deployed."""
+def plan_of(experiment: Experiment, file: PlanFile) -> Plan:
+    """Return what every silo will do and spend, scores included; refuse what cannot be deployed."""
     experiment.check_metered()
     plan = experiment.plan()
     merges = plan.silos[0][0].merges
@@ -298,7 +313,7 @@ def plan_of(experiment: Experiment) -> Plan:
             f"privacy.noise_by: '{plan.merge.where}' can only be simulated, because guards do not mask their"
             " uploads yet: use 'silos' or 'server'"
         )
-    return plan
+    return plan if file.scores is None else scored_plan(plan, file.scores, file.tests)
 
 
 def traffic(plan: Plan, k: int) -> tuple[float, float]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from ..experiment.experiment import Experiment
-from ..planning.accounting import accounting_of
 from ..planning.plan import Plan
 from ..privacy.adversaries import ADVERSARIES
 
@@ -25,6 +24,7 @@ units = ["example", "silo"]
 accounting = ["certified"]          # noise as certified; "paper" would allow a paper's own sensitivity
 epsilon_per_training = {training}
 epsilon_per_month = {month}
+scores = {scores}             # whether a plan may ask for noised scores on test examples, which cost epsilon
 adversaries = ["shared"]   # a plan must protect against each of these: {adversaries}
 fewest_silos = {fewest}           # smallest number of silos in a plan
 approve = "owner"          # "owner": each plan by `coterie guard approve`; "policy": plans within these rules
@@ -45,6 +45,7 @@ class PolicyTable(BaseModel):
     epsilon_per_training: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     epsilon_per_month: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     adversaries: list[Literal["server", "silos", "shared", "personal"]] = ["shared"]
+    scores: bool = False
     fewest_silos: Annotated[int, Field(ge=1)] = 3
     approve: Literal["owner", "policy"] = "owner"
     seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 3600.0
@@ -59,18 +60,34 @@ class PolicyTable(BaseModel):
         return None
 
 
-def policy_text(training: float, month: float, fewest: int = 3, approve: str = "owner") -> str:
+def policy_text(
+    training: float, month: float, fewest: int = 3, approve: str = "owner", scores: bool = False
+) -> str:
     """Return a commented policy with these limits."""
     text = POLICY_TEXT.format(
-        training=float(training), month=float(month), fewest=fewest, adversaries=", ".join(ADVERSARIES)
+        training=float(training),
+        month=float(month),
+        fewest=fewest,
+        scores=str(scores).lower(),
+        adversaries=", ".join(ADVERSARIES),
     )
     return text.replace('approve = "owner" ', f'approve = "{approve}"', 1) if approve != "owner" else text
 
 
 def broken_rules(
-    policy: PolicyTable, experiment: Experiment, plan: Plan, model: str, k: int, spent: Sequence[float]
+    policy: PolicyTable,
+    experiment: Experiment,
+    plan: Plan,
+    model: str,
+    k: int,
+    spent: Sequence[float],
+    against: Mapping[str, float | None],
+    scored: bool,
 ) -> list[str]:
-    """Return a sentence for each rule that a plan breaks; `spent` are the epsilons of the last month."""
+    """Return a sentence for each rule that a plan breaks; `spent` are the epsilons of the last month.
+
+    `against` has epsilon against each adversary. If `scored`, the plan asks for a noised score.
+    """
     silo, broken = plan.silos[0][k], [policy.expired()]
     method = experiment.method.name
     if policy.methods != ANY and method not in policy.methods:
@@ -93,7 +110,8 @@ def broken_rules(
             f"epsilon: {sum(spent):.4g} was spent in the last {MONTH} days and the plan adds"
             f" {silo.epsilon:.4g}, but the policy allows {policy.epsilon_per_month:g}"
         )
-    against = accounting_of(plan).adversaries(silo)
+    if scored and not policy.scores:
+        broken.append("scores: the policy does not allow a plan to ask for noised scores")
     for name in policy.adversaries:
         if against.get(name, None) is None:
             broken.append(f"adversaries: the plan does not protect this silo against '{name}'")

@@ -11,13 +11,15 @@ from ..cohort.examples import stack
 from ..cohort.score import score
 from ..experiment.files import write_json, write_text
 from ..experiment.saved_models import save_model
-from ..experiment.statements import Issue, statement_of
+from ..experiment.statements import Issue, statement_for
 from ..experiment.trained import Trained
 from ..guard.meter import Meter
 from ..guard.secret_streams import EntropyStreams
+from ..privacy.adversaries import ADVERSARIES
 from ..privacy.ledger.ledger import Ledger
 from ..privacy.statement.build import text_of
 from ..report.statement_page import page
+from .scores import score_of
 
 if TYPE_CHECKING:
     from .guard import Prepared
@@ -36,7 +38,19 @@ def finish_training(
     meter = Meter(prepared.file.names, [ledger] * count, EntropyStreams({}), claims=[[run]] * count)
     model = prepared.file.content["config"].get("model", {}).get("name", "linear")
     issue = Issue(configuration=prepared.file.hash, model=model, run=prepared.file.training)
-    statement = statement_of(experiment, plan, 0, k, meter, issue=issue)
+    event = score_of(prepared)
+    statement = statement_for(
+        experiment,
+        plan,
+        0,
+        k,
+        meter.account(k, 0),
+        score=None if event is None else event.noise,
+        seen=None if event is None else tuple(ADVERSARIES),
+        meter=meter,
+        issue=issue,
+        scored=experiment.training.rounds,
+    )
     text = text_of(statement)
     write_text(place / "statement.json", text)
     write_text(place / "statement.html", page(statement))

@@ -145,12 +145,21 @@ class ServerSide:
         rule = self.plan.merge
         if rule is None:
             return self.method.merge(shared, whole, PlainMerger(roster))
-        if rule.where != "server":  # the silos have clipped and noised them
-            rule = MergeRule(torch.zeros(1), torch.full((1,), torch.inf), rule.cohort)
-        merger = PrivateMerger.of(roster, rule, self.streams, whole, self.plan.counts.merged[number])
+        kind = PrivateMerger
+        if rule.where != "server":
+            rule, kind = MergeRule(torch.zeros(1), torch.full((1,), torch.inf), rule.cohort), _Noised
+        merger = kind.of(roster, rule, self.streams, whole, self.plan.counts.merged[number])
         merged = self.method.merge(shared, *hide_uploads(merger, whole))
         refuse_handles(merged)
-        return map_leaves(lambda new, old: new.to(old.dtype), merged, shared)
+        return merged
+
+
+class _Noised(PrivateMerger):
+    """Adds up what silos have clipped and noised in float64; a mean has the type of a model."""
+
+    def mean(self, uploads: Tensor, weights: Tensor | None = None, everybody: bool = False) -> Tensor:
+        """Return the mean, `[runs, 1, ...]`."""
+        return super().mean(uploads, weights, everybody).float()
 
 
 class _Blank(Oracle):

@@ -22,6 +22,10 @@ HOME_ALWAYS = "the silo's examples, for training and for tests"
 HOME_RAW = "the silo's own model and whatever else it keeps: they carry no noise, so they must stay there"
 HOME_SEALED = "the silo's dual variables, which only its own door reads"
 HOME_ALL = "the silo's model: nothing was sent to the server"
+TEST_PART = (
+    "which of the silo's examples are for tests, which is assumed to be public; every example is charged for"
+    " the training and for the noised scores, as if it were in both parts"
+)
 
 
 @dataclass(frozen=True)
@@ -88,9 +92,11 @@ def statement_for(
     cache: Cache | None = None,
     meter: Meter | None = None,
     issue: Issue | None = None,
+    scored: int | None = None,
 ) -> dict[str, Any]:
     """Return the statement of one silo from its account; `score` is the noise of scores that it releases.
 
+    They are released in the round `scored`, or in the last one of the training if that is None.
     `seen` names the adversaries who saw what was released, if they differ from those of a single run.
     """
     silo, issue = plan.silos[run][k], issue or Issue()
@@ -99,7 +105,7 @@ def statement_for(
     released = accounting_of(plan).released(plan, run, k, account, clips)
     doors = list(released.doors)
     if score is not None:
-        last = len(plan.counts.calls) - 1
+        last = len(plan.counts.calls) - 1 if scored is None else scored
         scores = len(together) * sum(first <= last < end for first, end in account.rounds)
         tests = len(experiment.federation.silos[k].test_y)
         doors.append(OpenedDoor("score", scores, 1, "all test examples", 1.0, tests, 1.0, score))
@@ -114,7 +120,7 @@ def statement_for(
         seen=released.seen if seen is None else seen,
         budget=planned.budget,
         delta=account.delta,
-        not_covered=experiment.not_covered(run, k),
+        not_covered=(*experiment.not_covered(run, k), *([] if score is None else [TEST_PART])),
         charged=account.epsilon,
         ledger=account.facts,
         tuning=tuning,

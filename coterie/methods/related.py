@@ -11,7 +11,7 @@ from ..protocol.merging import Merger
 from ..protocol.method import Method, Start
 from ..protocol.settings import PerRun, per_run, setting
 from ..protocol.tree import record
-from .relations import Relations, alike, read_relations, relations_problem
+from .relations import Relations, alike, plain_relations, read_relations, relations_problem
 
 if TYPE_CHECKING:
     from ..protocol.oracle import Oracle
@@ -50,8 +50,9 @@ class Related(Method):
         metadata={
             "check": relations_problem,
             "read": read_relations,
+            "plain": plain_relations,
             "fixed": True,
-            "help": "CSV file with lines silo,group or with a matrix",
+            "help": "CSV file with lines silo,group or with a matrix, or a table of these",
         },
     )
 

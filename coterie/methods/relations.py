@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,11 +83,36 @@ def alike(names: tuple[str, ...]) -> Relations:
     return Relations(names, groups=("all",) * len(names))
 
 
-def read_relations(path: str | Path) -> Relations:
-    """Read a CSV file: lines `silo,group`, or a square matrix whose header names the silos.
+def plain_relations(relations: Relations) -> dict[str, Any]:
+    """Return relations as the table that `read_relations` takes."""
+    if relations.groups:
+        return {"silos": list(relations.names), "groups": list(relations.groups)}
+    return {"silos": list(relations.names), "matrix": [list(row) for row in relations.omega]}
 
-    The header of groups is `silo,group`; each line of a matrix may begin with its silo's name.
+
+def _from_table(table: Mapping[str, Any]) -> Relations:
+    """Return the relations in a table with `silos`, and `groups` or a `matrix`."""
+    silos, groups, matrix = (table.get(key, []) for key in ("silos", "groups", "matrix"))
+    words = isinstance(silos, list) and isinstance(groups, list)
+    words = words and all(isinstance(name, str) and name for name in [*silos, *groups])
+    rows = isinstance(matrix, list) and all(isinstance(row, list) for row in matrix)
+    numbers = rows and all(type(cell) in (int, float) for row in matrix for cell in row)
+    if set(table) - {"silos", "groups", "matrix"} or not (words and numbers):
+        raise Problem("relations: expected a table of lists: silos, and groups or a matrix of numbers")
+    return Relations(tuple(silos), tuple(groups), tuple(tuple(map(float, row)) for row in matrix))
+
+
+def read_relations(source: str | Path | Mapping[str, Any]) -> Relations:
+    """Return the relations in a table, or in a CSV file.
+
+    A table has `silos`, and `groups` or a `matrix`. A file has lines `silo,group`, or a square matrix whose
+    header names the silos. The header of groups is `silo,group`; each line of a matrix may begin with its
+    silo's name.
     """
+    return _from_table(source) if isinstance(source, Mapping) else _from_file(source)
+
+
+def _from_file(path: str | Path) -> Relations:
     try:
         with Path(path).open(newline="", encoding="utf-8-sig") as file:
             lines = [[cell.strip() for cell in line] for line in csv.reader(file) if line]
@@ -120,5 +146,5 @@ def relations_problem(name: str, value: Any) -> str | None:
     try:
         read_relations(value)
     except (Problem, TypeError) as problem:
-        return f"{name} must be a file of relations: {str(problem).removeprefix('relations: ')}"
+        return f"{name} must be a file or a table of relations: {str(problem).removeprefix('relations: ')}"
     return None

@@ -128,8 +128,12 @@ class ExampleAccounting(Accounting):
         return Account(claim.events(0, claim.rounds), silo.epsilon, silo.delta, silo.budget, spans, None)
 
     def released(self, plan: Plan, run: int, k: int, account: Account, clips: Clips) -> Released:
-        """Return the doors counted by the dry run, not derived from the events."""
-        rounds = [number for first, last in account.rounds for number in range(first, last)]
+        """Return the doors counted by the dry run, not derived from the events.
+
+        Rounds after those of the training open no door of the method.
+        """
+        most = len(plan.counts.calls)
+        rounds = [number for first, last in account.rounds for number in range(first, min(last, most))]
         doors = _opened_doors(plan, run, k, rounds, clips)
         return Released(doors, account.events, self.claim("", plan, run, k).seen)
 

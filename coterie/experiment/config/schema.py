@@ -247,11 +247,18 @@ class Tuning(Section):
     score: Literal["noised", "public"] = "noised"
 
 
+class Scores(Section):
+    """What a deployed training may spend to tell the coordinator how well each silo's model does at home."""
+
+    epsilon: Annotated[float, Field(gt=0, le=1000)]
+
+
 TABLES: dict[str, type[Section]] = {
     "data": Data,
     "train": Train,
     "privacy": PrivacyTable,
     "tuning": Tuning,
+    "scores": Scores,
 }
 
 
@@ -265,6 +272,7 @@ class Config(Section):
     train: Train = Train(epochs=1.0)
     privacy: PrivacyTable
     tuning: Tuning | None = None
+    scores: Scores | None = None
     method: list[dict[str, Any]]
 
     @property
