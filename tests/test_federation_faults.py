@@ -7,7 +7,7 @@ import os
 import pytest
 
 from coterie.privacy.ledger.ledger import read_ledger
-from tests.faulty_network import World
+from tests.faulty_network import SecureWorld, World
 from tests.federations import Small, config_of, digits
 
 SEEDS = int(os.environ.get("COTERIE_SEEDS", "60"))
@@ -77,5 +77,51 @@ def test_a_guard_that_forgets_its_answers_is_noticed(small, tmp_path, monkeypatc
     monkeypatch.setattr(Store, "answered", lambda *given: None)
     monkeypatch.setattr(Store, "answer", lambda *given: None)
     world = World(small, tmp_path / "forgetful", 3, trouble=0.1)
+    with pytest.raises(AssertionError, match="in two ways"):
+        world.run()
+
+
+@pytest.fixture(scope="module")
+def masked(tmp_path_factory) -> Small:
+    """Four silos whose guards mask their uploads; one may drop out of a round."""
+    secure = {"unit": "silo", "noise_by": "secure", "dropouts": 1, "colluding": 0}
+    config = config_of(privacy=secure, train={"rounds": 2, "batch": 8})
+    made = Small(tmp_path_factory.mktemp("masked"), config, digits(4, 120), seconds=5.0)
+    made.cache = {}
+    return made
+
+
+SUM_SEEDS = max(4, SEEDS // 12)
+
+
+def test_the_promises_hold_under_faults_of_a_secure_sum(masked, tmp_path):
+    """Guards, coordinator and network fail, and in each round one silo is lost in some step."""
+    kills = answers = 0
+    for seed in range(SUM_SEEDS):
+        world = SecureWorld(masked, tmp_path / str(seed), seed, trouble=0.05)
+        assert world.run(), f"seed {seed} did not end: {world.problems[-1:]}"
+        kills, answers = kills + world.kills, answers + world.answers
+        assert not world.behind(), f"seed {seed}"
+        world.close()
+        for name in masked.federation.names:
+            ledger = read_ledger(
+                next((tmp_path / str(seed) / name / "ledger").glob("*.sqlite")), only_read=True
+            )
+            state = ledger.state()
+            spans = [span for run in state.runs for span in state.reserved(run)]
+            assert len(state.runs) <= 1, f"seed {seed}: a training was charged twice"
+            assert len(spans) == len(set(spans)) <= 2, f"seed {seed}: a round was charged twice"
+            ledger.close()
+    assert kills > 0
+    assert answers >= 6 * SUM_SEEDS  # at least three of four uploads in each of two rounds
+
+
+def test_a_guard_that_forgets_its_sums_is_noticed(masked, tmp_path, monkeypatch):
+    """Without its memory, a guard would offer other keys for the same round."""
+    from coterie.deploy.store import Store
+
+    monkeypatch.setattr(Store, "answered", lambda *given: None)
+    monkeypatch.setattr(Store, "answer", lambda *given: None)
+    world = SecureWorld(masked, tmp_path / "forgetful", 3, trouble=0.1)
     with pytest.raises(AssertionError, match="in two ways"):
         world.run()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from ..planning.accounting import accounting_of
+from ..planning.silo_plan import secure_remarks
 from ..privacy.adversaries import ADVERSARIES
 from ..privacy.keys import now, stamp
 from ..privacy.meaning import meaning_lines, meaning_of
-from .guard import Guard, Prepared
+from .guard import Guard
+from .prepared import Prepared
 
 
 def approval_lines(guard: Guard, prepared: Prepared) -> list[str]:
@@ -33,6 +35,7 @@ def approval_lines(guard: Guard, prepared: Prepared) -> list[str]:
             for line in meaning_lines(meaning_of(silo.epsilon, silo.delta, events), plan.unit.name)
         ],
         "  epsilon against " + "; ".join(protected),
+        *[f"  {note}" for note in secure_remarks(plan, "secure sums")],
         f"Ledger: {spent:.4g} spent before" + ("" if budget is None else f", of {budget[0]:g}"),
     ]
 

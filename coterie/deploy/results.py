@@ -20,8 +20,8 @@ from ..privacy.statement.build import text_of
 from ..report.statement_page import page
 
 if TYPE_CHECKING:
-    from .guard import Prepared
     from .guard_folder import GuardFolder
+    from .prepared import Prepared
 
 
 def finish_training(
