@@ -89,11 +89,28 @@ def test_what_a_ledger_charges():
     assert replace(merges(raw_personal=True), metered=True).releases()["personal"] is None
 
 
+def test_a_secret_draw_counts_against_everybody_who_cannot_see_it():
+    """All silos add noise, drawn or not, and every merge is charged as a sampled one."""
+    secret = merges(rate=0.3, came=20)
+    assert secret.hidden
+    assert secret.members == 10
+    assert secret.own_noise == merges().own_noise == pytest.approx(2.0 / math.sqrt(7))
+    found = secret.against(DELTA)
+    assert found["server"] == epsilon(2.0, 0.3, 20, DELTA)
+    assert found["silos"] == pytest.approx(epsilon(secret.own_noise, 0.3, 20, DELTA))
+    assert found["shared"] == pytest.approx(epsilon(secret.own_noise * math.sqrt(8), 0.3, 20, DELTA))
+    assert found["server"] < merges(came=20).against(DELTA)["server"]
+    metered = replace(secret, metered=True).releases()
+    assert metered["server"] == metered["shared"] == (Event("gaussian", 2.0, 0.3, 20, "poisson"),)
+    assert metered["silos"] is None
+    fixed = merges(silos=20, rate=0.5, sampler="fixed")  # who is due is known, so its draw does not count
+    assert not fixed.hidden
+    assert fixed.against(DELTA)["server"] == known(2.0)
+
+
 def test_merges_that_cannot_be():
     with refused("at most 4 may drop out, got 5"):
         merges(dropouts=5)
-    with refused("a secure sum needs all silos, or a fixed number of them"):
-        merges(silos=20, rate=0.5)
     with refused("only a secure sum counts silos that drop out or collude"):
         merges(noise_by="silos")
     with refused("noise_by: expected one of server, silos, secure"):
