@@ -19,6 +19,7 @@ from coterie.guard.claims import claims_of
 from coterie.guard.meter import make_meter
 from coterie.guard.session import Session
 from coterie.methods import MRMTL, FedAvg, Local
+from coterie.planning.schedule import Participation
 from coterie.planning.training import Training
 from coterie.privacy.accountant import epsilon
 from coterie.privacy.budget import Privacy
@@ -28,7 +29,7 @@ from coterie.privacy.ledger.filters import Spent
 from coterie.privacy.ledger.verify import check_ledger
 from coterie.privacy.merges import MergeEvents
 from coterie.privacy.published.merges import merge_warnings, published_for_merges
-from coterie.privacy.statement.build import checksum, text_of
+from coterie.privacy.statement.build import HIDDEN, checksum, text_of
 from coterie.privacy.statement.secure_words import OTHERS_TOGETHER
 from coterie.privacy.statement.verify import verify
 from coterie.report.privacy_lines import against_whom
@@ -38,6 +39,7 @@ from tests.helpers import refused, task_for
 from tests.measured import federation_of
 
 DELTA = 1e-3
+SECRET = Participation(0.5, "poisson")
 
 
 def merges(**facts):
@@ -240,6 +242,26 @@ def test_a_training_ends_when_too_few_silos_can_pay_for_a_secure_sum(tmp_path):
     folder.mkdir()
     _, enough = metered(made, folder, two, partial=True, every=1)
     assert enough.ledgers[0].state().total("silo", "server")[0] == plan.silos[0][0].epsilon
+
+
+def test_a_metered_secret_draw_is_charged_every_round_and_verified(tmp_path):
+    """Also if two silos left early: the noise of the other six is what was planned for."""
+    made = replace(protected(FedAvg()), training=Training(rounds=4, batch=8, participation=SECRET))
+    plan, meter = metered(made, tmp_path)
+    silo = plan.silos[0][0]
+    assert silo.epsilon == epsilon(silo.noise, 0.5, 4, silo.delta)
+    totals = check_ledger(meter.ledgers[0].path).totals["silo"]
+    assert totals["server"] == totals["shared"] == (silo.epsilon, silo.delta)
+    assert totals["silos"] == NONE
+    content = statement_of(made, plan, 0, 0, meter)
+    assert verify(text_of(content)) == content
+    assert "in secret: a silo that was not drawn uploads noise alone" in page(content)
+    assert HIDDEN in content["not_covered"]
+    short = tmp_path / "short"
+    short.mkdir()
+    budgets = [(7.0, 1e-2)] * 6 + [(silo.epsilon / 2, 1e-2)] * 2
+    _, left = metered(made, short, budgets, partial=True, every=1)
+    assert len(left.left) == 2
 
 
 def test_configurations():
