@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import random
 import shutil
+import tempfile
 from pathlib import Path
 from unittest.mock import patch
 
 from coterie.deploy.coordinator import Coordinator, checkpoint
 from coterie.deploy.guard import Guard
 from coterie.deploy.guard_folder import GuardFolder
+from coterie.deploy.masking import SUM_CALLS
 from coterie.errors import Problem
 from coterie.privacy.ledger.heads import SignedHead
 from coterie.privacy.ledger.ledger import Ledger, read_ledger
@@ -25,6 +27,7 @@ from coterie.protocol.envelope import unseal
 from tests.federations import Small
 
 MOST = 2**26
+MEMORY = Path("/dev/shm")  # a disk that need not spin: kills here are of processes, not of machines
 KEPT = ("ledger", "witness", "guard.sqlite")  # what a backup of a guard's folder holds
 
 
@@ -143,9 +146,8 @@ class World:
         """Remember what left a guard, and check the promises."""
         reply = unseal(answer, self.small.plan.keys[name], MOST)
         self.events.append((reply.kind, name))
-        if reply.kind != "upload":
+        if reply.kind != "upload" and reply.kind not in SUM_CALLS:
             return
-        self.answers += 1
         call = (name, reply.training, reply.round, reply.call)
         self.left.setdefault(call, set()).add(answer)
         ledger = self.ledger(name)
@@ -154,6 +156,9 @@ class World:
         ledger.close()
         assert why is None, f"the ledger of {name} is behind its witness, which {why}"
         assert len(self.left[call]) == 1, f"{call} was answered in two ways"
+        if reply.kind != "upload":
+            return  # a step of a secure sum that tells nothing about examples
+        self.answers += 1
         spans = [span for run in state.runs for span in state.reserved(run)]
         assert any(first <= reply.round < last for first, last in spans), f"{call} left without a charge"
 
@@ -225,3 +230,41 @@ class World:
                 if not outcome.missing:
                     return True
         return False
+
+
+class SecureWorld(World):
+    """A federation with masked uploads, in which each round one silo cannot be reached from some step on."""
+
+    def __init__(self, small: Small, folder: Path, seed: int, trouble: float = 0.15):
+        super().__init__(small, folder, seed, trouble)
+        rounds = range(small.config.train.rounds)
+        names, steps = small.federation.names, list(SUM_CALLS)
+        self.outages = {
+            number: (self.dice.choice(names), steps[self.dice.randrange(len(steps)) :]) for number in rounds
+        }
+
+    def exchange(self, messages, seconds):
+        """Carry messages, badly, except those of the round's outage."""
+        reached = {}
+        for name, message in messages.items():
+            asked = unseal(message, self.small.key.public, MOST)
+            silo, steps = self.outages.get(asked.round, (None, []))
+            if name != silo or asked.kind not in steps:
+                reached[name] = message
+        return super().exchange(reached, seconds)
+
+
+def tried(small: Small, folder: Path, seed: int, kind=World, **options) -> World:
+    """A world after its training, without its files."""
+    with tempfile.TemporaryDirectory(dir=folder) as name:
+        world = kind(small, Path(name), seed, **options)
+        try:
+            world.ended = world.run(4 if world.restores else 60)  # a restored guard never answers again
+            world.late_ledgers = world.behind()
+            ledgers = [world.ledger(silo) for silo in small.federation.names]
+            world.states = [ledger.state() for ledger in ledgers]
+            for ledger in ledgers:
+                ledger.close()
+        finally:
+            world.close()
+    return world

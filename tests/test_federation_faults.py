@@ -15,12 +15,11 @@ from coterie.deploy.guard import Guard, question
 from coterie.deploy.store import Store
 from coterie.guard.secret_streams import EntropyStreams
 from coterie.protocol.messages import pack, unpack
-from tests.faulty_network import World
+from tests.faulty_network import MEMORY, tried
 from tests.federations import Small, config_of, digits
 
 SEEDS = int(os.environ.get("COTERIE_SEEDS", "300"))
 BLOCKS = 10
-MEMORY = Path("/dev/shm")  # a disk that need not spin: kills here are of processes, not of machines
 
 
 @pytest.fixture(scope="module")
@@ -35,22 +34,6 @@ def small(folder) -> Small:
     made = Small(folder / "small", config, digits(2, 60), seconds=2.0)
     made.cache = {}
     return made
-
-
-def tried(small: Small, folder: Path, seed: int, **options) -> World:
-    """A world after its training, without its files."""
-    with tempfile.TemporaryDirectory(dir=folder) as name:
-        world = World(small, Path(name), seed, **options)
-        try:
-            world.ended = world.run(4 if world.restores else 60)  # a restored guard never answers again
-            world.late_ledgers = world.behind()
-            ledgers = [world.ledger(silo) for silo in small.federation.names]
-            world.states = [ledger.state() for ledger in ledgers]
-            for ledger in ledgers:
-                ledger.close()
-        finally:
-            world.close()
-    return world
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))
@@ -94,7 +77,7 @@ def answer_before_charge(self, request):
     own = prepared.side.begin() if known.state is None else unpack(known.state)
     streams = EntropyStreams({self.silo: os.urandom(32)})
     streams.begin(self.silo, "row", request.round, request.round + 1)
-    sent = self._read(request, prepared)
+    sent = self._read(request.body, prepared)
     upload, own = prepared.side.work(request.round, sent, own, streams)
     answer = self._send(request, "upload", {}, pack(upload), pack(own), request.round + 1)
     self._reserve(prepared, known, request.round)

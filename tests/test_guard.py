@@ -466,8 +466,9 @@ def test_plans_of_another_version_or_form_are_refused(small):
 
 
 def test_what_cannot_be_deployed_is_refused(tmp_path):
+    dropping = {"participation": {"poisson": 0.5}, "drop": 0.1}
     with pytest.raises(Problem, match="drawn in secret"):
-        Small(tmp_path, config_of(privacy={"unit": "silo"}, train={"participation": {"poisson": 0.5}}))
+        Small(tmp_path, config_of(privacy={"unit": "silo"}, train=dropping))
     with pytest.raises(Problem, match="one run"):
         Small(tmp_path / "b", config_of({"name": "mr-mtl", "lam": [0.1, 0.2]}))
 

@@ -202,6 +202,7 @@ CASES = {
     "all": {},
     "drawn": {"participation": Participation(0.625), "colluding": 2},
     "dropping": {"dropping": Dropping(drop=0.3), "dropouts": 2, "rounds": 8},
+    "in secret": {"participation": Participation(0.4, "poisson"), "dropouts": 1},
 }
 
 
@@ -222,7 +223,8 @@ def test_what_runs_is_what_is_charged(how):
     plan = made.plan()
     silo = plan.silos[0][0]
     due, honest = silo.merges.members, silo.merges.members - silo.merges.dropouts - silo.merges.colluding
-    here = torch.full((made.training.rounds,), 8) if plan.present is None else plan.present[:, 0].sum(1)
+    secret, rounds = plan.drawn_in_secret, made.training.rounds
+    here = torch.full((rounds,), 8) if plan.present is None or secret else plan.present[:, 0].sum(1)
     if how == "dropping":
         assert (here < 6).any()
         assert ((here >= 6) & (here < 8)).any()
@@ -230,10 +232,12 @@ def test_what_runs_is_what_is_charged(how):
     drawn = int(here[here >= due - silo.merges.dropouts].sum())
     own = silo.noise * 0.5 / math.sqrt(honest)
     assert is_noise(vectors(made)[0, 0].double().numpy(), own / silo.merges.cohort * math.sqrt(drawn))
-    merges = silo.merges.merges if plan.present is None else int(max(plan.present[:, 0].sum(0)))
+    every = plan.present is None or secret
+    merges = silo.merges.merges if every else int(max(plan.present[:, 0].sum(0)))
     most = max(plan.silos[0], key=lambda one: one.merges.came)
     assert most.merges.came == merges
-    assert most.epsilon == pytest.approx(epsilon(silo.noise, 1.0, merges, 1e-2))
+    rate = 0.4 if secret else 1.0  # only a secret draw counts
+    assert most.epsilon == pytest.approx(epsilon(silo.noise, rate, merges, 1e-2))
     assert most.epsilon <= 6.0
 
 
@@ -267,7 +271,9 @@ def test_settings_that_are_refused(federation):
         protected(federation, FedAvg(), dropouts=1).plan()
     with refused("a secure sum needs from 3 to 255 silos, got 2"):
         protected(federation, FedAvg(), participation=Participation(0.5)).plan()
-    with refused("a secure sum needs to know who is due"):
-        protected(eight(), FedAvg(), participation=Participation(0.5, "poisson")).plan()
+    with refused("a secure sum if whole silos are drawn in secret: say how many may drop out"):
+        protected(eight(), FedAvg(), participation=Participation(0.5, "poisson"), dropping=Dropping(drop=0.1))
+    with refused("with 8 silos of which 1 may collude, at most 3 may drop out, got 4"):
+        protected(eight(), FedAvg(), participation=Participation(0.5, "poisson"), dropouts=4).plan()
     with pytest.raises(Problem, match="noise_by = 'server' here"):
         protected(eight(), Related()).plan()

@@ -19,6 +19,7 @@ from coterie.guard.claims import claims_of
 from coterie.guard.meter import make_meter
 from coterie.guard.session import Session
 from coterie.methods import MRMTL, FedAvg, Local
+from coterie.planning.schedule import Participation
 from coterie.planning.training import Training
 from coterie.privacy.accountant import epsilon
 from coterie.privacy.budget import Privacy
@@ -28,7 +29,7 @@ from coterie.privacy.ledger.filters import Spent
 from coterie.privacy.ledger.verify import check_ledger
 from coterie.privacy.merges import MergeEvents
 from coterie.privacy.published.merges import merge_warnings, published_for_merges
-from coterie.privacy.statement.build import checksum, text_of
+from coterie.privacy.statement.build import HIDDEN, checksum, text_of
 from coterie.privacy.statement.secure_words import OTHERS_TOGETHER
 from coterie.privacy.statement.verify import verify
 from coterie.report.privacy_lines import against_whom
@@ -38,6 +39,7 @@ from tests.helpers import refused, task_for
 from tests.measured import federation_of
 
 DELTA = 1e-3
+SECRET = Participation(0.5, "poisson")
 
 
 def merges(**facts):
@@ -89,11 +91,28 @@ def test_what_a_ledger_charges():
     assert replace(merges(raw_personal=True), metered=True).releases()["personal"] is None
 
 
+def test_a_secret_draw_counts_against_everybody_who_cannot_see_it():
+    """All silos add noise, drawn or not, and every merge is charged as a sampled one."""
+    secret = merges(rate=0.3, came=20)
+    assert secret.hidden
+    assert secret.members == 10
+    assert secret.own_noise == merges().own_noise == pytest.approx(2.0 / math.sqrt(7))
+    found = secret.against(DELTA)
+    assert found["server"] == epsilon(2.0, 0.3, 20, DELTA)
+    assert found["silos"] == pytest.approx(epsilon(secret.own_noise, 0.3, 20, DELTA))
+    assert found["shared"] == pytest.approx(epsilon(secret.own_noise * math.sqrt(8), 0.3, 20, DELTA))
+    assert found["server"] < merges(came=20).against(DELTA)["server"]
+    metered = replace(secret, metered=True).releases()
+    assert metered["server"] == metered["shared"] == (Event("gaussian", 2.0, 0.3, 20, "poisson"),)
+    assert metered["silos"] is None
+    fixed = merges(silos=20, rate=0.5, sampler="fixed")  # who is due is known, so its draw does not count
+    assert not fixed.hidden
+    assert fixed.against(DELTA)["server"] == known(2.0)
+
+
 def test_merges_that_cannot_be():
     with refused("at most 4 may drop out, got 5"):
         merges(dropouts=5)
-    with refused("a secure sum needs all silos, or a fixed number of them"):
-        merges(silos=20, rate=0.5)
     with refused("only a secure sum counts silos that drop out or collude"):
         merges(noise_by="silos")
     with refused("noise_by: expected one of server, silos, secure"):
@@ -223,6 +242,26 @@ def test_a_training_ends_when_too_few_silos_can_pay_for_a_secure_sum(tmp_path):
     folder.mkdir()
     _, enough = metered(made, folder, two, partial=True, every=1)
     assert enough.ledgers[0].state().total("silo", "server")[0] == plan.silos[0][0].epsilon
+
+
+def test_a_metered_secret_draw_is_charged_every_round_and_verified(tmp_path):
+    """Also if two silos left early: the noise of the other six is what was planned for."""
+    made = replace(protected(FedAvg()), training=Training(rounds=4, batch=8, participation=SECRET))
+    plan, meter = metered(made, tmp_path)
+    silo = plan.silos[0][0]
+    assert silo.epsilon == epsilon(silo.noise, 0.5, 4, silo.delta)
+    totals = check_ledger(meter.ledgers[0].path).totals["silo"]
+    assert totals["server"] == totals["shared"] == (silo.epsilon, silo.delta)
+    assert totals["silos"] == NONE
+    content = statement_of(made, plan, 0, 0, meter)
+    assert verify(text_of(content)) == content
+    assert "in secret: a silo that was not drawn uploads noise alone" in page(content)
+    assert HIDDEN in content["not_covered"]
+    short = tmp_path / "short"
+    short.mkdir()
+    budgets = [(7.0, 1e-2)] * 6 + [(silo.epsilon / 2, 1e-2)] * 2
+    _, left = metered(made, short, budgets, partial=True, every=1)
+    assert len(left.left) == 2
 
 
 def test_configurations():

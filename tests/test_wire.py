@@ -41,7 +41,7 @@ class Counted(DirectTransport):
 def test_bytes_agree_with_the_plan_within_a_tenth(tmp_path, method, privacy, train):
     config = config_of(method, privacy, {"rounds": 4, "batch": 4, **train}, model=LARGE)
     small = Small(tmp_path, config, digits(3, 60), seconds=60.0)
-    planned = plan_of(small.plan.blank)
+    planned = plan_of(small.plan.blank, small.plan)
     assert small.plan.blank.task.layout.size >= 100_000
     guards = small.guards()
     transport = Counted({name: guard.answer for name, guard in guards.items()})

@@ -3,7 +3,8 @@
 Formal guarantee: replacing a silo's upload by nothing moves the sum of a round by at most `clip` in Euclidean
 norm, whatever the silo holds. Noise of standard deviation `noise * clip` is added to the sum. The denominator
 is the planned size of a cohort, never the number of silos that took part. If silos add the noise for a secure
-sum, each adds a part of it. If too few are left, the sum of that round is zero and nothing is released. A
+sum, each adds a part of it. If too few are left, the sum of that round is zero and nothing is released. If
+silos are drawn for it in secret, all of them add their parts, those that were not drawn to zeros. A
 simulation only adds up, without masks: the sum is the same. Silos with smaller budgets may be clipped to a
 `share` of the clip; the noise is the same, so relative to their clip it is larger.
 """
@@ -47,7 +48,8 @@ class PrivateMerger(Merger):
 
     The engine creates it (see `of`). `uploads` are the tensors that silos sent; nothing else is merged.
     `number` is the round whose noise is drawn, whatever the roster says. If no merge was `planned` for the
-    round, merging is refused. `asked` and `counted` are lists that all copies of a merger share.
+    round, merging is refused. `adding` says who adds noise if silos are drawn in secret for a secure sum
+    (None: all). `asked` and `counted` are lists that all copies of a merger share.
     """
 
     rule: MergeRule
@@ -55,15 +57,22 @@ class PrivateMerger(Merger):
     uploads: tuple[Tensor, ...]
     number: int
     planned: bool = True
+    adding: Tensor | None = None
     asked: list[None] = field(default_factory=list)
     counted: list[Tensor] = field(default_factory=list)
 
     @classmethod
     def of(
-        cls, roster: Roster, rule: MergeRule, streams: MergeStreams, uploads: Tree, planned: bool = True
+        cls,
+        roster: Roster,
+        rule: MergeRule,
+        streams: MergeStreams,
+        uploads: Tree,
+        planned: bool = True,
+        adding: Tensor | None = None,
     ) -> PrivateMerger:
         """Return the merger of the uploads of the roster's round."""
-        return cls(roster, rule, streams, tuple(leaves(uploads)), roster.round, planned)
+        return cls(roster, rule, streams, tuple(leaves(uploads)), roster.round, planned, adding)
 
     def clipping(self, clip: Tensor) -> PrivateMerger:
         """Return a merger that clips uploads at `clip`, `[runs, 1, 1]`."""
@@ -155,7 +164,9 @@ class PrivateMerger(Merger):
         """Return the sum of clipped uploads, each noised by its own silo: `[runs, 1, ...]`."""
         rule, roster = self.rule, self.roster
         limits = rule.limits(uploads)
-        whole = torch.ones(uploads.shape[:2], dtype=torch.bool) if roster.present is None else roster.present
+        everybody = torch.ones(uploads.shape[:2], dtype=torch.bool, device=uploads.device)
+        drawn = everybody if roster.present is None else roster.present
+        whole = drawn if rule.members is None else everybody if self.adding is None else self.adding
         total = uploads.new_zeros(uploads.shape[0], 1, *uploads.shape[2:], dtype=torch.float64)
         for run, clip in enumerate(rule.clip):
             if int(whole[run].sum()) < rule.least:
@@ -165,7 +176,8 @@ class PrivateMerger(Merger):
                 if not whole[run, k]:
                     continue
                 limit = limits[run : run + 1, k : k + 1] if limits.dim() == 2 else limits[run : run + 1]
-                upload = clipped_sum(uploads[run : run + 1, k : k + 1], limit, None)[0]
+                taken = drawn[run : run + 1, k : k + 1]
+                upload = clipped_sum(uploads[run : run + 1, k : k + 1], limit, taken)[0]
                 self._noise(upload, deviation, run, name)
                 total[run] += upload
         return total

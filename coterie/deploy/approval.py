@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from ..planning.silo_plan import secure_remarks
 from ..privacy.adversaries import ADVERSARIES
 from ..privacy.keys import now, stamp
 from ..privacy.meaning import meaning_lines, meaning_of
-from .guard import Guard, Prepared
+from .guard import Guard
 from .plan_file import traffic
+from .prepared import Prepared
 from .scores import against, claim_of, score_of
 
 SCORED = (
@@ -42,6 +44,7 @@ def approval_lines(guard: Guard, prepared: Prepared) -> list[str]:
             for line in meaning_lines(meaning_of(silo.epsilon, silo.delta, events), plan.unit.name)
         ],
         "  epsilon against " + "; ".join(protected),
+        *[f"  {note}" for note in secure_remarks(plan, "secure sums")],
         f"Ledger: {spent:.4g} spent before" + ("" if budget is None else f", of {budget[0]:g}"),
     ]
 

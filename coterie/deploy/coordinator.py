@@ -4,6 +4,7 @@ It keeps a checkpoint after each round, so the same call resumes a training afte
 answer a repeated request with the bytes they stored. As a witness it records the heads of the silos' ledgers,
 and in a signed transcript who answered what. It sees no personal model, and a score only with the noise that
 the plan pays for.
+If uploads are masked, it sees no upload either, only their sum (`coterie.deploy.secure_rounds`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
+
+import torch
+from torch import Tensor
 
 from ..engines.network import ServerSide
 from ..engines.simulation import steps_of
@@ -33,9 +37,12 @@ from ..protocol.envelope import Envelope, Unreadable, seal, unseal
 from ..protocol.messages import addressed, pack
 from ..protocol.state import State
 from ..protocol.tree import Tree
+from ..secure_sum import Missing
 from .guard import CALLS, COORDINATOR, read_tree
 from .plan_file import PlanFile, plan_of, read_plan
 from .scores import shared_scores
+from .secure_rounds import sum_uploads
+from .sum_terms import sum_terms
 from .transcript import Transcript
 
 PAUSE = 0.2  # seconds before silos that did not answer are asked again
@@ -136,7 +143,8 @@ class Coordinator:
         rounds = experiment.training.rounds
         roster = replace(experiment.roster, steps=steps_of(experiment.work, settings), rounds=rounds)
         start = SeededStart(experiment.task, [experiment.keys[0][0]], roster, rounds)
-        return ServerSide(experiment.running, self.planned, start, self.streams, self._ask, self.plan.fewest)
+        known = (experiment.running, self.planned, start, self.streams)
+        return ServerSide(*known, self._ask, self.plan.fewest, self._ask_sum)
 
     def _begin(self) -> None:
         """Tell every silo what was seen of its ledger, and send the plan; wait until enough accepted it."""
@@ -174,6 +182,32 @@ class Coordinator:
                 self.refusals[name] = f"its upload cannot be used: {problem}"
         return uploads
 
+    def _ask_sum(self, number: int, parts: Mapping[int, Tree]) -> tuple[Tensor, list[int]]:
+        """Add up the uploads of a round without seeing one; return the sum, and whose uploads are in it."""
+        terms = sum_terms(self.plan, self.planned, number)
+        trees = {self.plan.names[k]: pack(tree) for k, tree in parts.items()}
+
+        def ask(step: str, messages: Mapping[str, bytes]) -> dict[str, bytes]:
+            facts: dict[str, dict[str, Any]] = {}
+            if step == "keys":
+                facts = {name: {"terms": terms.digest} for name in messages}
+            if step == "upload":
+                facts = {name: {"boxes": len(message)} for name, message in messages.items()}
+                messages = {name: message + trees[name] for name, message in messages.items()}
+            answers = self._exchange(step, number, messages, facts=facts)
+            return {name: answer.body for name, answer in answers.items()}
+
+        try:
+            total, names = sum_uploads(terms, ask, self.folder / "sum")
+        except Missing as problem:
+            reasons = (f"{name}: {self.refusals.get(name, why)}" for name, why in problem.silos.items())
+            raise Problem(
+                f"round {number}: too few of {len(terms.members)} silos are left for its secure sum, which"
+                f" needs {terms.least} uploads and {terms.threshold} confirmations ({'; '.join(reasons)});"
+                " its uploads stay masked: repeat the command when they are back"
+            ) from problem
+        return torch.from_numpy(total), [self.plan.names.index(name) for name in names]
+
     def _finish(self, side: ServerSide, state: State) -> Outcome:
         """Send every silo the last shared state, so that it can make its own model at home."""
         sent, count = side.method.broadcast(state.shared), len(self.plan.names)
@@ -192,16 +226,26 @@ class Coordinator:
         return Outcome(self.plan.training, state.round, finished, missing, self.folder, scores)
 
     def _exchange(
-        self, kind: str, number: int, bodies: Mapping[str, bytes], patient: bool = False
+        self,
+        kind: str,
+        number: int,
+        bodies: Mapping[str, bytes],
+        patient: bool = False,
+        facts: Mapping[str, dict[str, Any]] | None = None,
     ) -> dict[str, Envelope]:
         """Ask silos until all have answered or the plan's time is over; return the answers that are sound.
 
         A silo that refuses is asked again only if the coordinator is `patient`: its owner may still approve.
+        `facts` are those of the messages, by silo.
         """
+        facts = facts or {}
         answers: dict[str, Envelope] = {}
         waiting, deadline = dict(bodies), self.clock.time() + self.plan.seconds
         while waiting:
-            messages = {name: self._message(kind, number, name, body) for name, body in waiting.items()}
+            messages = {
+                name: self._message(kind, number, name, body, facts.get(name, {}))
+                for name, body in waiting.items()
+            }
             left = deadline - self.clock.time()
             for name, message in self.transport.exchange(messages, max(left, 0.0)).items():
                 answer = self._opened(name, kind, number, message)
@@ -217,9 +261,10 @@ class Coordinator:
                 self.clock.sleep(PAUSE)
         return answers
 
-    def _message(self, kind: str, number: int, name: str, body: bytes) -> bytes:
+    def _message(self, kind: str, number: int, name: str, body: bytes, facts: dict[str, Any]) -> bytes:
         seen = self._seen.get(name)
-        facts = {} if seen is None else {"witnessed": {"text": seen.text, "signature": seen.signature}}
+        if seen is not None:
+            facts = {**facts, "witnessed": {"text": seen.text, "signature": seen.signature}}
         request = Envelope(self.plan.training, number, CALLS[kind], kind, COORDINATOR, name, facts, body)
         return seal(request, self.key)
 

@@ -8,26 +8,33 @@ its own ledger before anything is computed. It answers each (training, round, ca
 in one transaction; the reservation is committed; only then do bytes leave. A crash before the answer was
 written released nothing: the same reservation pays for doing the work again, with fresh noise. A crash after
 it is followed by the stored bytes. So nothing leaves uncharged, and no call is answered in two ways.
+
+**Secure sums.** If a plan's uploads are masked, the five steps of the sum (`coterie.secure_sum`) are calls of
+their own, in place of the call 'round'. The third one is charged and does the work, in the order above. Its
+terms are derived from the plan here (`coterie.deploy.sum_terms`). The state of the sum, with the seed of the
+masks, is written in the transaction of each answer, so no seed masks two uploads that leave.
+
+**Secret coins.** If silos are drawn in secret, every guard is asked in every round and tosses its own coin.
+A silo that was not drawn works all the same, and uploads zeros. Every round is charged, drawn or not.
 """
 
 from __future__ import annotations
 
 import hashlib
+import secrets
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
-from functools import cached_property
+from typing import cast
 
-from ..cohort.dp_sgd import Cohort, Settings
-from ..cohort.examples import stack
-from ..engines.network import SiloSide
-from ..engines.simulation import steps_of
-from ..engines.start import SeededStart
+from ..engines.network import vector_of
 from ..errors import Problem, reason
 from ..experiment.experiment import Experiment
+from ..guard.claims import is_drawn
 from ..guard.secret_streams import EntropyStreams, secret_of
+from ..noise.dice import KeyedDice
 from ..planning.plan import Plan
 from ..privacy.keys import Key, PublicKey, now, parse_time, stamp
 from ..privacy.ledger.entries import runs_of
@@ -37,42 +44,22 @@ from ..protocol.envelope import Envelope, Unreadable, seal, unseal
 from ..protocol.messages import pack, unpack
 from ..protocol.streams import Streams
 from ..protocol.tree import Tree, leaves
+from ..secure_sum import Silo, State, check_boxes
 from ..tasks.code import Allowed, allowing
 from .guard_folder import POLICY, GuardFolder, read_table
+from .masking import BEFORE_UPLOAD, SUM_CALLS, masked, open_sum, split_upload, take_step
 from .plan_file import PlanFile, plan_of, read_plan
 from .policy import MONTH, PolicyTable, broken_rules
+from .prepared import Prepared
 from .results import finish_training
 from .scores import against, claim_of, noised_score, score_of
 from .store import Store, Training
+from .sum_terms import check_sums, is_masked, sum_terms
 
-CALLS = {"hello": 0, "plan": 1, "round": 2, "finish": 3}
+CALLS = {"hello": 0, "plan": 1, "round": 2, "finish": 3, **SUM_CALLS}
 COORDINATOR = "coordinator"
 HEAD = ("text", "signature")
 StreamsFor = Callable[[Experiment, str, str, int], Streams]
-
-
-@dataclass(frozen=True, eq=False)
-class Prepared:
-    """A training that a guard can do work for: its plan, its experiment, and its half of the engine."""
-
-    file: PlanFile
-    experiment: Experiment
-    plan: Plan
-    place: int
-
-    @cached_property
-    def side(self) -> SiloSide:
-        """The silo's half of the engine."""
-        experiment, k, name = self.experiment, self.place, self.file.names[self.place]
-        settings = experiment.settings(self.plan)
-        choice = None if settings.choice is None else settings.choice[:, [k]]
-        own = Settings(settings.lr[:, [k]], settings.clip[:, [k]], settings.noise[:, [k]], choice)
-        examples = stack(experiment.federation.pick([name]), "train", experiment.training.device)
-        cohort = Cohort(experiment.task, examples, (experiment.work[k],), own, experiment.training.memory)
-        rounds = experiment.training.rounds
-        roster = replace(experiment.roster, steps=steps_of(experiment.work, settings), rounds=rounds)
-        start = SeededStart(experiment.task, [experiment.keys[0][0]], roster, rounds)
-        return SiloSide(experiment.running, cohort, self.plan, k, start)
 
 
 class Guard:
@@ -126,8 +113,8 @@ class Guard:
             return stored[2]
         if expired := self.policy.expired():
             raise Problem(expired)
-        work = {"plan": self._begin, "round": self._round, "finish": self._finish}[request.kind]
-        return work(request)
+        work = {"plan": self._begin, "round": self._round, "finish": self._finish}
+        return work.get(request.kind, self._sum_step)(request)
 
     def _check_witnessed(self, request: Envelope) -> None:
         """Raise `Problem` if the coordinator has seen rows of the ledger that it does not have."""
@@ -168,7 +155,7 @@ class Guard:
         if known.run is None:
             self.store.update(file.training, run=self._claim(prepared))
         self.log(f"training {file.training} accepted: {prepared.experiment.method.title}, hash {file.hash}")
-        return self._send(request, "accepted", {"hash": file.hash}, b"", None, None)
+        return self._send(request, "accepted", {"hash": file.hash}, b"")
 
     def _claim(self, prepared: Prepared) -> int:
         """Charge a training to the ledger as planned, once; return its row."""
@@ -221,8 +208,10 @@ class Guard:
                     f" those of '{self.silo}' {list(own.x.shape[1:])} and {own.x.dtype}"
                 )
             experiment = file.experiment(own, self._allowed())
+            plan = plan_of(experiment, file)
+            check_sums(file, plan)
             self._prepared.clear()  # examples of one training at a time stay in memory
-            self._prepared[file.training] = Prepared(file, experiment, plan_of(experiment, file), place)
+            self._prepared[file.training] = Prepared(file, experiment, plan, place)
         return self._prepared[file.training]
 
     def _allowed(self) -> Allowed:
@@ -238,23 +227,75 @@ class Guard:
             raise Problem(f"training {request.training} is {known.status}")
         return self.prepare(read_plan(known.plan.encode())), known
 
+    def _check_due(self, prepared: Prepared, known: Training, number: int) -> None:
+        """Raise `Problem` unless a round is still to be done, and asks this silo."""
+        rounds = prepared.experiment.training.rounds
+        if not known.round <= number < rounds:
+            raise Problem(f"round {number} is not among the rounds {known.round} to {rounds - 1} still to do")
+        if prepared.place not in prepared.plan.asked_at(number):
+            raise Problem(f"the plan does not ask '{self.silo}' for round {number}")
+
     def _round(self, request: Envelope) -> bytes:
         """Do the work of a round: charge, train, remember, and only then answer."""
         prepared, known = self._training(request)
-        number, rounds = request.round, prepared.experiment.training.rounds
-        if not known.round <= number < rounds:
-            raise Problem(f"round {number} is not among the rounds {known.round} to {rounds - 1} still to do")
-        present = prepared.plan.present_at(number, 1, None)
-        if present is not None and not bool(present[0, prepared.place]):
-            raise Problem(f"the plan does not ask '{self.silo}' for round {number}")
-        sent = self._read(request, prepared)
-        own = prepared.side.begin() if known.state is None else unpack(known.state)
+        number = request.round
+        self._check_due(prepared, known, number)
+        if is_masked(prepared.plan, number):
+            raise Problem(f"round {number}: the plan's uploads are masked, so ask for the steps of their sum")
+        sent, own = self._read(request.body, prepared), self._own(prepared, known)
         reservation, streams = self._reserve(prepared, known, number)
-        upload, own = prepared.side.work(number, sent, own, streams)
-        body = pack(upload)
-        answer = self._send(request, "upload", {}, body, pack(own), number + 1)
+        drawn = is_drawn(prepared.plan, streams, number)
+        upload, own = prepared.side.work(number, sent, own, streams, drawn)
+        body, facts = pack(upload), self._salt(prepared.plan)
+        answer = self._send(request, "upload", facts, body, pack(own), number + 1)
+        self.ledger.commit(reservation, self._digest(prepared.plan, body))
+        return answer
+
+    def _sum_step(self, request: Envelope) -> bytes:
+        """Take a step of a round's secure sum."""
+        prepared, known = self._training(request)
+        number = request.round
+        if request.kind in BEFORE_UPLOAD:
+            self._check_due(prepared, known, number)
+        terms = sum_terms(prepared.file, prepared.plan, number)
+        kept = self.store.sum_state(request.training, number)
+        silo, state = open_sum(terms, self.silo, self.key, kept, request)
+        if request.kind == "upload":
+            return self._masked_upload(request, prepared, known, silo, state)
+        state, body = take_step(silo, state, request)
+        return self._send(request, request.kind, {}, body, sum_state=state.to_bytes())
+
+    def _masked_upload(
+        self, request: Envelope, prepared: Prepared, known: Training, silo: Silo, state: State
+    ) -> bytes:
+        """Do the work of a round whose upload is masked: charge, train, remember, and only then answer."""
+        number, side, (boxes, rest) = request.round, prepared.side, split_upload(request)
+        check_boxes(silo, state, boxes)
+        sent, own = self._read(rest, prepared), self._own(prepared, known)
+        reservation, streams = self._reserve(prepared, known, number)
+        drawn = is_drawn(prepared.plan, streams, number)
+        upload, own = side.train(number, sent, own, streams, drawn)
+        dice = cast(KeyedDice, streams.merging(0, self.silo, number))
+        vector = vector_of(upload).detach().cpu().numpy()
+        state, body = masked(silo, state, boxes, vector, dice, side.own_clip)
+        answer = self._send(request, "upload", {}, body, pack(own), number + 1, state.to_bytes())
         self.ledger.commit(reservation, hashlib.sha256(body).hexdigest())
         return answer
+
+    def _own(self, prepared: Prepared, known: Training) -> Tree:
+        """Return what the silo keeps between rounds."""
+        return prepared.side.begin() if known.state is None else unpack(known.state)
+
+    def _digest(self, plan: Plan, body: bytes) -> str:
+        """Return a digest of an upload for the ledger; nobody else can test guesses about a raw one by it."""
+        if plan.merge is None or plan.merge.where != "server":
+            return hashlib.sha256(body).hexdigest()
+        secret = secret_of(self.folder.path / "ledger", self.ledger.identity)
+        return hashlib.blake2b(body, key=secret, digest_size=32).hexdigest()
+
+    def _salt(self, plan: Plan) -> dict[str, object]:
+        """Return a fact that makes digests of an answer tell nothing, if who was drawn is secret."""
+        return {"salt": secrets.token_hex(16)} if plan.drawn_in_secret else {}
 
     def _reserve(self, prepared: Prepared, known: Training, number: int) -> tuple[int, Streams]:
         """Charge a round, unless a crash came after it was charged; return its row and its randomness."""
@@ -274,13 +315,13 @@ class Guard:
         streams.begin(self.silo, entry.hash, number, number + 1)
         return row, streams
 
-    def _read(self, request: Envelope, prepared: Prepared) -> Tree:
-        """Return the tree in a request; raise `Problem` unless it holds tensors of a sound form."""
+    def _read(self, body: bytes, prepared: Prepared) -> Tree:
+        """Return the tree in a request's body; raise `Problem` unless it holds tensors of a sound form."""
         silo = prepared.plan.silos[0][prepared.place]
         most = 4 * (silo.bytes_down + silo.bytes_up) + 64 * prepared.experiment.task.layout.size + 2**20
-        if len(request.body) > most:
-            raise Problem(f"a message of {len(request.body):,} bytes is more than this plan needs ({most:,})")
-        return read_tree(request.body, most)
+        if len(body) > most:
+            raise Problem(f"a message of {len(body):,} bytes is more than this plan needs ({most:,})")
+        return read_tree(body, most)
 
     def _finish(self, request: Envelope) -> bytes:
         """Save the silo's own model, score and statement at home; if the plan says so, tell a noised score.
@@ -290,15 +331,15 @@ class Guard:
         prepared, known = self._training(request)
         if request.round != prepared.experiment.training.rounds:
             raise Problem("a training finishes after its last round")
-        own = prepared.side.begin() if known.state is None else unpack(known.state)
-        vector = prepared.side.personal(self._read(request, prepared), own)
+        sent, own = self._read(request.body, prepared), self._own(prepared, known)
+        vector = prepared.side.personal(sent, own)
         assert known.run is not None
         told: dict[str, object] = {}
         if (event := score_of(prepared)) is not None:
             reservation, streams = self._reserve(prepared, known, request.round)
             told = {"score": noised_score(prepared, vector, event, streams)}
         facts = finish_training(self.folder, prepared, vector, self.ledger, known.run)
-        answer = self._send(request, "finished", {**facts, **told}, b"", None, None)
+        answer = self._send(request, "finished", {**facts, **told}, b"")
         if told:
             self.ledger.commit(reservation, hashlib.sha256(repr(told["score"]).encode()).hexdigest())
         self.store.update(request.training, status="finished")
@@ -311,13 +352,14 @@ class Guard:
         kind: str,
         facts: dict[str, object],
         body: bytes,
-        state: bytes | None,
-        further: int | None,
+        state: bytes | None = None,
+        further: int | None = None,
+        sum_state: bytes | None = None,
     ) -> bytes:
         """Remember an answer, and return it."""
         reply, answer = self._sealed(request, kind, facts, body)
         known = (request.training, request.round, request.call, question(request), reply.digest)
-        self.store.answer(*known, answer, state, further)
+        self.store.answer(*known, answer, state, further, sum_state)
         return answer
 
     def _sealed(

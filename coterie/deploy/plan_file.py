@@ -34,6 +34,7 @@ from ..tasks.code import Allowed
 from ..tasks.task import make_task
 from .plan_methods import check_contents, with_contents
 from .scores import scored_plan
+from .sum_terms import check_sums
 
 FORMAT = "coterie-plan/1"
 LARGEST = 2**22  # bytes of a plan
@@ -255,11 +256,11 @@ def make_plan(
         "coordinator": coordinator.facts(),
         "config": tables,
         "facts": facts,
-        "fewest": len(federation) if fewest is None else fewest,
+        "fewest": len(federation) - config.privacy.dropouts if fewest is None else fewest,
         "limits": {"bytes": most_bytes, "seconds": seconds},
     }
     made = read_plan(content)
-    plan_of(made.blank, made)
+    check_sums(made, plan_of(made.blank, made))
     return made
 
 
@@ -302,16 +303,11 @@ def plan_of(experiment: Experiment, file: PlanFile) -> Plan:
     """Return what every silo will do and spend, scores included; refuse what cannot be deployed."""
     experiment.check_metered()
     plan = experiment.plan()
-    merges = plan.silos[0][0].merges
-    if merges is not None and merges.hidden:
+    secure = plan.merge is not None and plan.merge.where == "secure"
+    if secure and experiment.training.dropping is not None:
         raise Problem(
-            "train.participation: silos drawn in secret cannot be deployed, because the coordinator sees who"
-            " answers: use a share or a cohort of fixed size, or let all silos take part"
-        )
-    if plan.merge is not None and plan.merge.where not in ("server", "silos"):
-        raise Problem(
-            f"privacy.noise_by: '{plan.merge.where}' can only be simulated, because guards do not mask their"
-            " uploads yet: use 'silos' or 'server'"
+            "train.drop, train.uneven: silos of a deployed secure sum drop out by themselves: say how many"
+            " may with privacy.dropouts"
         )
     return plan if file.scores is None else scored_plan(plan, file.scores, file.tests)
 

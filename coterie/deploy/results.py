@@ -22,8 +22,8 @@ from ..report.statement_page import page
 from .scores import score_of
 
 if TYPE_CHECKING:
-    from .guard import Prepared
     from .guard_folder import GuardFolder
+    from .prepared import Prepared
 
 
 def finish_training(

@@ -39,8 +39,8 @@ from ..privacy.ledger.claim import Claim
 from ..protocol.streams import Streams
 
 if TYPE_CHECKING:
-    from .guard import Prepared
     from .plan_file import PlanFile
+    from .prepared import Prepared
 
 LIKELY = 0.95  # of the intervals
 UNIT = (

@@ -2,7 +2,8 @@
 
 An answer is on the disk before it leaves. The same request again gets the same bytes, and costs nothing,
 because it is the same release; any other request for an answered call is refused. Answers of the last rounds
-are kept whole, older ones by their digest only.
+are kept whole, older ones by their digest only. The state of a round's secure sum is written together with
+the answer that it belongs to. It holds secrets, so once a later round is answered only its row stays, empty.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ create table if not exists trainings (
 create table if not exists answers (
   training text not null, round integer not null, call integer not null, request text not null,
   digest text not null, answer blob, primary key (training, round, call)
+) strict;
+create table if not exists sums (
+  training text not null, round integer not null, state blob not null, primary key (training, round)
 ) strict;
 """
 
@@ -117,6 +121,14 @@ class Store:
         row = found.fetchone()
         return None if row is None else (row[0], row[1], row[2])
 
+    def sum_state(self, name: str, number: int) -> bytes | None:
+        """Return the state of a round's secure sum: None before it begins, empty when it is closed."""
+        found = self.connection.execute(
+            "select state from sums where training = ? and round = ?", (name, number)
+        )
+        row = found.fetchone()
+        return None if row is None else bytes(row[0])
+
     def answer(
         self,
         name: str,
@@ -127,8 +139,9 @@ class Store:
         answer: bytes,
         state: bytes | None,
         further: int | None,
+        sum_state: bytes | None = None,
     ) -> None:
-        """Remember an answer, with the silo's new state and its next round, all or nothing."""
+        """Remember an answer, with the silo's new state, its next round and its sum, all or nothing."""
         with self._change() as rows:
             rows.execute(
                 "insert into answers values (?, ?, ?, ?, ?, ?)", (name, number, call, request, digest, answer)
@@ -137,6 +150,9 @@ class Store:
                 rows.execute(
                     "update trainings set state = ?, round = ? where training = ?", (state, further, name)
                 )
+            if sum_state is not None:
+                rows.execute("insert or replace into sums values (?, ?, ?)", (name, number, sum_state))
+            rows.execute("update sums set state = x'' where training = ? and round < ?", (name, number))
             rows.execute(
                 "update answers set answer = null where training = ? and round < ?", (name, number - KEPT + 1)
             )

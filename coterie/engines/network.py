@@ -6,7 +6,7 @@ method is the same as in the other engines. A deployed training has one run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -30,6 +30,26 @@ from ..protocol.tree import Tree, concatenate, leaves, map_leaves
 from .start import SeededStart
 
 Ask = Callable[[int, Mapping[int, Tree]], Mapping[int, Tree]]
+AskSum = Callable[[int, Mapping[int, Tree]], tuple[Tensor, Sequence[int]]]
+
+
+def vector_of(upload: Tree) -> Tensor:
+    """Return the one vector of an upload under the unit 'silo'."""
+    vector, *others = leaves(upload)
+    if others:
+        raise Problem("under the unit 'silo' with noise from the silos, an upload must be one vector")
+    return vector
+
+
+def spread_sum(total: Tensor, like: Tree, places: Sequence[int]) -> dict[int, Tree]:
+    """Return a sum of the uploads of silos at `places` as uploads that have this sum.
+
+    The merge of uploads that silos noised at home asks for nothing but their sum, so the first may have it
+    all, and the others zeros.
+    """
+    whole = map_leaves(lambda leaf: total.reshape(leaf.shape), like)
+    zeros = map_leaves(torch.zeros_like, whole)
+    return {k: whole if k == places[0] else zeros for k in places}
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,10 +66,13 @@ class SiloSide:
         """Return the state that the silo keeps before the first round."""
         return self.method.init(self.start, 1)[1]
 
-    def work(self, number: int, sent: Tree, own: Tree, streams: Streams) -> tuple[Tree, Tree]:
-        """Do the local work of a round; return the upload and the silo's new state.
+    def train(
+        self, number: int, sent: Tree, own: Tree, streams: Streams, drawn: bool = True
+    ) -> tuple[Tree, Tree]:
+        """Do the local work of a round; return the upload as it is, and the silo's new state.
 
-        Under the unit 'silo', an upload that is noised at home is clipped and noised here.
+        A silo that was not `drawn` works too, so that its time does not tell. It uploads zeros and keeps its
+        state.
         """
         steps = self.plan.steps_at(number)
         own_steps = None if steps is None else steps[:, [self.place]]
@@ -63,24 +86,44 @@ class SiloSide:
             self.plan.unit,
             own_steps,
         )
-        upload, own = self.method.local(sent, own, doors_of(oracle))
+        upload, after = self.method.local(sent, own, doors_of(oracle))
+        return (upload, after) if drawn else (map_leaves(torch.zeros_like, upload), own)
+
+    def work(
+        self, number: int, sent: Tree, own: Tree, streams: Streams, drawn: bool = True
+    ) -> tuple[Tree, Tree]:
+        """Do the local work of a round; return what may leave the silo, and the silo's new state.
+
+        Under the unit 'silo', an upload that is noised at home is clipped and noised here, and an upload that
+        nobody merges does not leave at all. One for a secure sum leaves only masked, so it is refused.
+        """
         merge = self.plan.merge
-        if merge is not None and merge.where != "server" and self.plan.counts.merged[number]:
+        merged = merge is not None and self.plan.counts.merged[number]
+        if merged and merge is not None and merge.where == "secure":
+            raise Problem(f"round {number}: uploads of this plan leave a silo only with masks")
+        upload, own = self.train(number, sent, own, streams, drawn)
+        if merge is not None and not merged:
+            return map_leaves(torch.zeros_like, upload), own
+        if merge is not None and merge.where == "silos":
             upload = self._noised(number, upload, streams)
         return upload, own
 
+    @property
+    def own_clip(self) -> float:
+        """The length that the silo's uploads to a merge are clipped to."""
+        rule = self.plan.merge
+        assert rule is not None
+        share = 1.0 if rule.share is None else float(rule.share[0, self.place])
+        return float(rule.clip[0]) * share
+
     def _noised(self, number: int, upload: Tree, streams: Streams) -> Tree:
         """Return the one vector of an upload, clipped and noised, in float64."""
-        rule, (vector, *others) = self.plan.merge, list(leaves(upload))
+        rule, vector = self.plan.merge, vector_of(upload)
         assert rule is not None
-        if others:
-            raise Problem("under the unit 'silo' with noise from the silos, an upload must be one vector")
-        name = self.start.roster.names[self.place]
-        limits = rule.limits(vector)  # one number for all silos, or one for each
-        limit = limits[:, [self.place if limits.shape[1] > 1 else 0]]
-        total = clipped_sum(vector, limit, None)
+        total = clipped_sum(vector, torch.tensor([[self.own_clip]], dtype=torch.float64), None)
         deviation = rule.scale * float(rule.noise[0]) * float(rule.clip[0])
-        noisy = streams.merging(0, name, number).noisy(total.numpy(), deviation)
+        dice = streams.merging(0, self.start.roster.names[self.place], number)
+        noisy = dice.noisy(total.numpy(), deviation)
         return map_leaves(lambda _: torch.as_tensor(noisy), upload)
 
     def personal(self, sent: Tree, own: Tree) -> Tensor:
@@ -92,7 +135,8 @@ class SiloSide:
 class ServerSide:
     """The server's half of a training: `ask` sends each silo its tree and returns the uploads that came.
 
-    `fewest` silos must answer a round in which more are planned, or the training stops with a problem.
+    In rounds with a secure sum, `ask_sum` returns the sum alone, and the places of the silos that are in it.
+    `fewest` silos must answer another round in which more are planned, or the training stops with a problem.
     """
 
     method: Method
@@ -101,6 +145,7 @@ class ServerSide:
     streams: MergeStreams
     ask: Ask
     fewest: int = 1
+    ask_sum: AskSum | None = None
 
     @property
     def roster(self) -> Roster:
@@ -115,31 +160,39 @@ class ServerSide:
     def rounds(self, state: State) -> Iterator[tuple[State, tuple[int, ...]]]:
         """Yield the state after each further round, and the places of the silos whose uploads it merged."""
         for number in range(state.round, self.start.rounds):
-            sent, planned = self.method.broadcast(state.shared), self._planned(number)
+            sent, planned = self.method.broadcast(state.shared), self.plan.asked_at(number)
             parts = {k: addressed(sent, k, len(self.roster)) for k in planned}
-            uploads = dict(self.ask(number, parts))
             doors = doors_of(_Blank(number, self.start.rounds))
             like, own = self.method.local(addressed(sent, 0, len(self.roster)), state.own, doors)
-            for k, upload in uploads.items():
-                check_like(upload, like, f"the upload of '{self.roster.names[k]}'")
-            if len(uploads) < min(self.fewest, len(planned)):
-                missing = ", ".join(self.roster.names[k] for k in planned if k not in uploads)
-                raise Problem(
-                    f"round {number}: {len(uploads)} of {len(planned)} silos answered, and the plan needs"
-                    f" {min(self.fewest, len(planned))}; no answer from {missing}"
-                )
+            uploads = self._uploads(number, parts, like)
             state = State(number + 1, self._merge(number, state.shared, uploads, like), own)
             yield state, tuple(sorted(uploads))
 
-    def _planned(self, number: int) -> list[int]:
-        present = self.plan.present_at(number, 1, None)
-        return [k for k in range(len(self.roster)) if present is None or bool(present[0, k])]
+    def _uploads(self, number: int, parts: Mapping[int, Tree], like: Tree) -> dict[int, Tree]:
+        """Return the uploads of a round, checked; those of a secure sum have its sum, and no more."""
+        rule = self.plan.merge
+        if rule is not None and rule.where == "secure" and self.plan.counts.merged[number]:
+            if self.ask_sum is None:
+                raise Problem("the plan's uploads are masked, and nothing here adds them up")
+            total, places = self.ask_sum(number, parts)
+            return spread_sum(total, like, places)
+        uploads = dict(self.ask(number, parts))
+        for k, upload in uploads.items():
+            check_like(upload, like, f"the upload of '{self.roster.names[k]}'")
+        if len(uploads) < min(self.fewest, len(parts)):
+            missing = ", ".join(self.roster.names[k] for k in parts if k not in uploads)
+            raise Problem(
+                f"round {number}: {len(uploads)} of {len(parts)} silos answered, and the plan needs"
+                f" {min(self.fewest, len(parts))}; no answer from {missing}"
+            )
+        return uploads
 
     def _merge(self, number: int, shared: Tree, uploads: Mapping[int, Tree], like: Tree) -> Tree:
         """Return the server's new state."""
         count = len(self.roster)
         nothing = map_leaves(torch.zeros_like, like)
         whole = concatenate([uploads.get(k, nothing) for k in range(count)], dim=1)
+        whole = map_leaves(lambda leaf, other: leaf.to(other.dtype), whole, like)  # noised ones are float64
         present = None if len(uploads) == count else torch.tensor([[k in uploads for k in range(count)]])
         roster = replace(self.roster, round=number, rounds=self.start.rounds, present=present)
         rule = self.plan.merge

@@ -74,14 +74,16 @@ class SlowMerger(Merger):
         total = np.zeros(uploads[0, 0].shape)
         came = [k for k in range(len(self.roster)) if self._is_present(k)]
         if self.rule.where == "secure":
-            due = round(self.rule.cohort)
+            due = self.rule.due
             noise /= (due - self.rule.dropouts - self.rule.colluding) ** 0.5
+            if self.rule.members is not None:
+                came = list(range(len(self.roster)))  # those that were not drawn add noise to zeros
             if len(came) < due - self.rule.dropouts:
                 return torch.from_numpy(total).float().reshape(1, 1, *total.shape)
         for k, upload in enumerate(uploads[0].double().numpy()):
             if k not in came:
                 continue
-            clipped = self._clipped(k, upload)
+            clipped = self._clipped(k, upload if self._is_present(k) else np.zeros_like(upload))
             if noise and self.rule.where != "server":
                 clipped = self.draws[k].noisy(clipped, noise * clip)
             total += clipped

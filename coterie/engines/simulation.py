@@ -61,7 +61,10 @@ def simulate(
         places = before(number) if before is not None else None
         present = plan.present_at(number, cohort.runs, places, drawn(number) if drawn is not None else None)
         at_once = _groups(present, method.linear, drawn is not None)
-        state = _round(method, cohort, plan, replace(roster, round=number), streams, state, present, at_once)
+        everybody = torch.ones(cohort.runs, len(roster), dtype=torch.bool)
+        adding = plan.present_at(number, cohort.runs, places, everybody)
+        facts = replace(roster, round=number)
+        state = _round(method, cohort, plan, facts, streams, state, present, at_once, adding)
         yield state
 
 
@@ -74,13 +77,18 @@ def _round(
     state: State,
     present: Tensor | None,
     at_once: Sequence[Tensor | None],
+    adding: Tensor | None,
 ) -> State:
-    """Return the state after a round; the silos of each group in `at_once` work together (None: all)."""
+    """Return the state after a round; the silos of each group in `at_once` work together (None: all).
+
+    `adding` says who adds noise to a secure sum if silos are drawn for it in secret (None: all).
+    """
     own, sent, uploads = state.own, method.broadcast(state.shared), None
     for some in at_once:
         work = LocalWork(method, cohort, plan, roster, streams, present, some)
         uploads, own = _local(work, sent, own, uploads)
-    shared = _merge(method, plan, roster.at(_on(present, cohort.device)), streams, state.shared, uploads)
+    facts = roster.at(_on(present, cohort.device))
+    shared = _merge(method, plan, facts, streams, state.shared, uploads, adding)
     return State(state.round + 1, shared, own)
 
 
@@ -118,11 +126,20 @@ def _local(work: LocalWork, sent: Tree, own: Tree, uploads: Tree) -> tuple[Tree,
     return uploads, map_leaves(lambda all_, old, new: _put(all_, some, old, new), all_own, before, own)
 
 
-def _merge(method: Method, plan: Plan, roster: Roster, streams: Streams, shared: Tree, uploads: Tree) -> Tree:
+def _merge(
+    method: Method,
+    plan: Plan,
+    roster: Roster,
+    streams: Streams,
+    shared: Tree,
+    uploads: Tree,
+    adding: Tensor | None,
+) -> Tree:
     """Return the server's new state; under the unit 'silo' the method gets handles of the uploads."""
     if plan.merge is None:
         return method.merge(shared, uploads, PlainMerger(roster))
-    merger = PrivateMerger.of(roster, plan.merge, streams, uploads, plan.counts.merged[roster.round])
+    planned = plan.counts.merged[roster.round]
+    merger = PrivateMerger.of(roster, plan.merge, streams, uploads, planned, adding)
     merged = method.merge(shared, *hide_uploads(merger, uploads))
     refuse_handles(merged)
     return merged

@@ -17,8 +17,8 @@ from .._threads import in_threads
 from ..planning.accounting import accounting_of
 from ..planning.plan import Plan
 from ..privacy.ledger.claim import Claim
-from ..protocol.streams import threshold
-from .secret_streams import EntropyStreams
+from ..protocol.streams import Streams, threshold
+from .secret_streams import COINS, EntropyStreams
 
 
 def claims_of(label: str, plan: Plan, k: int) -> list[Claim]:
@@ -53,3 +53,11 @@ def secret_draw(plan: Plan, streams: EntropyStreams) -> Callable[[int], Tensor] 
         )
 
     return draw
+
+
+def is_drawn(plan: Plan, streams: Streams, number: int) -> bool:
+    """Return whether a silo takes part in a round, by a secret coin of its own if the draw is secret."""
+    merges = plan.silos[0][0].merges
+    if merges is None or not merges.hidden:
+        return True
+    return bool(streams.merging(0, COINS, number).random(1)[0] < threshold(merges.rate))

@@ -11,6 +11,7 @@ all later rounds are the same: they are counted at once. Other methods are run r
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, replace
 from typing import Any
@@ -50,8 +51,8 @@ class Counts:
 
     `sealed` marks the parts of a silo's own state that only doors may read. Under the unit 'silo', `merged`
     marks the rounds in which uploads are merged, `raw_personal` says whether personal models are raw, and
-    `mixed` whether the method asks for sums other than the mean. `more` holds the bytes, up and down, of
-    further runs in which other silos take part.
+    `mixed` whether the method asks for sums other than the mean; `lengths` counts the numbers of one silo's
+    upload in each round. `more` holds the bytes, up and down, of further runs in which other silos take part.
     """
 
     calls: tuple[tuple[Door, ...], ...]
@@ -62,18 +63,19 @@ class Counts:
     mixed: bool = False
     sealed: tuple[bool, ...] = ()
     more: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
+    lengths: tuple[int, ...] = ()
 
     def like(self, other: Counts) -> bool:
-        """Return whether everything except the bytes is equal."""
-        return replace(self, bytes_up=(), bytes_down=(), more=()) == replace(
-            other, bytes_up=(), bytes_down=(), more=()
-        )
+        """Return whether everything except the sizes of messages is equal."""
+        return self._without_sizes() == other._without_sizes()
+
+    def _without_sizes(self) -> Counts:
+        return replace(self, bytes_up=(), bytes_down=(), more=(), lengths=())
 
     def first(self, rounds: int) -> Counts:
-        """Return the counts of the first rounds, without their bytes."""
-        return replace(
-            self, calls=self.calls[:rounds], merged=self.merged[:rounds], bytes_up=(), bytes_down=(), more=()
-        )
+        """Return the counts of the first rounds, without the sizes of messages."""
+        counts = replace(self, calls=self.calls[:rounds], merged=self.merged[:rounds])
+        return counts._without_sizes()
 
     def runs(self) -> list[Counts]:
         """Return the counts of this run followed by those of the other runs."""
@@ -238,7 +240,7 @@ def _count(given: Pass, present: Tensor | None, up: Tally, down: Tally) -> Count
     public = public_roster(facts.roster, rounds, given.run, facts.device)
     start = RandomStart(given.scale, public, rounds, facts.layers, _names(facts), facts.device)
     shared, own = _pair(method, "init", ("the server's state", "the silos' own"), start, silos)
-    calls, merged, mixed = [], [], False
+    calls, merged, lengths, mixed = [], [], [], False
     for number in range(rounds)[: given.last]:
         before, end = _signature((shared, own)) if given.alike else "", number + 1
         taking_part = None if present is None else label(present, raw=False)[number].unsqueeze(0)
@@ -279,6 +281,7 @@ def _count(given: Pass, present: Tensor | None, up: Tally, down: Tally) -> Count
         down.add(number, end, sent)
         calls += [tuple(oracle.opened)] * (end - number)
         merged += [bool(merger.asked)] * (end - number)
+        lengths += [_length(message)] * (end - number)
         if end == rounds:
             break
     personal = _ask(method, "personal", _ask(method, "broadcast", shared), own)
@@ -292,7 +295,13 @@ def _count(given: Pass, present: Tensor | None, up: Tally, down: Tally) -> Count
     if unit.noise_in_doors:
         sealed = tuple(map(is_sealed, leaves(own)))
         return Counts(tuple(calls), (), (), sealed=sealed)
-    return Counts(tuple(calls), (), (), tuple(merged), is_raw(personal), mixed)
+    return Counts(tuple(calls), (), (), tuple(merged), is_raw(personal), mixed, lengths=tuple(lengths))
+
+
+def _length(upload: Tree) -> int:
+    """Return how many numbers one silo sends."""
+    with torch._C.DisableTorchFunction():
+        return sum(math.prod(leaf.shape[2:]) for leaf in leaves(upload))
 
 
 def _signature(tree: Tree) -> str:

@@ -104,6 +104,19 @@ class Plan:
         """Return how many steps silos take in a round, `[runs, silos]`; None means all of their work."""
         return None if self.steps is None else self.steps[number]
 
+    @property
+    def drawn_in_secret(self) -> bool:
+        """Whether silos are drawn by secret coins, on which epsilon relies."""
+        return any(silo.merges is not None and silo.merges.hidden for silo in self.silos[0])
+
+    def asked_at(self, number: int) -> list[int]:
+        """Return the places of the silos that a deployed training asks in a round.
+
+        All are asked if they are drawn in secret: each tosses its own coin.
+        """
+        present = None if self.drawn_in_secret else self.present_at(number, 1, None)
+        return [k for k in range(len(self.silos[0])) if present is None or bool(present[0, k])]
+
     def present_at(
         self, number: int, runs: int, places: Sequence[int] | None, drawn: Tensor | None = None
     ) -> Tensor | None:
@@ -133,8 +146,7 @@ def absent_remarks(plan: Plan, title: str, leaving: bool) -> list[str]:
             f" '{absent[0]}', never take part, so nothing is released or charged"
             + ("; they are not drawn, or their budgets do not cover one round" if leaving else "")
         )
-    hidden = any(silo.merges is not None and silo.merges.hidden for silo in plan.silos[0])
-    if plan.present is not None and not hidden:
+    if plan.present is not None and not plan.drawn_in_secret:
         empty = int((~plan.present.any(2)).sum())
         if empty:
             remarks.append(f"{title}: in {empty} rounds (over all runs) no silo takes part")

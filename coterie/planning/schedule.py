@@ -74,6 +74,13 @@ def check_dropping(
             "train.drop: the noise of silos that drop out would be missing from the sum; let the server add"
             " it (privacy.noise_by = 'server')"
         )
+    share = training.participation
+    drawn = share is not None and share.sampler == "poisson" and share.share < 1
+    if privacy.unit == "silo" and privacy.noise_by == "secure" and drawn:
+        raise Problem(
+            "train.drop, train.uneven: not allowed with a secure sum if whole silos are drawn in secret: say"
+            " how many may drop out with privacy.dropouts"
+        )
     if budgets == "uniform":
         raise Problem(
             "train.drop, train.uneven: not allowed with budgets = 'uniform', which decides when silos leave"
@@ -122,7 +129,8 @@ class Participation:
 
     The server knows which silos take part, so sampling saves no privacy against it: a silo is charged for
     every round in which it takes part. Under the unit 'silo', independent draws hide whether a silo took
-    part; the coins must then remain the server's secret.
+    part. If the server adds the noise, the coins must then remain its secret and the silos' own; with a
+    secure sum, each silo's coin remains its own.
     """
 
     share: float

@@ -89,8 +89,11 @@ def plan_silos(request: Request) -> Plan:
         raise Refused(SUMS_AT_HOME)
     rate, sampler = draw_of(request.participation, len(roster))
     missing = (merging.dropouts, merging.colluding) if where == "secure" else (0, 0)
+    members = len(roster) if sampler == "poisson" and rate < 1 and where == "secure" else None
     if where == "secure":
-        _check_secure(rate, sampler, round(rate * len(roster)), *missing)
+        due = round(rate * len(roster)) if members is None else members
+        if problems := assumption_problems(due, *missing):
+            raise Problem("\n".join(f"privacy.noise_by: {each}" for each in problems))
 
     def merges(came: Tensor | None) -> list[list[MergeEvents]]:
         rows = []
@@ -147,20 +150,9 @@ def plan_silos(request: Request) -> Plan:
         quantile,
         torch.tensor(share, dtype=torch.float64) if differ else None,
         *missing,
+        members,
     )
     return Plan(SILO, counts[0], silos, present, merge, steps)
-
-
-def _check_secure(rate: float, sampler: str, members: int, dropouts: int, colluding: int) -> None:
-    """Raise `Problem` if a secure sum cannot be made of the silos of a round."""
-    problems = [f"privacy.noise_by: {each}" for each in assumption_problems(members, dropouts, colluding)]
-    if rate < 1 and sampler != "fixed":
-        problems.append(
-            "train.participation: a secure sum needs to know who is due: let all silos take part, or a fixed"
-            " number of them"
-        )
-    if problems:
-        raise Problem("\n".join(problems))
 
 
 def _check_chance(merges: MergeEvents, terms: Terms) -> None:
@@ -191,13 +183,17 @@ def secure_remarks(plan: Plan, title: str) -> list[str]:
     rule = plan.merge
     if rule is None or rule.where != "secure":
         return []
-    due, colluding = round(rule.cohort), rule.colluding
+    due, colluding = rule.due, rule.colluding
     remarks = [
         f"{title}: epsilon holds if at most {colluding} of the {due} silos of a round side with the server;"
         f" at most {rule.dropouts} may drop out, and {least_threshold(due, colluding)} must confirm who"
         " uploaded"
     ]
-    lost = 0 if plan.present is None else int((plan.present.sum(2) < rule.least).sum())
+    lost = (
+        0
+        if plan.present is None or rule.members is not None
+        else int((plan.present.sum(2) < rule.least).sum())
+    )
     if lost:
         remarks.append(
             f"{title}: in {lost} rounds (over all runs) fewer than {rule.least} silos are left, so their sum"

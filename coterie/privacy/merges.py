@@ -13,7 +13,10 @@ add it, the server sees every upload or, by a secure sum (`coterie.secure_sum`),
 - Noise by the silos and a secure sum: of n silos in a round, at most `dropouts` send nothing and at most
   `colluding` side with the server. Each silo adds its part of the noise (`coterie.privacy.distributed`), so
   that the noise of the honest silos in the sum is at least `noise`, which protects against the server and
-  the silos that side with it. They know who took part, so there is no amplification. An outsider knows no
+  the silos that side with it. If a fixed number of silos is due, they know who took part, so there is no
+  amplification. If silos are drawn independently (poisson), all n are due in every round: one that was not
+  drawn adds noise to zeros, so neither the server nor any other silo can tell, and the sampling counts
+  against all of them. An outsider knows no
   silo's noise, so for it the noise of all n - `dropouts` uploads adds up. All other silos together can
   subtract their own uploads from the sum: only the silo's own part of the noise protects it from them. That
   is less than budgets are planned for, so ledgers do not charge it: they list these adversaries as not
@@ -76,8 +79,6 @@ class MergeEvents:
             raise Problem(f"merges: a silo cannot take part in {self.came} of {self.merges} merges")
         if self.noise_by == "secure":
             check_assumptions(self.members, self.dropouts, self.colluding)
-            if self.rate < 1 and self.sampler != "fixed":
-                raise Problem("merges: a secure sum needs all silos, or a fixed number of them")
         elif self.dropouts or self.colluding:
             raise Problem("merges: only a secure sum counts silos that drop out or collude")
 
@@ -88,8 +89,8 @@ class MergeEvents:
 
     @property
     def members(self) -> int:
-        """The number of silos that are due in a round of a secure sum."""
-        return round(self.cohort)
+        """The number of silos that are due in a round of a secure sum: all, if they are drawn in secret."""
+        return self.silos if self.sampler == "poisson" else round(self.cohort)
 
     @property
     def own_noise(self) -> float:
@@ -98,11 +99,12 @@ class MergeEvents:
 
     @property
     def hidden(self) -> bool:
-        """Whether epsilon relies on nobody but the server knowing when the silo took part.
+        """Whether epsilon relies on nobody knowing when the silo took part, or nobody but the server.
 
-        If so, the silo is charged for every merge in which it might have taken part.
+        The server knows if it adds the noise; in a secure sum it does not. The silo is charged for every
+        merge in which it might have taken part.
         """
-        return self.noise_by == "server" and self.sampler == "poisson" and self.rate < 1
+        return self.noise_by != "silos" and self.sampler == "poisson" and self.rate < 1
 
     def releases(self) -> Releases:
         """Return what each adversary sees of the silo; None means that no ledger charges it.
@@ -111,18 +113,17 @@ class MergeEvents:
         """
         seen: Releases = dict.fromkeys(ADVERSARIES, ())
         if self.merges and self.noise_by == "server":
-            drawn = (Event("gaussian", self.noise, self.rate, self.merges, self.sampler),)
+            drawn = self._drawn(self.noise)
             seen["server"] = None if self.came else ()
             seen["shared"] = drawn if self.rate < 1 else self._known(self.noise)
             seen["silos"] = drawn if self.hidden else self._known(self.noise)
         elif self.merges and self.noise_by == "secure":
             outside = self.own_noise * math.sqrt(self.members - self.dropouts)
             covered = self.colluding >= self.members - 1
-            seen["server"] = self._known(self.noise)
-            seen["silos"] = (
-                None if self.metered and self.came and not covered else self._known(self.own_noise)
-            )
-            seen["shared"] = seen["server"] if self.metered else self._known(outside)
+            seen_of = self._drawn if self.hidden else self._known
+            seen["server"] = seen_of(self.noise)
+            seen["silos"] = None if self.metered and self.came and not covered else seen_of(self.own_noise)
+            seen["shared"] = seen["server"] if self.metered else seen_of(outside)
         elif self.merges:
             fixed = self.rate == 1 or self.sampler == "fixed"
             together = self.noise * math.sqrt(self.cohort) if fixed else self.noise
@@ -134,6 +135,10 @@ class MergeEvents:
             seen["shared"] = seen["silos"]
         seen["personal"] = None if self.raw_personal else seen["shared"]
         return seen
+
+    def _drawn(self, noise: float) -> tuple[Event, ...]:
+        """Return what adversaries see who do not know when the silo took part."""
+        return (Event("gaussian", noise, self.rate, self.merges, self.sampler),)
 
     def _known(self, noise: float) -> tuple[Event, ...]:
         """Return what adversaries see who know when the silo took part."""

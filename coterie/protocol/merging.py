@@ -109,8 +109,10 @@ class MergeRule:
     Where silos' budgets differ each has its `share` `[runs, silos]` of the clip, at most 1. The noise is
     added once by the server, or to every upload in its silo (`where`). For a secure sum, `noise` is that of
     the honest silos in the sum if `dropouts` silos are missing and `colluding` are not honest; if more are
-    missing, nothing is released. An infinite clip goes with noise 0: no privacy. With a `quantile` the clip
-    follows that quantile of the uploads' lengths (see `AdaptiveClip`), and the noise pays for that too.
+    missing, nothing is released. If silos are drawn in secret for it, all `members` add noise in every round,
+    and those that were not drawn add nothing else. An infinite clip goes with noise 0: no privacy. With a
+    `quantile` the clip follows that quantile of the uploads' lengths (see `AdaptiveClip`), and the noise pays
+    for that too.
     """
 
     noise: Tensor
@@ -121,6 +123,7 @@ class MergeRule:
     share: Tensor | None = None
     dropouts: int = 0
     colluding: int = 0
+    members: int | None = None
 
     def __post_init__(self) -> None:
         if bool((torch.isinf(self.clip) & (self.noise != 0)).any()):
@@ -136,15 +139,20 @@ class MergeRule:
         return whole if self.share is None else whole * self.share.to(whole)
 
     @property
+    def due(self) -> int:
+        """The number of silos whose noise a secure sum is planned for."""
+        return round(self.cohort) if self.members is None else self.members
+
+    @property
     def least(self) -> int:
         """The smallest number of uploads whose sum is released."""
-        return round(self.cohort) - self.dropouts if self.where == "secure" else 0
+        return self.due - self.dropouts if self.where == "secure" else 0
 
     def noise_at_home(self, run: int) -> float:
         """Return the noise on one upload in its silo, as a multiple of the clip."""
         noise = float(self.noise[run])
         if self.where == "secure":
-            return noise_share(noise, round(self.cohort), self.dropouts, self.colluding)
+            return noise_share(noise, self.due, self.dropouts, self.colluding)
         return noise
 
     @property

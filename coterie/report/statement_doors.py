@@ -55,7 +55,7 @@ def _merge(door: dict[str, Any], merges: dict[str, Any]) -> str:
         "server": "the server adds noise to the sum",
         "silos": "each silo adds noise",
         "secure": "each silo adds a part of the noise, and the server sees only the sum, of at least"
-        f" {round(door['expected_batch']) - merges['dropouts']} uploads",
+        f" {_due(door, merges) - merges['dropouts']} uploads",
     }[merges["noise_by"]]
     fixed = f"{door['expected_batch']:g}, or all {merges['silos']}"
     rest = f"the sum is divided by a fixed number ({fixed}), however many silos take part"
@@ -64,10 +64,17 @@ def _merge(door: dict[str, Any], merges: dict[str, Any]) -> str:
     drawn = "all silos, every time"
     if door["rate"] < 1:
         drawn = f"{_sampler(door)} draws at rate {door['rate']:.4g}"
+        if merges["noise_by"] == "secure" and door["sampler"] == "poisson":
+            drawn += ", in secret: a silo that was not drawn uploads noise alone"
     return (
         f"at most {door['calls']} uploads, {clip}; each is added to those of the round's other silos"
         f" ({drawn}); {noise}; {rest}"
     )
+
+
+def _due(door: dict[str, Any], merges: dict[str, Any]) -> int:
+    """Return how many silos are due in a round: all of them, unless a fixed number is drawn."""
+    return int(merges["silos"]) if door["sampler"] == "poisson" else round(door["expected_batch"])
 
 
 def event_row(event: dict[str, Any]) -> tuple[str, str]:

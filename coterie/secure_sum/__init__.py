@@ -92,7 +92,7 @@ from .server import (
     recover_sum,
     route_shares,
 )
-from .silo import confirm, mask_upload, offer_keys, reveal_shares, share_secrets
+from .silo import check_boxes, confirm, mask_upload, offer_keys, reveal_shares, share_secrets
 from .state import STEPS, Silo, State, begin, forget
 from .terms import Member, Terms
 
@@ -107,6 +107,7 @@ __all__ = [
     "Terms",
     "add_uploads",
     "begin",
+    "check_boxes",
     "collect_confirmations",
     "confirm",
     "contribution",

@@ -21,7 +21,7 @@ from .agreement import (
     view_of,
 )
 from .masks import add_masks
-from .state import Silo, State, answer_once
+from .state import STEPS, Silo, State, answer_once
 from .terms import SCHEMA, Terms, canonical
 from .wire import KEY_BYTES, SHARE, SIGNATURE_BYTES, Message, pack, unpack
 
@@ -124,6 +124,13 @@ def mask_upload(silo: Silo, state: State, message: bytes, cells: np.ndarray) -> 
         return replace(state, peers=peers, shares=shares), answer
 
     return answer_once(silo, state, "upload", message, work)
+
+
+def check_boxes(silo: Silo, state: State, message: bytes) -> None:
+    """Raise `Problem` unless `mask_upload` is due and would accept a message: training may take long."""
+    if len(state.done) != STEPS.index("upload") or len(state.seed) != KEY_BYTES:
+        raise Refused(f"secure sum: 'upload' is not due for '{silo.name}'")
+    _take_shares(silo, state, unpack(silo.terms, "boxes", silo.place, message))
 
 
 def _take_shares(silo: Silo, state: State, boxes: Message) -> tuple[tuple[Peer, ...], bytes]:
