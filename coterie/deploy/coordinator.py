@@ -36,7 +36,7 @@ from .guard import CALLS, COORDINATOR, read_tree
 from .plan_file import PlanFile, plan_of, read_plan
 from .transcript import Transcript
 
-PAUSE = 0.2  # seconds before silos that did not answer are asked again
+PAUSE, LONGEST = 0.2, 5.0  # seconds before silos that did not answer are asked again: at first, and at most
 
 
 class Clock(Protocol):
@@ -192,7 +192,7 @@ class Coordinator:
         A silo that refuses is asked again only if the coordinator is `patient`: its owner may still approve.
         """
         answers: dict[str, Envelope] = {}
-        waiting, deadline = dict(bodies), self.clock.time() + self.plan.seconds
+        waiting, deadline, pause = dict(bodies), self.clock.time() + self.plan.seconds, PAUSE
         while waiting:
             messages = {name: self._message(kind, number, name, body) for name, body in waiting.items()}
             left = deadline - self.clock.time()
@@ -205,9 +205,10 @@ class Coordinator:
                 if answer.kind != "refused" or not patient:
                     waiting.pop(name, None)
             if waiting:
-                if self.clock.time() + PAUSE >= deadline:
+                if self.clock.time() + pause >= deadline:
                     break
-                self.clock.sleep(PAUSE)
+                self.clock.sleep(pause)
+                pause = min(2 * pause, LONGEST)
         return answers
 
     def _message(self, kind: str, number: int, name: str, body: bytes) -> bytes:

@@ -1,8 +1,9 @@
 """What a guard must not forget: approvals, trainings, and every answer it gave.
 
 An answer is on the disk before it leaves. The same request again gets the same bytes, and costs nothing,
-because it is the same release; any other request for an answered call is refused. Answers of the last rounds
-are kept whole, older ones by their digest only.
+because it is the same release; any other request for an answered call is refused. Of each kind of call, the
+answers of the last rounds are kept whole, older ones by their digest only. So the answer to a plan is always
+there for a coordinator that starts again.
 """
 
 from __future__ import annotations
@@ -138,5 +139,6 @@ class Store:
                     "update trainings set state = ?, round = ? where training = ?", (state, further, name)
                 )
             rows.execute(
-                "update answers set answer = null where training = ? and round < ?", (name, number - KEPT + 1)
+                "update answers set answer = null where training = ? and call = ? and round < ?",
+                (name, call, number - KEPT + 1),
             )
