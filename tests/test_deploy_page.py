@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
 
 import pytest
 
@@ -60,5 +61,13 @@ def check(page: Page) -> None:
         assert report["silo"] == silo
         assert page.listening(silo) == []  # silos open no port
         assert page.received(silo) > 10_000  # it all came over the network
+    for secret in (
+        "coterie-guard/records.csv",
+        "coterie-guard/north/data.npz",
+        "coterie/keys/coordinator.key",
+    ):
+        words = page.at("north", "coterie-node", f"cat {HOME / secret}\n")
+        said = subprocess.run(words, capture_output=True, text=True)
+        assert "Permission denied" in said.stderr
     ports = {line.split()[3].rpartition(":")[2] for line in page.listening("coordinator")}
     assert ports == {"8002"}
