@@ -355,8 +355,7 @@ def _head_in(facts: object) -> SignedHead | None:
 
 def question(request: Envelope) -> str:
     """Return the digest of what a request asks, whatever the coordinator has seen of the ledger by now."""
-    facts = {name: value for name, value in request.facts.items() if name != "witnessed"}
-    return replace(request, facts=facts).digest
+    return request.digest_without("witnessed")
 
 
 def read_tree(body: bytes, most: int) -> Tree:
