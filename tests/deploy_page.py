@@ -135,9 +135,11 @@ class Page:
             if (HOME / source).exists() and not (HOME / target).exists():
                 self.send(source, target, owner)
 
-    def listening(self, machine: str) -> list[str]:
-        """The TCP ports on which anybody listens at a machine."""
-        return run("ip", "netns", "exec", f"coterie-{machine}", "ss", "-Hltn").stdout.splitlines()
+    def open_ports(self, machine: str) -> set[str]:
+        """The TCP ports of a machine that others can reach: those on which somebody listens beyond loopback."""
+        lines = run("ip", "netns", "exec", f"coterie-{machine}", "ss", "-Hltn").stdout.splitlines()
+        places = [line.split()[3].rpartition(":")[::2] for line in lines]
+        return {port for address, port in places if address not in ("127.0.0.1", "[::1]")}
 
     def received(self, machine: str) -> int:
         """The bytes that have arrived at a machine."""
