@@ -16,10 +16,13 @@ import tempfile
 from pathlib import Path
 from unittest.mock import patch
 
+from coterie.deploy import coordinator as coordinators
+from coterie.deploy import store
 from coterie.deploy.coordinator import Coordinator, checkpoint
 from coterie.deploy.guard import Guard
 from coterie.deploy.guard_folder import GuardFolder
 from coterie.deploy.masking import SUM_CALLS
+from coterie.deploy.plan_file import plan_of
 from coterie.errors import Problem
 from coterie.privacy.ledger.heads import SignedHead
 from coterie.privacy.ledger.ledger import Ledger, read_ledger
@@ -209,16 +212,23 @@ class World:
     def coordinator(self) -> Coordinator:
         """The coordinator, which starts from its disk; its writes fail too, and it may be killed at each."""
         plan, place = self.small.plan, self.folder / "coordinator"
-        made = Coordinator(plan, place, self.small.key, self, self.clock)
-        made.planned = self.small.cache.setdefault("coordinator", made.planned)
+        with patch.object(coordinators, "plan_of", self.planned):
+            made = Coordinator(plan, place, self.small.key, self, self.clock)
         for owner, method in ((made.transcript, "add"), (made.witness, "record")):
             object.__setattr__(owner, method, self.unsafe(getattr(owner, method), "coordinator"))
         self.seen = made._seen
         return made
 
+    def planned(self, experiment):
+        """The plan, made once for all seeds: what it is does not depend on them."""
+        if "plan" not in self.small.cache:
+            self.small.cache["plan"] = plan_of(experiment, self.small.plan)
+        return self.small.cache["plan"]
+
     def run(self, attempts: int = 60) -> bool:
         """Train with coordinators that are killed too; return whether the training ended."""
-        with patch.object(checkpoint, "save", self.unsafe(checkpoint.save, "coordinator")):
+        save = self.unsafe(checkpoint.save, "coordinator")
+        with patch.object(checkpoint, "save", save), patch.object(store, "KEPT", 1):
             for _ in range(attempts):
                 try:
                     outcome = self.coordinator().run()

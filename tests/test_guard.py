@@ -402,6 +402,24 @@ def test_a_killed_coordinator_resumes_to_the_same_models(tmp_path):
     torch.testing.assert_close(found, expected[1], atol=1e-5, rtol=1e-4)
 
 
+def test_a_coordinator_that_is_killed_late_resumes(tmp_path):
+    """The plan is sent again long after it was accepted, and its answer must still be there."""
+    small = Small(tmp_path, config_of(train={"rounds": 6, "batch": 8}), digits(3, 60))
+    guards = small.guards()
+
+    class Killed(Exception):
+        pass
+
+    def kill(done, names):
+        if done == 5:
+            raise Killed
+
+    with pytest.raises(Killed):
+        small.coordinator(guards=guards, on_round=kill).run()
+    assert not small.coordinator(guards=guards).run().missing
+    assert [reserved(guard) for guard in guards.values()] == [6, 6, 6]
+
+
 def test_silos_that_leave_are_done_without_if_enough_stay(tmp_path):
     small = Small(tmp_path)
     plan, guards = small.new_plan(fewest=2, seconds=0.5), small.guards()

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from coterie.errors import Problem
+from coterie.network.nvflare.transport import AGAIN
 
 from .nvflare_parties import SILOS, Parties, python_for, reply, wait_for
 
@@ -89,7 +90,24 @@ def test_a_node_that_was_killed_is_taken_in_again(parties):
         before = parties.said("west").count("Successfully registered")
         parties.start_node("west")
         wait_for(lambda: parties.said("west").count("Successfully registered") > before, 60, "registration")
+        wait_for(lambda: time.monotonic() > transport._looked + AGAIN, 15, "the next look for nodes")
         all_answer(transport, b"welcome back", 20)
+
+
+def test_a_node_that_was_started_again_during_an_exchange_is_waited_for_no_longer_than_needed(parties):
+    """It is connected but not part of the job, so the job is replaced; nobody waits the whole time of a round."""
+    with parties.transport() as transport:
+        all_answer(transport)
+
+        def restart():
+            parties.kill("south")
+            parties.start_node("south")
+
+        killer = later(1, restart)
+        began = time.monotonic()
+        all_answer(transport, b"wait 4", 600)
+        assert time.monotonic() - began < 300
+        killer.join()
 
 
 def test_a_silent_guard_costs_its_silo_one_answer(parties):

@@ -45,7 +45,7 @@ from .secure_rounds import sum_uploads
 from .sum_terms import sum_terms
 from .transcript import Transcript
 
-PAUSE = 0.2  # seconds before silos that did not answer are asked again
+PAUSE, LONGEST = 0.2, 5.0  # seconds before silos that did not answer are asked again: at first, and at most
 
 
 class Clock(Protocol):
@@ -240,7 +240,7 @@ class Coordinator:
         """
         facts = facts or {}
         answers: dict[str, Envelope] = {}
-        waiting, deadline = dict(bodies), self.clock.time() + self.plan.seconds
+        waiting, deadline, pause = dict(bodies), self.clock.time() + self.plan.seconds, PAUSE
         while waiting:
             messages = {
                 name: self._message(kind, number, name, body, facts.get(name, {}))
@@ -256,9 +256,10 @@ class Coordinator:
                 if answer.kind != "refused" or not patient:
                     waiting.pop(name, None)
             if waiting:
-                if self.clock.time() + PAUSE >= deadline:
+                if self.clock.time() + pause >= deadline:
                     break
-                self.clock.sleep(PAUSE)
+                self.clock.sleep(pause)
+                pause = min(2 * pause, LONGEST)
         return answers
 
     def _message(self, kind: str, number: int, name: str, body: bytes, facts: dict[str, Any]) -> bytes:

@@ -25,7 +25,6 @@ import secrets
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from datetime import timedelta
 from typing import cast
 
@@ -405,8 +404,7 @@ def _head_in(facts: object) -> SignedHead | None:
 
 def question(request: Envelope) -> str:
     """Return the digest of what a request asks, whatever the coordinator has seen of the ledger by now."""
-    facts = {name: value for name, value in request.facts.items() if name != "witnessed"}
-    return replace(request, facts=facts).digest
+    return request.digest_without("witnessed")
 
 
 def read_tree(body: bytes, most: int) -> Tree:

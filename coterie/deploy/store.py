@@ -1,9 +1,11 @@
 """What a guard must not forget: approvals, trainings, and every answer it gave.
 
 An answer is on the disk before it leaves. The same request again gets the same bytes, and costs nothing,
-because it is the same release; any other request for an answered call is refused. Answers of the last rounds
-are kept whole, older ones by their digest only. The state of a round's secure sum is written together with
-the answer that it belongs to. It holds secrets, so once a later round is answered only its row stays, empty.
+because it is the same release; any other request for an answered call is refused. Of each kind of call, the
+answers of the last rounds are kept whole, older ones by their digest only. So the answer to a plan is always
+there for a coordinator that starts again.
+The state of a round's secure sum is written together with the answer that it belongs to. It holds secrets, so
+once a later round is answered only its row stays, empty.
 """
 
 from __future__ import annotations
@@ -154,5 +156,6 @@ class Store:
                 rows.execute("insert or replace into sums values (?, ?, ?)", (name, number, sum_state))
             rows.execute("update sums set state = x'' where training = ? and round < ?", (name, number))
             rows.execute(
-                "update answers set answer = null where training = ? and round < ?", (name, number - KEPT + 1)
+                "update answers set answer = null where training = ? and call = ? and round < ?",
+                (name, call, number - KEPT + 1),
             )

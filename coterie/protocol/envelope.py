@@ -12,6 +12,7 @@ import hashlib
 import json
 import struct
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from ..errors import Problem
@@ -41,15 +42,26 @@ class Envelope:
     facts: dict[str, Any] = field(default_factory=dict)
     body: bytes = b""
 
+    @cached_property
+    def body_digest(self) -> str:
+        """The digest of the body, which may be long: it is computed once."""
+        return hashlib.sha256(self.body).hexdigest()
+
     @property
     def digest(self) -> str:
         """The digest of everything that the message says."""
-        return hashlib.sha256(self._text().encode()).hexdigest()
+        return self.digest_without()
 
-    def _text(self) -> str:
-        """Return the header without its signature."""
+    def digest_without(self, *facts: str) -> str:
+        """Return the digest of everything that the message says, apart from some facts."""
+        kept = {name: value for name, value in self.facts.items() if name not in facts}
+        return hashlib.sha256(self._text(kept).encode()).hexdigest()
+
+    def _text(self, facts: dict[str, Any] | None = None) -> str:
+        """Return the header without its signature; other facts may be given."""
         own = {name: getattr(self, name) for name in WHOLE if name not in ("size", "digest")}
-        return canonical({**own, "size": len(self.body), "digest": hashlib.sha256(self.body).hexdigest()})
+        own["facts"] = self.facts if facts is None else facts
+        return canonical({**own, "size": len(self.body), "digest": self.body_digest})
 
 
 def canonical(value: Any) -> str:
@@ -82,10 +94,11 @@ def unseal(message: bytes, key: PublicKey, most: int, to: str | None = None) -> 
     if to is not None and content["to"] != to:
         raise Unreadable(f"the message is for '{content['to']}', not for '{to}'")
     body = message[-content["size"] :] if content["size"] else b""
-    if hashlib.sha256(body).hexdigest() != content["digest"]:
-        raise Unreadable("the body of the message was changed")
     named = {name: value for name, value in content.items() if name not in ("size", "digest")}
-    return Envelope(**named, body=body)
+    opened = Envelope(**named, body=body)
+    if opened.body_digest != content["digest"]:
+        raise Unreadable("the body of the message was changed")
+    return opened
 
 
 def sender_of(message: bytes, most: int) -> str:
