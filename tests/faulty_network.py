@@ -219,10 +219,10 @@ class World:
         self.seen = made._seen
         return made
 
-    def planned(self, experiment):
+    def planned(self, experiment, file):
         """The plan, made once for all seeds: what it is does not depend on them."""
         if "plan" not in self.small.cache:
-            self.small.cache["plan"] = plan_of(experiment, self.small.plan)
+            self.small.cache["plan"] = plan_of(experiment, file)
         return self.small.cache["plan"]
 
     def run(self, attempts: int = 60) -> bool:
