@@ -31,7 +31,7 @@ def folder():
 
 @pytest.fixture(scope="module")
 def small(folder) -> Small:
-    config = config_of({"name": "mr-mtl", "lam": 0.2}, train={"rounds": 2, "batch": 8})
+    config = config_of({"name": "mr-mtl", "lam": 0.2}, train={"rounds": 3, "batch": 8})
     made = Small(folder / "small", config, digits(2, 60), seconds=2.0)
     made.cache = {}
     return made
@@ -63,7 +63,7 @@ def test_the_promises_hold_under_faults(small, folder, block):
         for state in world.states:
             assert len(state.runs) <= 1, f"seed {seed}: a training was charged twice"
             spans = [span for run in state.runs for span in state.reserved(run)]
-            assert len(spans) == len(set(spans)) <= 2, f"seed {seed}: a round was charged twice"
+            assert len(spans) == len(set(spans)) <= 3, f"seed {seed}: a round was charged twice"
         for what in events:
             events[what] += world.count(what)
     assert all(events.values()), events
