@@ -44,7 +44,7 @@ def not_finite(small, message):
 
 
 def misshapen(small, message):
-    return resealed(small, message, round=2, body=pack(torch.ones(1, 1, 3))), "failed: RuntimeError"
+    return resealed(small, message, round=2, body=pack(torch.ones(1, 1, 3))), "expected a model of"
 
 
 def truncated(small, message):
@@ -114,7 +114,7 @@ def test_an_attack_in_the_middle_of_a_training_changes_nothing(tmp_path, attack)
         guard.store.approve(small.plan.hash, "2026-01-01T00:00:00Z", "owner")
     transport = Hostile(small, guards, attack)
     assert not small.coordinator(transport).run().missing
-    assert transport.said.kind in ("refused", "failed")
+    assert transport.said.kind == "refused"
     assert not transport.said.body
     log = (small.folder / "silo-0" / "log.txt").read_text().splitlines()
     refusals = [line for line in log if "refused" in line or "failed" in line]

@@ -242,6 +242,7 @@ class Guard:
         if is_masked(prepared.plan, number):
             raise Problem(f"round {number}: the plan's uploads are masked, so ask for the steps of their sum")
         sent, own = self._read(request.body, prepared), self._own(prepared, known)
+        prepared.side.check(number, sent, own)
         reservation, streams = self._reserve(prepared, known, number)
         drawn = is_drawn(prepared.plan, streams, number)
         upload, own = prepared.side.work(number, sent, own, streams, drawn)
@@ -271,6 +272,7 @@ class Guard:
         number, side, (boxes, rest) = request.round, prepared.side, split_upload(request)
         check_boxes(silo, state, boxes)
         sent, own = self._read(rest, prepared), self._own(prepared, known)
+        side.check(number, sent, own)
         reservation, streams = self._reserve(prepared, known, number)
         drawn = is_drawn(prepared.plan, streams, number)
         upload, own = side.train(number, sent, own, streams, drawn)

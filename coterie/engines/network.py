@@ -66,6 +66,18 @@ class SiloSide:
         """Return the state that the silo keeps before the first round."""
         return self.method.init(self.start, 1)[1]
 
+    def check(self, number: int, sent: Tree, own: Tree) -> None:
+        """Raise `Problem` unless a round's local work can begin with what was sent: no door is opened."""
+        doors = doors_of(_Shaped(number, self.start.rounds, self.cohort.task.layout.size))
+        try:
+            self.method.local(sent, own, doors)
+        except Problem:
+            raise
+        except Exception as error:  # whatever a method raises for a tree that it did not send
+            raise Problem(
+                f"round {number}: the message does not have the form that the method sends"
+            ) from error
+
     def train(
         self, number: int, sent: Tree, own: Tree, streams: Streams, drawn: bool = True
     ) -> tuple[Tree, Tree]:
@@ -253,6 +265,61 @@ class _Blank(Oracle):
     ) -> tuple[Tensor, Tensor]:
         """Move nothing."""
         return torch.zeros_like(start), duals
+
+
+class _Shaped(_Blank):
+    """Blank doors that take only models of the right size, of one silo in one run."""
+
+    def __init__(self, number: int, rounds: int, size: int) -> None:
+        super().__init__(number, rounds)
+        self.size = size
+
+    def descend(
+        self,
+        start: Tensor,
+        *,
+        toward: Tensor | None = None,
+        strength: PerRun | Tensor = 0.0,
+        home: bool = False,
+        imitate: Tensor | None = None,
+    ) -> Tensor:
+        """Return the start."""
+        for vector in (start, toward, imitate):
+            if vector is not None:
+                self._check(vector)
+        return start.clone()
+
+    def fisher(self, vectors: Tensor) -> Tensor:
+        """Return ones."""
+        self._check(vectors)
+        return torch.ones_like(vectors)
+
+    def select(self, candidates: Tensor, share: float) -> Tensor:
+        """Choose the first."""
+        self._check(candidates[..., :1, :])
+        return torch.zeros(1, 1, dtype=torch.int64)
+
+    def solve_dual(
+        self,
+        start: Tensor,
+        duals: Tensor,
+        *,
+        stiffness: Tensor,
+        xi: PerRun = 1.0,
+        whole: bool = False,
+        unproven: tuple[Tensor, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Move nothing."""
+        self._check(start)
+        if stiffness.numel() != 1:
+            raise Problem("expected one stiffness")
+        return torch.zeros_like(start), duals
+
+    def _check(self, vector: Tensor) -> None:
+        if vector.shape[-1] != self.size or vector.numel() != self.size:
+            raise Problem(
+                f"expected a model of {self.size:,} numbers, got numbers of shape {tuple(vector.shape)}"
+            )
 
 
 def check_like(tree: Tree, like: Tree, what: str) -> None:
