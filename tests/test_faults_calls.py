@@ -184,7 +184,7 @@ def test_a_result_that_could_not_be_saved_is_saved_by_the_same_command(command):
     code, said, disk = command(Fault(0, errno.ENOSPC, GROWING, lasting=True, where="statements"))
     assert code == 2
     assert said.endswith(
-        "cannot be read or written: no space left on device; correct that, then run the same again"
+        "no space left on device; free some space, or make it writable, then run the same again"
     )
     assert {release.round for release in releases_on(disk)} == {0, 1}
     code, _, disk = command(anew=False)
