@@ -19,6 +19,7 @@ from coterie.privacy import keys
 from coterie.privacy.accountant import shown as upper
 from coterie.privacy.keys import draw_key, new_key, now, read_key, stamp
 from coterie.privacy.statement.build import text_of
+from coterie.privacy.statement.checklist import checklist
 from coterie.privacy.statement.origin import Origin, code_digest, data_facts
 from coterie.privacy.statement.verify import verify
 from coterie.report.statement_page import page
@@ -98,7 +99,15 @@ def test_a_metered_statement_names_issuer_data_model_run_and_ledger(study, monke
     ):
         assert text in shown
     assert "The budget of this run is 2. All runs on this data set may spend 10 at delta 0.01." in shown
-    assert f"So far they have spent at most {upper(content['guarantee']['epsilon'])}." in shown
+    spent = f"{upper(content['guarantee']['epsilon'])} at delta {content['guarantee']['delta']:g}"
+    assert f"So far they have spent at most {spent}." in shown
+    cell = spent.replace("delta", "<span class='whole'>delta") + "</span>"
+    assert shown.count(f"<td>{cell}</td><td>{cell}</td>") == 4  # one table: this run, all runs
+    other = dict(checklist(content))["Does it include other uses of the same data?"]
+    assert other == (
+        f"Only those charged to the silo's ledger: together at most {spent}. Uses outside the ledger are not"
+        " included."
+    )
     run(monkeypatch, capsys, "--ledger", "kept", "--out", "again")
     assert read("again/statements/fedavg/silo-0.json")["run"]["id"] != content["run"]["id"]
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from ..privacy.accountant import shown
 from ..privacy.events import Event
 from ..privacy.meaning import meaning_lines, meaning_of
-from ..privacy.statement.checklist import GUIDELINE, checklist
+from ..privacy.statement.checklist import GUIDELINE, UNCOVERED, checklist
+from ..privacy.statement.delta_words import delta_warning, delta_words
 from ..privacy.statement.file import verify
 from ..privacy.statement.grids import grid_lines
 from ..privacy.statement.recheck import recheck_facts, recheck_lines
@@ -74,8 +75,9 @@ def show_statement(file: Path, as_json: bool) -> None:
     bare = [entry["who"] for entry in content["adversaries"].values() if entry["epsilon"] is None]
     if private and bare:
         say(f"Nothing protects against {' or against '.join(bare)}.")
-    for line in lines:
-        say(line)
+    for line in (*lines, delta_words(content), delta_warning(content)):
+        if line:
+            say(line)
     print("\nAgainst each adversary, epsilon is at most")
     for entry in content["adversaries"].values():
         bound = "none (no protection)" if entry["epsilon"] is None else shown(entry["epsilon"])
@@ -88,6 +90,6 @@ def show_statement(file: Path, as_json: bool) -> None:
         print("\nRounding of what was released")
         for line in grid_lines(content["grid"]):
             say(f"  {line}")
-    print("\nNot covered")
+    print(f"\n{UNCOVERED}")
     for line in content["not_covered"]:
         say(f"  - {line}")
