@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.cli.statement import verify_statement
+from coterie.cli.statement import verify_statements
 from coterie.errors import Problem
 from coterie.privacy.accountant import epsilon_of
 from coterie.privacy.accountant import shown as upper
@@ -37,10 +37,10 @@ ALL = ("server", "silos", "shared", "personal")
 EVENTS = (Event("gaussian", 0.6, 0.01, 500),)
 
 
-def make(events=EVENTS, seen=ALL, budget=6.0, **more):
+def make(events=EVENTS, seen=ALL, budget=6.0, silo="north", **more):
     door = OpenedDoor("descend", 5, 100, "poisson", 0.01, 8.0, 1.0, events[0].noise)
     return build_statement(
-        silo="north", method="mr-mtl", settings={"lam": 0.5}, size=800, doors=[door], events=events,
+        silo=silo, method="mr-mtl", settings={"lam": 0.5}, size=800, doors=[door], events=events,
         seen=seen, budget=budget, delta=1e-5, not_covered=["features were standardized"], **more,
     )  # fmt: skip
 
@@ -281,8 +281,8 @@ def test_a_best_trial_is_judged_at_the_delta_that_is_stated():
 def test_whether_something_was_sent_is_known_to_the_ledger_only(tmp_path, capsys):
     for seen, told in ((ALL, None), (("personal",), "that nothing was sent")):
         (tmp_path / "s.json").write_text(text_of(make(seen=seen)))
-        verify_statement(tmp_path / "s.json", None, as_json=True)
-        found = json.loads(capsys.readouterr().out)["not_checked"]
+        verify_statements([tmp_path / "s.json"], None, as_json=True)
+        found = json.loads(capsys.readouterr().out)[0]["not_checked"]
         assert found is told is None or told in found
 
 
