@@ -134,7 +134,8 @@ def verify(
     `path` is a statement's file, or the statement itself as `Result.statement` returns it. `key` is the
     public key (a .pub file, or a folder with one per silo) that must have signed it; without it, the key that
     the statement names is used, and whose that is stays unchecked. `at` is the day as of which dates are
-    checked, else today. `witness` is the folder that keeps the heads of the ledger. Raise `Problem` if anything differs.
+    checked, else today. `witness` is the folder that keeps the heads of the ledger. Raise `Problem` if
+    anything differs.
     """
     where = None if isinstance(path, Mapping) else as_path("path", path)
     text = _text_of(path) if isinstance(path, Mapping) else _read(Path(path))
