@@ -181,7 +181,7 @@ def test_statements_with_wrong_dates_keys_or_schemas_are_refused_in_one_sentence
         (content, ("--key", "bad/silo-0.pub"), "statement: issuer: it was signed with key"),
         (content, ("--at", "2020-01-01"), "statement: time: it is dated"),
         (content, ("--ledger", "kept", "--witness", "gone"), "the witness 'gone' cannot be reached"),
-        (content | {"schema": "coterie-statement/4"}, (), "got 'coterie-statement/4'; check it with the"),
+        (content | {"schema": "coterie-statement/4"}, (), "got 'coterie-statement/4': statements before"),
         (content | {"schema": "coterie-statement/1"}, (), "expected the schema coterie-statement/5"),
         (content | {"schema": 5}, (), "expected the schema coterie-statement/5, got 5"),
         (content | {"schema": None}, (), "expected the schema coterie-statement/5, got None"),

@@ -60,7 +60,9 @@ def test_defaults_are_enough():
         ("data.target_range", [3, 1], "data.target_range: expected [lowest, highest], got [3, 1]"),
         ("model.loss", "mse", "model.loss: expected 'auto', 'squared'"),
         ("method", [], "method: expected at least one [[method]] table, got none"),
-        ("method", [{}], "method[0].name: expected the name of a method"),
+        ("method", [{}], 'method: the first [[method]] has no name; add one, such as name = "local"'),
+        ("method", [{"name": "local"}, {"lam": 1}], "method: the second [[method]] has no name"),
+        ("method", [{"name": 3}], "method[0].name: expected the name of a method"),
         ("method", [{"name": "mr_mtl"}], "method[0].name: unknown method 'mr_mtl'; did you mean 'mr-mtl'?"),
         (
             "method",

@@ -210,7 +210,7 @@ def test_a_place_that_cannot_be_written(tmp_path):
 def test_the_times_that_keys_say():
     assert keys.stamp(datetime(2026, 5, 12, tzinfo=UTC)) == "2026-05-12T00:00:00Z"
     assert keys.parse_time("2026-05-12", "x") == datetime(2026, 5, 12, tzinfo=UTC)
-    with refused("x: expected a UTC time such as"):
+    with refused("x: expected a day or a UTC time, such as 2026-05-12 or"):
         keys.parse_time("yesterday", "x")
     key = draw_key("n", 2)
     assert datetime.fromisoformat(key.public.expires) - datetime.fromisoformat(key.public.made) == timedelta(

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from coterie.cli.statement import verify_statement
+from coterie.cli.statement import verify_statements
 from coterie.errors import Problem
 from coterie.experiment.statements import statement_of
 from coterie.guard import claims, ledgers
@@ -174,7 +174,7 @@ def test_a_budget_that_is_full_again_at_every_start(monkeypatch, federation, tmp
     _, first = metered(made, folder)
     file = tmp_path / "first.json"
     file.write_text(text_of(first))
-    verify_statement(file, folder, as_json=False)
+    verify_statements([file], folder, as_json=False)
     with pytest.raises(Spent, match="does not fit"):
         metered(made, folder)
     real = ledgers.open_ledger
@@ -192,7 +192,7 @@ def test_a_budget_that_is_full_again_at_every_start(monkeypatch, federation, tmp
     shutil.rmtree(folder)  # together with the witness, and all that knew of it: the statement tells
     metered(made, folder)
     with pytest.raises(Problem, match="rows were lost"):
-        verify_statement(file, folder, as_json=False)
+        verify_statements([file], folder, as_json=False)
 
 
 def test_rows_that_are_written_and_not_counted_at_the_next_start(monkeypatch, federation, tmp_path):

@@ -162,7 +162,20 @@ def test_the_picture_lies_where_the_curve_does():
     drawn = max(lines, key=len)
     assert len(drawn) == len(curve.type_one)
     (x0, y0), (x1, y1) = ([float(part) for part in point.split(",")] for point in (drawn[0], drawn[-1]))
-    assert x1 - x0 == y1 - y0 == 240  # from no false alarms and all misses to the opposite
+    assert x1 - x0 == y1 - y0 == 290  # from no false alarms and all misses to the opposite
+
+
+def test_the_picture_can_be_read_on_a_narrow_page():
+    """At 400 pixels the page leaves 368: text of at least 11 pixels, a title, and the legend below the axes."""
+    root = ElementTree.fromstring(picture(meaning_of(1.0, 0.0).curve))
+    _, _, width, height = map(float, root.get("viewBox").split())
+    texts = {text.text: text for text in root.iter("text")}
+    smallest = min(float(each.get("font-size", root.get("font-size"))) for each in texts.values())
+    assert smallest * min(1.0, 368 / width) >= 11
+    assert "How often any attacker must be wrong" in texts
+    axis = float(texts["false alarms"].get("y"))
+    for line in ("no attack does better", "blind guessing", "impossible for any attack"):
+        assert axis < float(texts[line].get("y")) < height
 
 
 def test_a_checklist_has_an_answer_to_every_question_and_follows_the_statement():
@@ -172,7 +185,7 @@ def test_a_checklist_has_an_answer_to_every_question_and_follows_the_statement()
     assert "at most 5.801 at delta 1e-05" in answers["How large are epsilon and delta?"]
     assert answers["Does it include other uses of the same data?"].startswith("No")
     assert answers["Where does the randomness come from?"].startswith("Simulated")
-    assert answers["Can the rounding of computers betray anything?"].startswith("Yes: a simulation's noise")
+    assert answers["Can rounding errors leak information?"].startswith("Yes: a simulation's noise")
     assert "side channels" in answers["What else must one judge?"]
     two = make(events=(*EVENTS, Event("gaussian", 3.0)))
     assert dict(checklist(two))["Which mechanisms were used?"].startswith("Gaussian (501 releases); each")

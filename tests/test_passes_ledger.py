@@ -134,7 +134,12 @@ def test_a_statement_of_passes_says_so_and_verifies():
         "25 calls with 20 noisy steps each; in whole passes, with every example in exactly one of 10" in shown
     )
     assert "50 passes of 10 releases, with noise multiplier 2" in shown
-    assert "Gaussian (500 releases)" in dict(checklist(content))["Which mechanisms were used?"]
+    answers = dict(checklist(content))
+    drawn = "Gaussian (500 releases); examples were drawn in passes (50 passes of 10 releases); each"
+    assert answers["Which mechanisms were used?"].startswith(drawn)
+    assert "there is no independent check of this epsilon" in answers["Who can check it?"]
+    assert "each pass counts as one release of all examples" in answers["What is one unit of privacy?"]
+    assert "each pass counts as one release of all examples" in shown.partition("What this means")[0]
     lines = recheck_lines(content)
     assert lines[0] == f"guarantee.epsilon: {OURS}"
     assert "guarantee.replace_one: dp-accounting confirms it" in lines[1]
@@ -149,6 +154,7 @@ def test_a_pass_of_one_step_is_said_to_be_on_all_examples():
     )  # fmt: skip
     verify(text_of(content))
     assert "5 calls with 1 noisy steps each; on all 80 examples" in page(content)
+    assert "wherever it can" in dict(checklist(content))["Who can check it?"]
 
 
 @pytest.mark.parametrize(

@@ -270,6 +270,7 @@ def test_a_large_delta_is_warned_of():
         "for 2 silos, so it permits publishing one silo's data"
         in loose_deltas([0.5, 0.5], [2, 2], ["a", "b"], "silo")[0]
     )
+    assert loose_deltas([0.05], [20], ["a"], key="--delta")[0].startswith("--delta: 0.05 is not below 1/n")
 
 
 def test_units_are_known():

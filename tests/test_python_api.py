@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import pickle
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -12,14 +14,17 @@ import pandas as pd
 import pytest
 import torch
 from matplotlib.figure import Figure
+from rich.console import Console
 from torch import nn
 
 import coterie as ct
+from coterie.cli.run import say_stopped
 from coterie.data.federation import Federation, Silo
 from coterie.engines.start import SeededStart
 from coterie.experiment.run import Stopped
 from coterie.planning.schedule import Participation
 from coterie.privacy.ledger.filters import Spent
+from coterie.report.folder import Folder
 from tests.helpers import call, refused
 
 PRIVACY = ct.Privacy(epsilon=4, delta=1e-3)
@@ -189,6 +194,26 @@ def test_an_interrupted_run_is_resumed_with_all_it_had(clinics):
         assert result.statement("north", run) == whole.statement("north", run)
         assert result.runs[run].curves == whole.runs[run].curves
     assert result.published.keys() == {"fedavg", "mr-mtl lam=0.5"}
+
+
+def test_a_study_that_is_finished_is_not_said_to_be_resumable(clinics, monkeypatch):
+    """Before, Ctrl-C while the last files were written offered to resume, which was then refused."""
+    saved = Folder.save
+
+    def interrupted(self, result, complete):
+        saved(self, result, complete)
+        if complete:
+            signal.raise_signal(signal.SIGINT)  # held until all is written
+
+    monkeypatch.setattr(Folder, "save", interrupted)
+    with pytest.raises(Stopped, match="after all was finished and saved in 'study'") as stopped:
+        ct.run(clinics, "fedavg", PRIVACY, rounds=2, out="study")
+    assert stopped.value.complete
+    said = io.StringIO()
+    with pytest.raises(SystemExit, match="130"):
+        say_stopped(Console(file=said, width=200), stopped.value)
+    assert "All of it was finished before, and is saved in study." in said.getvalue()
+    assert "resume" not in said.getvalue()
 
 
 def test_history_has_losses_where_no_privacy_forbids_it(clinics):

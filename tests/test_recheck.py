@@ -193,7 +193,7 @@ def test_verifying_says_who_confirms(monkeypatch, capsys, tmp_path):
     assert code == 0
     said = "guarantee.epsilon: dp-accounting confirms it (at most 5.801 by privacy-loss distributions)"
     assert said in " ".join(out.split())
-    facts = json.loads(call(monkeypatch, capsys, "statement", "verify", str(file), "--json")[1])
+    (facts,) = json.loads(call(monkeypatch, capsys, "statement", "verify", str(file), "--json")[1])
     assert [(row["field"], row["verdict"]) for row in facts["recomputed"]] == [
         ("guarantee.epsilon", "confirmed"),
         ("guarantee.replace_one", "confirmed"),

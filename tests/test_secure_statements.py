@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from coterie.cli.statement import verify_statement
+from coterie.cli.statement import verify_statements
 from coterie.errors import Problem
 from coterie.experiment.config.schema import check
 from coterie.experiment.experiment import Experiment
@@ -219,7 +219,7 @@ def test_ledgers_and_metered_statements(tmp_path, capsys):
     assert against == {"server": silo.epsilon, "silos": None, "shared": silo.epsilon, "personal": None}
     assert OTHERS_TOGETHER in content["not_covered"]
     (tmp_path / "statement.json").write_text(text_of(content))
-    verify_statement(tmp_path / "statement.json", tmp_path, as_json=False)
+    verify_statements([tmp_path / "statement.json"], tmp_path, as_json=False)
     assert "found in its ledger" in capsys.readouterr().out
 
 

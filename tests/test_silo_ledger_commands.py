@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.cli.statement import verify_statement
+from coterie.cli.statement import verify_statements
 from coterie.errors import Problem
 from coterie.experiment.statements import statement_of
 from coterie.guard.meter import make_meter
@@ -213,7 +213,7 @@ def test_statements_carry_the_ledger_and_are_found_in_it(classes, tmp_path, caps
         assert content["adversaries"]["shared"]["epsilon"] == said  # nothing rests on public coins
         assert "none" in page(content)
         (tmp_path / "statement.json").write_text(text_of(content))
-        verify_statement(tmp_path / "statement.json", tmp_path, as_json=False)
+        verify_statements([tmp_path / "statement.json"], tmp_path, as_json=False)
     assert "found in its ledger" in capsys.readouterr().out
 
 
@@ -245,7 +245,7 @@ def test_a_run_on_examples_after_one_on_whole_silos(federation, tmp_path):
     assert content["adversaries"]["server"]["epsilon"] == plan.silos[0][0].epsilon  # of this run
     assert "none" in page(content)
     (tmp_path / "statement.json").write_text(text_of(content))
-    verify_statement(tmp_path / "statement.json", tmp_path, as_json=False)
+    verify_statements([tmp_path / "statement.json"], tmp_path, as_json=False)
 
 
 def test_statements_of_runs_that_were_interrupted_and_of_silos_that_left(tmp_path):
@@ -260,7 +260,7 @@ def test_statements_of_runs_that_were_interrupted_and_of_silos_that_left(tmp_pat
     )
     assert content["guarantee"]["epsilon"] == result.runs[0].silos["s0"].epsilon
     (tmp_path / "statement.json").write_text(text_of(content))
-    verify_statement(tmp_path / "statement.json", tmp_path / "ledgers", as_json=True)
+    verify_statements([tmp_path / "statement.json"], tmp_path / "ledgers", as_json=True)
     made = silent(6, 4, rounds=6)
     budgets = [(7.0, 1e-2)] * 5 + [(4.0, 1e-2)]
     contents, meter = stated(made, tmp_path / "left", budgets, partial=True)
@@ -317,7 +317,7 @@ def test_statements_that_their_ledgers_do_not_bear_out_are_found(federation, tmp
     at[place[-1]] = value
     (tmp_path / "statement.json").write_text(again(content, tmp_path))
     with pytest.raises(Problem, match=f"statement: .*{said}"):
-        verify_statement(tmp_path / "statement.json", tmp_path, as_json=False)
+        verify_statements([tmp_path / "statement.json"], tmp_path, as_json=False)
 
 
 @pytest.mark.parametrize("key", ["epsilon", "as_example"])

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from coterie.cli.statement import verify_statement
+from coterie.cli.statement import verify_statements
 from coterie.errors import Problem
 from coterie.privacy.accountant import epsilon_of
+from coterie.privacy.accountant import shown as upper
 from coterie.privacy.events import Event
 from coterie.privacy.statement.build import (
     OpenedDoor,
@@ -23,9 +24,12 @@ from coterie.privacy.statement.build import (
     statement_cache,
     text_of,
 )
+from coterie.privacy.statement.delta_words import delta_warning
 from coterie.privacy.statement.schema import check_shape
 from coterie.privacy.statement.verify import verify
 from coterie.privacy.tuning import COVERED
+from coterie.protocol import doors
+from coterie.report.statement_doors import PLAINLY
 from coterie.report.statement_page import page
 from tests.helpers import call
 
@@ -33,10 +37,10 @@ ALL = ("server", "silos", "shared", "personal")
 EVENTS = (Event("gaussian", 0.6, 0.01, 500),)
 
 
-def make(events=EVENTS, seen=ALL, budget=6.0, **more):
+def make(events=EVENTS, seen=ALL, budget=6.0, silo="north", **more):
     door = OpenedDoor("descend", 5, 100, "poisson", 0.01, 8.0, 1.0, events[0].noise)
     return build_statement(
-        silo="north", method="mr-mtl", settings={"lam": 0.5}, size=800, doors=[door], events=events,
+        silo=silo, method="mr-mtl", settings={"lam": 0.5}, size=800, doors=[door], events=events,
         seen=seen, budget=budget, delta=1e-5, not_covered=["features were standardized"], **more,
     )  # fmt: skip
 
@@ -161,7 +165,7 @@ def test_the_page_shows_bounds_rounded_the_safe_way():
 def test_the_page_shows_published_formulas_calmly_at_its_end():
     """People sign this page: what a paper reports stands last, in plain type, with one sentence about it."""
     content = make()
-    before, _, after = page(content).partition("<h2>What published formulas would report</h2>")
+    before, _, after = page(content).partition("<h3>What published formulas would report</h3>")
     assert "What this statement does not cover" in before
     assert "3.72" not in before
     assert "3.72" in after
@@ -195,12 +199,45 @@ def test_the_page_of_a_simulation_is_not_to_be_signed():
 
 def test_the_page_tells_people_first_and_experts_last():
     shown = page(make())
-    order = [shown.index(f"<h2>{title}</h2>") for title in (
-        "What this means", "Epsilon against each adversary", "What this statement does not cover", "Checklist",
-        "What it is about", "How the data was used", "What was released", "Software",
+    order = [shown.index(f">{title}</h") for title in (
+        "What this means", "Budget", "Epsilon against each adversary", "What this statement does not cover",
+        "Checklist", "For experts", "What epsilon bounds", "What it is about", "How the data was used",
+        "What was released", "Software",
     )]  # fmt: skip
     assert order == sorted(order)
+    replaced = f"epsilon ≤ {upper(make()['guarantee']['replace_one'])} at delta 1e-05 if another example"
+    assert shown.index(replaced) < order[0]
+    assert "zero-out adjacency" in shown[order[5] :]
+    assert (
+        "descend</td><td>The silo trained a model on its examples, with noise in every step: 5 calls" in shown
+    )
+    assert "It collects what the silos send, and combines it." in shown
+    assert "<h2 id='not-covered'>" in shown
+    assert "points under <a href='#not-covered'>What this statement does not cover</a>." in shown
     assert "<th></th>" not in shown
+
+
+def test_every_door_has_a_plain_sentence():
+    names = {value.name for value in vars(doors).values() if isinstance(value, doors.Door)}
+    assert names | {"select", "score", "merge"} == set(PLAINLY)
+
+
+def test_the_page_explains_delta_and_warns_of_a_large_one():
+    """A delta of 1/800 for 800 examples would permit publishing one of them."""
+    shown = page(make())
+    assert "Delta is a small probability, here 1e-05: at worst, anything may be revealed" in shown
+    assert "This delta is too large" not in shown
+    for delta, warned in ((1 / 801, False), (1 / 800, True), (0.01, True)):
+        content = make()
+        content["guarantee"]["delta"] = delta
+        assert ("is not below 1/800, for 800 examples of this silo" in page(content)) == warned
+        assert bool(delta_warning(content)) == warned
+    content["merges"] = {"silos": 20}
+    assert delta_warning(content) == ""
+    content["guarantee"]["delta"] = 0.05
+    assert "is not below 1/20, for 20 silos, so it would permit publishing one silo's data" in delta_warning(
+        content
+    )
 
 
 def test_the_page_says_in_words_how_silos_were_cut():
@@ -244,8 +281,8 @@ def test_a_best_trial_is_judged_at_the_delta_that_is_stated():
 def test_whether_something_was_sent_is_known_to_the_ledger_only(tmp_path, capsys):
     for seen, told in ((ALL, None), (("personal",), "that nothing was sent")):
         (tmp_path / "s.json").write_text(text_of(make(seen=seen)))
-        verify_statement(tmp_path / "s.json", None, as_json=True)
-        found = json.loads(capsys.readouterr().out)["not_checked"]
+        verify_statements([tmp_path / "s.json"], None, as_json=True)
+        found = json.loads(capsys.readouterr().out)[0]["not_checked"]
         assert found is told is None or told in found
 
 
@@ -319,7 +356,12 @@ def test_ledgers_made_beforehand_have_the_budget_that_was_given(tmp_path, monkey
     code, _, err = call(monkeypatch, capsys, *opened)
     assert code == 2
     assert "privacy.ledger: no folder for the ledgers" in err
-    assert call(monkeypatch, capsys, *opened, "--ledger", "kept")[0] == 0
+    code, out, _ = call(monkeypatch, capsys, *opened, "--ledger", "kept")
+    assert (code, "note:" in out) == (0, False)
+    loose = ["ledger", "open", "c.toml", "--epsilon", "6.5", "--delta", "1e-2", "--set", "data.silos=3"]
+    code, out, _ = call(monkeypatch, capsys, *loose, "--ledger", "loose")
+    assert code == 0
+    assert "note: --delta: 0.01 is not below 1/n for 3 silo(s)" in out
     code, _, err = call(monkeypatch, capsys, "run", "c.toml", "--ledger", "kept", "--out", "out")
     assert code == 2  # two seeds of fedavg fit, two of local beside them do not: nothing is trained
     assert "4 runs are asked for, and nothing is trained unless all of them fit" in err

@@ -19,6 +19,7 @@ from coterie.privacy import keys
 from coterie.privacy.accountant import shown as upper
 from coterie.privacy.keys import draw_key, new_key, now, read_key, stamp
 from coterie.privacy.statement.build import text_of
+from coterie.privacy.statement.checklist import checklist
 from coterie.privacy.statement.origin import Origin, code_digest, data_facts
 from coterie.privacy.statement.verify import verify
 from coterie.report.statement_page import page
@@ -98,7 +99,15 @@ def test_a_metered_statement_names_issuer_data_model_run_and_ledger(study, monke
     ):
         assert text in shown
     assert "The budget of this run is 2. All runs on this data set may spend 10 at delta 0.01." in shown
-    assert f"So far they have spent at most {upper(content['guarantee']['epsilon'])}." in shown
+    spent = f"{upper(content['guarantee']['epsilon'])} at delta {content['guarantee']['delta']:g}"
+    assert f"So far they have spent at most {spent}." in shown
+    cell = spent.replace("delta", "<span class='whole'>delta") + "</span>"
+    assert shown.count(f"<td>{cell}</td><td>{cell}</td>") == 4  # one table: this run, all runs
+    other = dict(checklist(content))["Does it include other uses of the same data?"]
+    assert other == (
+        f"Only those charged to the silo's ledger: together at most {spent}. Uses outside the ledger are not"
+        " included."
+    )
     run(monkeypatch, capsys, "--ledger", "kept", "--out", "again")
     assert read("again/statements/fedavg/silo-0.json")["run"]["id"] != content["run"]["id"]
 
@@ -163,12 +172,14 @@ def test_a_statement_is_checked_with_the_silos_key(study, monkeypatch, capsys):
     code, out, _ = call(monkeypatch, capsys, "statement", "verify", file, "--key", public, "--ledger", "kept")
     assert code == 0
     assert (
-        f"a metered run, signed with key {content['issuer']['id']}, the one given on {content['time']}" in out
+        f"a metered run, signed on {content['time']} with key {content['issuer']['id']}, which is the key you"
+        " gave" in out
     )
     code, out, _ = call(monkeypatch, capsys, "statement", "verify", file)
     assert (code, "whose key this is was not checked: give --key" in out) == (0, True)
     code, out, _ = call(monkeypatch, capsys, "statement", "verify", file, "--json", "--key", public)
-    assert (json.loads(out)["key_checked"], json.loads(out)["kind"]) == (True, "metered")
+    (facts,) = json.loads(out)
+    assert (facts["key_checked"], facts["kind"]) == (True, "metered")
     other = Path("kept", f"{read('out/statements/fedavg/silo-1.json')['data']['fingerprint']}.pub")
     new_key("keys", "silo-0")
     for wrong, said in (
@@ -229,7 +240,7 @@ def test_a_simulation_is_signed_only_if_keys_are_given(study, monkeypatch, capsy
         coterie.verify("bare/statements/fedavg/silo-0.json", key="keys/silo-0.pub")
     run(monkeypatch, capsys, "--keys", "keys", "--out", "signed")
     found = coterie.verify("signed/statements/fedavg/silo-1.json", key="keys/silo-1.pub")
-    assert found.signature.endswith("the one given")
+    assert found.signature.endswith("which is the key you gave")
     assert "anyone who knows its seed knows the noise" in page(found.content)
     Path("keys/silo-1.key").unlink()
     code, _, err = call(monkeypatch, capsys, "run", "c.toml", "--keys", "keys", "--out", "third")
@@ -294,7 +305,9 @@ def test_dates_are_checked_as_of_a_day(study, monkeypatch, capsys):
     asked = ("statement", "verify", file, "--key", "keys/silo-0.pub", "--at")
     assert call(monkeypatch, capsys, *asked, then)[0] == 0
     code, _, err = call(monkeypatch, capsys, *asked, "yesterday")
-    assert (code, "--at: expected a UTC time such as" in err) == (2, True)
+    assert (code, "--at: expected a day or a UTC time, such as" in err) == (2, True)
+    day = stamp(real + timedelta(days=1))[:10]
+    assert call(monkeypatch, capsys, *asked, day)[0] == 0
     code, _, err = call(monkeypatch, capsys, *asked, "2020-01-01")
     assert (code, "statement: time: it is dated" in err) == (2, True)
 
@@ -305,7 +318,7 @@ def test_dates_are_checked_as_of_a_day(study, monkeypatch, capsys):
         ({"issuer": None}, "both an issuer and a signature"),
         ({"time": None}, "both an issuer and a date"),
         ({"time": "2026-05-12"}, "statement: time"),
-        ({"time": "2026-15-12T00:00:00Z"}, "expected a UTC time such as"),
+        ({"time": "2026-15-12T00:00:00Z"}, "expected a day or a UTC time, such as"),
         ({"signature": "00"}, "statement: signature"),
         ({"signature": "0" * 128}, "it was not made with key"),
         ({"silo": "south"}, "on the date of the statement, key"),
@@ -374,7 +387,7 @@ def test_verifying_works_without_torch(study, monkeypatch, capsys):
 def test_an_older_statement_is_refused_in_one_sentence(tmp_path):
     content = {key: value for key, value in make().items() if key not in ("issuer", "kind", "signature")}
     (tmp_path / "old.json").write_text(text_of(content | {"schema": "coterie-statement/3"}))
-    with refused("got 'coterie-statement/3'; check it with the version that wrote it"):
+    with refused("got 'coterie-statement/3': statements before version 5 lack facts that this check needs"):
         coterie.verify(tmp_path / "old.json")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from coterie.cli.statement import verify_statement
+from coterie.cli.statement import verify_statements
 from coterie.experiment.run_sweep import trial_statement
 from coterie.experiment.sweep import noised_scores, tuned_plan
 from coterie.guard import checkpoint
@@ -92,7 +92,7 @@ def test_repeated_rounds_of_a_sweep_are_in_the_statement(federation, tmp_path):
     assert against["personal"] == charge(state, again.held[0])[0] <= 4.0
     verify(text_of(content))
     (tmp_path / "statement.json").write_text(text_of(content))
-    verify_statement(tmp_path / "statement.json", tmp_path, as_json=False)
+    verify_statements([tmp_path / "statement.json"], tmp_path, as_json=False)
 
 
 def test_a_silo_that_left_gives_no_score(federation, tmp_path):

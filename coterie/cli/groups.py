@@ -21,7 +21,6 @@ from .options import (
     ConfigPath,
     DataDir,
     Keys,
-    LedgerFolder,
     Rate,
     Reason,
     Steps,
@@ -134,7 +133,9 @@ def ledger_open(
     ] = False,
     changes: Changes = None,
     allow: Allow = None,
-    ledger: LedgerFolder = None,
+    ledger: Annotated[
+        str | None, typer.Option(help="Folder for the new ledgers (default: privacy.ledger).")
+    ] = None,
     keys: Keys = None,
     witness: WitnessFolder = None,
     data_dir: DataDir = None,
@@ -271,21 +272,30 @@ def keys_show(
 
 @statement_app.command("verify")
 def statement_verify(
-    file: Annotated[Path, typer.Argument(help="A statement's JSON file.")],
-    ledger: Annotated[Path | None, typer.Option(help="Folder of ledgers in which to find its run.")] = None,
+    files: Annotated[
+        list[Path], typer.Argument(help="Statements' JSON files, or folders of them.", metavar="FILE...")
+    ],
+    ledger: Annotated[Path | None, typer.Option(help="Folder of ledgers in which to find the runs.")] = None,
     key: Annotated[
-        Path | None, typer.Option(help="The public key (.pub) of the silo that must have signed it.")
+        Path | None,
+        typer.Option(
+            help="Public key (.pub) of the silo that must have signed, or a folder with one per silo."
+        ),
     ] = None,
     at: Annotated[
-        str | None, typer.Option(help="Check dates as of this day (default: today).", metavar="DATE")
+        str | None,
+        typer.Option(help="Check dates as of this day or UTC time (default: now).", metavar="DATE"),
     ] = None,
     witness: WitnessFolder = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check a statement's signature and recompute it from its events; with a ledger, find its run there."""
-    from .statement import verify_statement
+    """Check signatures of statements and recompute them from their events; with a ledger, find their runs.
 
-    verify_statement(file, ledger, as_json, key, at, witness)
+    All problems are reported at once.
+    """
+    from .statement import verify_statements
+
+    verify_statements(files, ledger, as_json, key, at, witness)
 
 
 @statement_app.command("show")

@@ -197,6 +197,7 @@ def open_config(
     """Create ledgers for all silos of a configuration, each with the same budget, in the unit it protects."""
     from .. import api
     from ..experiment.from_config import study_of
+    from ..privacy.budget import loose_deltas
 
     if config.privacy.ledger is None:
         raise Problem("privacy.ledger: no folder for the ledgers; set this key or give --ledger")
@@ -209,3 +210,6 @@ def open_config(
     where = "" if unit == "example" else f" in the unit '{unit}'"
     each = f"each may spend epsilon {budget[0]:g} at delta {budget[1]:g}{where}"
     say(f"{len(reports)} ledgers in {folder}: {each}")
+    sizes = federation.sizes if unit == "example" else [len(federation)] * len(federation)
+    for note in loose_deltas([budget[1]] * len(sizes), sizes, federation.names, unit, "--delta"):
+        say(f"note: {note}")

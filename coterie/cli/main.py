@@ -344,12 +344,12 @@ def server(kit: Kit, as_root: AsRoot = False) -> None:
 def main() -> None:
     """Run the command line; a problem the user can fix ends with one sentence and exit code 2."""
     from ..errors import Problem, reason
-    from .output import say
+    from .output import say, without_python
 
     try:
         app()
     except Problem as problem:
-        say(f"coterie: {problem}", sys.stderr)
+        say(f"coterie: {without_python(str(problem))}", sys.stderr)
         sys.exit(2)
     except OSError as error:
         what = "a file" if error.filename is None else f"'{error.filename}'"

@@ -42,7 +42,9 @@ Keys = Annotated[
 WitnessFolder = Annotated[
     str | None,
     typer.Option(
-        "--witness", help="Folder that keeps the ledgers' heads (default: $COTERIE_WITNESS, or your own)."
+        "--witness",
+        help="Folder that keeps the ledgers' heads (default: $COTERIE_WITNESS, else coterie/witness in"
+        " $XDG_STATE_HOME or ~/.local/state).",
     ),
 ]
 Reason = Annotated[str, typer.Option(help="Why; the ledger keeps it.")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 import textwrap
@@ -15,6 +16,15 @@ def say(text: str, file: TextIO | None = None) -> None:
         width = shutil.get_terminal_size().columns
         text = "\n".join(_wrapped(line, width) for line in text.split("\n"))
     print(text, file=out)
+
+
+def without_python(text: str) -> str:
+    """Return a message without what it says to people who call the library.
+
+    >>> without_python("raise it (`coterie ledger budget`, or set_budget in Python)")
+    'raise it (`coterie ledger budget`)'
+    """
+    return re.sub(r", or [^;()`]*? in Python", "", text)
 
 
 def _wrapped(line: str, width: int) -> str:

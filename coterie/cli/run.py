@@ -56,6 +56,9 @@ def run_config(
 
 def say_stopped(errors: Console, stopped: Stopped) -> Any:
     """Print what has finished and how to resume, and exit with the code of an interrupted command."""
+    if stopped.complete:
+        tell(errors, f"\nStopped. All of it was finished before, and is saved in {stopped.folder}.")
+        sys.exit(130)
     done = ", ".join(stopped.finished) or "nothing yet"
     tell(errors, f"\nStopped. Finished and saved in {stopped.folder}: {done}.")
     tell(errors, f"To resume, run the same command with --out {stopped.folder}")

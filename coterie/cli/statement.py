@@ -3,36 +3,69 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from ..errors import Problem
 from ..privacy.accountant import shown
 from ..privacy.events import Event
 from ..privacy.meaning import meaning_lines, meaning_of
-from ..privacy.statement.checklist import GUIDELINE, checklist
-from ..privacy.statement.file import verify
+from ..privacy.statement.checklist import GUIDELINE, UNCOVERED, checklist
+from ..privacy.statement.delta_words import delta_warning, delta_words
+from ..privacy.statement.file import Verified, find_statements, verify
 from ..privacy.statement.grids import grid_lines
 from ..privacy.statement.recheck import recheck_facts, recheck_lines
 from .output import say
 
 
-def verify_statement(
-    file: Path,
+def verify_statements(
+    places: Sequence[Path],
     folder: Path | None,
     as_json: bool,
     key: Path | None = None,
     at: str | None = None,
     witness: str | None = None,
 ) -> None:
-    """Recompute a statement and check its signature; given a folder of ledgers, also find its run there."""
-    checked = verify(file, folder, key=key, at=at, witness=witness)
+    """Check the statements at these places; raise one `Problem` with all that is wrong.
+
+    Each is recomputed and its signature checked; given a folder of ledgers, its run is also found there.
+    """
+    files = find_statements(places)
+    rows: list[dict[str, Any]] = []
+    problems = []
+    for file in files:
+        try:
+            checked = verify(file, folder, key=key, at=at, witness=witness)
+        except Problem as problem:
+            problems.append(f"{file}: {problem}" if len(files) > 1 else str(problem))
+            rows.append({"file": str(file), "verified": False, "problem": str(problem)})
+            continue
+        rows.append(_checked_facts(file, checked, key is not None))
+        if not as_json:
+            _say_checked(file, checked)
     if as_json:
-        facts = {"file": str(file), "silo": checked.silo, "epsilon": checked.epsilon, "verified": True,
-                 "ledger": checked.in_ledger, "not_checked": checked.not_checked,
-                 "kind": checked.content["kind"], "signature": checked.signature,
-                 "key_checked": key is not None,
-                 "recomputed": recheck_facts(checked.content)}  # fmt: skip
-        print(json.dumps(facts))
-        return
+        print(json.dumps(rows, indent=2))
+    elif len(files) > 1 and not problems:
+        say(f"All {len(files)} statements are right.")
+    if problems:
+        lines = "".join(f"\n  {problem}" for problem in problems)
+        many = f"{len(problems)} of {len(files)} statements are wrong:{lines}"
+        raise Problem(problems[0] if len(files) == 1 else many)
+
+
+def _checked_facts(file: Path, checked: Verified, key_checked: bool) -> dict[str, Any]:
+    """Return what was found of one statement as plain data."""
+    return {
+        "file": str(file), "silo": checked.silo, "epsilon": checked.epsilon, "delta": checked.delta,
+        "verified": True, "ledger": checked.in_ledger, "not_checked": checked.not_checked,
+        "kind": checked.content["kind"], "signature": checked.signature, "key_checked": key_checked,
+        "recomputed": recheck_facts(checked.content),
+    }  # fmt: skip
+
+
+def _say_checked(file: Path, checked: Verified) -> None:
+    """Print what was found of one statement."""
     words = "no privacy"
     if checked.epsilon is not None:
         words = f"epsilon {shown(checked.epsilon)} at delta {checked.delta:g}"
@@ -40,8 +73,7 @@ def verify_statement(
     words += f"; not checked: {checked.not_checked}" if checked.not_checked else ""
     say(f"{file}: recomputed from its events: {words}")
     kind = "a simulation" if checked.content["kind"] == "simulation" else "a metered run"
-    dated = "" if checked.content["time"] is None else f" on {checked.content['time']}"
-    say(f"  {kind}, {checked.signature}{dated}")
+    say(f"  {kind}, {checked.signature}")
     for line in recheck_lines(checked.content):
         say(f"  {line}")
 
@@ -74,8 +106,9 @@ def show_statement(file: Path, as_json: bool) -> None:
     bare = [entry["who"] for entry in content["adversaries"].values() if entry["epsilon"] is None]
     if private and bare:
         say(f"Nothing protects against {' or against '.join(bare)}.")
-    for line in lines:
-        say(line)
+    for line in (*lines, delta_words(content), delta_warning(content)):
+        if line:
+            say(line)
     print("\nAgainst each adversary, epsilon is at most")
     for entry in content["adversaries"].values():
         bound = "none (no protection)" if entry["epsilon"] is None else shown(entry["epsilon"])
@@ -88,6 +121,6 @@ def show_statement(file: Path, as_json: bool) -> None:
         print("\nRounding of what was released")
         for line in grid_lines(content["grid"]):
             say(f"  {line}")
-    print("\nNot covered")
+    print(f"\n{UNCOVERED}")
     for line in content["not_covered"]:
         say(f"  - {line}")

@@ -65,6 +65,10 @@ class Store(Protocol):
         """Write the result as a whole."""
         ...
 
+    def is_complete(self) -> bool:
+        """Return whether the whole result is saved."""
+        ...
+
     def close(self) -> None:
         """Forget what a complete study worked on."""
         ...
@@ -75,12 +79,13 @@ class Store(Protocol):
 
 
 class Stopped(KeyboardInterrupt):
-    """Ctrl-C ended a training whose folder can be resumed."""
+    """Ctrl-C ended a training whose folder can be resumed, unless it is `complete`."""
 
-    def __init__(self, folder: Path, finished: Sequence[str]) -> None:
+    def __init__(self, folder: Path, finished: Sequence[str], complete: bool = False) -> None:
         done = ", ".join(finished) or "nothing yet"
-        super().__init__(f"stopped; finished and saved in '{folder}': {done}; run it again to resume")
-        self.folder, self.finished = folder, tuple(finished)
+        how = f"stopped; finished and saved in '{folder}': {done}; run it again to resume"
+        super().__init__(f"stopped after all was finished and saved in '{folder}'" if complete else how)
+        self.folder, self.finished, self.complete = folder, tuple(finished), complete
 
 
 def train_study(
@@ -165,7 +170,8 @@ def train_study(
     except KeyboardInterrupt:
         if store is None:
             raise
-        raise Stopped(store.path, list(dict.fromkeys(run.label for run in result.runs))) from None
+        labels = list(dict.fromkeys(run.label for run in result.runs))
+        raise Stopped(store.path, labels, store.is_complete()) from None
     finally:
         if meters and meters[0] is not None:
             cancel_waiting(meters, waiting)

@@ -88,7 +88,7 @@ def sweep_study(study: Study, listener: Listener | None = None, store: Store | N
     except KeyboardInterrupt:
         if store is None:
             raise
-        raise Stopped(store.path, ()) from None
+        raise Stopped(store.path, (), store.is_complete()) from None
     finally:
         if meter is not None:
             meter.close()

@@ -228,19 +228,26 @@ def check_budgets(epsilon: Sequence[float], delta: Sequence[float], clip: Sequen
 
 
 def loose_deltas(
-    delta: Sequence[float], sizes: Sequence[int], names: Sequence[str], unit: str = "example"
+    delta: Sequence[float],
+    sizes: Sequence[int],
+    names: Sequence[str],
+    unit: str = "example",
+    key: str = "privacy.delta",
 ) -> list[str]:
-    """Return a warning if a delta is so large that one whole example, or silo, could be published."""
+    """Return a warning if a delta is so large that one whole example, or silo, could be published.
+
+    `key` is where the user set it.
+    """
     loose = [(name, d, n) for name, d, n in zip(names, delta, sizes, strict=True) if d >= 1 / n]
     if not loose:
         return []
     name, d, n = max(loose, key=lambda item: item[1] * item[2])
     if unit == "silo":
         return [
-            f"privacy.delta: {d:g} is not below 1/n for {n} silos, so it permits publishing one silo's data;"
+            f"{key}: {d:g} is not below 1/n for {n} silos, so it permits publishing one silo's data;"
             " choose a smaller delta"
         ]
     return [
-        f"privacy.delta: {d:g} is not below 1/n for {len(loose)} silo(s), such as '{name}' with {n} examples,"
+        f"{key}: {d:g} is not below 1/n for {len(loose)} silo(s), such as '{name}' with {n} examples,"
         " so it permits publishing one example; choose a smaller delta"
     ]

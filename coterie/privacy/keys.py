@@ -61,7 +61,9 @@ def parse_time(text: str, what: str) -> datetime:
     try:
         time = datetime.fromisoformat(text)
     except (ValueError, TypeError) as error:
-        raise Problem(f"{what}: expected a UTC time such as 2026-05-12T09:30:00Z, got {text!r}") from error
+        raise Problem(
+            f"{what}: expected a day or a UTC time, such as 2026-05-12 or 2026-05-12T09:30:00Z, got {text!r}"
+        ) from error
     return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
 
 

@@ -138,7 +138,6 @@ def meaning_lines(meaning: Meaning, unit: str) -> list[str]:
         f"Someone who is 50 % sure that {whose} {was} can become at most {percent(meaning.sure)} sure of it"
         f" from everything that this run released{rare}.",
         f"Someone who is 1 % sure can become at most {percent(meaning.from_prior(0.01))} sure{same}.",
-        "This is the worst case. On average over everything that may come out, the best guess of someone who"
-        f" is 50 % sure is right in at most {percent(meaning.right)} of cases, where blind guessing is right"
-        " in 50 %.",
+        "This is the worst case. On average, the best possible guess of someone who is 50 % sure is right in"
+        f" at most {percent(meaning.right)} of cases, where blind guessing is right in 50 %.",
     ]

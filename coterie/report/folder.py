@@ -149,6 +149,13 @@ class Folder:
         if complete:
             self.close()
 
+    def is_complete(self) -> bool:
+        """Return whether the folder holds a complete result."""
+        try:
+            return json.loads((self.path / "result.json").read_text())["complete"] is True
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
+
     def close(self) -> None:
         """Remove the digest of the examples: a complete study does not resume."""
         self._digest.unlink(missing_ok=True)

@@ -8,15 +8,22 @@ from typing import Any
 
 from ..privacy.events import Event
 from ..privacy.meaning import Meaning, meaning_lines, meaning_of
-from ..privacy.statement.checklist import GUIDELINE, checklist
+from ..privacy.statement.checklist import GUIDELINE, UNCOVERED, checklist
+from ..privacy.statement.delta_words import delta_warning, delta_words
 from ..privacy.tradeoff import TradeOff
 
-SIZE = 240  # of the picture, in pixels, without its margins
-LEFT, TOP, BELOW = 58, 14, 46
+SIZE = 290  # of the picture, in pixels, without its margins
+LEFT, TOP, RIGHT, BELOW = 52, 34, 18, 118
 CAPTION = {
-    unit: f"How often anyone who tries to tell whether {what} must err. A false alarm says yes although the"
-    " truth is no; a miss says no although the truth is yes. The solid line is the best that anyone can do."
+    unit: f"How often anyone must be wrong who tries to tell whether {what}. A false alarm says yes although"
+    " the truth is no; a miss says no although the truth is yes. The solid line is the best anyone can do."
     for unit, what in (("example", "your record was used"), ("silo", "your silo took part"))
+}
+TITLE = "How often any attacker must be wrong"
+PROTECTS = {
+    "example": "This statement protects single examples: each is one row of the silo's data. A person with"
+    " several rows is protected less.",
+    "silo": "This statement protects the whole silo: all of its data at once.",
 }
 
 
@@ -33,13 +40,18 @@ def meaning_section(content: dict[str, Any]) -> list[str]:
     meaning = statement_meaning(content)
     if meaning is None:
         return []
-    lines = meaning_lines(meaning, content["guarantee"]["unit"])
+    unit = content["guarantee"]["unit"]
+    lines, warning = meaning_lines(meaning, unit), delta_warning(content)
+    covered = f"The guarantee covers {content['guarantee']['holds_for']}."
     return [
         "<h2>What this means</h2>",
         f"<p class='important'>{_text(lines[0])}</p>",
         *(f"<p>{_text(line)}</p>" for line in lines[1:]),
-        picture(meaning.curve),
-        f"<p class='small'>{_text(CAPTION[content['guarantee']['unit']])}</p>",
+        f"<p>{_text(PROTECTS[unit])} {_text(covered)}</p>",
+        f"<p>{_text(delta_words(content))}</p>",
+        *([f"<p class='important'>{_text(warning)}</p>"] if warning else []),
+        f"<figure>{picture(meaning.curve)}",
+        f"<figcaption class='small'>{_text(CAPTION[unit])}</figcaption></figure>",
     ]
 
 
@@ -62,37 +74,58 @@ def checklist_section(content: dict[str, Any]) -> list[str]:
 
 
 def _code(answer: str) -> str:
-    """Return an answer as HTML, with commands set as such."""
-    return re.sub("`([^`]*)`", r"<code>\1</code>", escape(answer))
+    """Return an answer as HTML, with commands set as such and the list of what is not covered linked."""
+    linked = escape(answer).replace(
+        escape(f"'{UNCOVERED}'"), f"<a href='#not-covered'>{escape(UNCOVERED)}</a>"
+    )
+    return re.sub("`([^`]*)`", r"<code>\1</code>", linked)
 
 
 def picture(curve: TradeOff) -> str:
     """Return a trade-off curve as SVG: the misses of an attacker at each share of false alarms, at least."""
-
-    def place(x: float, y: float) -> str:
-        return f"{LEFT + SIZE * x:.1f},{TOP + SIZE * (1 - y):.1f}"
-
-    points = " ".join(map(place, curve.type_one.tolist(), curve.type_two.tolist()))
-    below = f"{place(0, 0)} {points} {place(1, 0)}"
+    points = " ".join(map(_place, curve.type_one.tolist(), curve.type_two.tolist()))
+    below = f"{_place(0, 0)} {points} {_place(1, 0)}"
     ticks = "".join(
-        f"<text x='{LEFT + SIZE * share:.0f}' y='{TOP + SIZE + 16}' text-anchor='middle'>{share:.0%}</text>"
+        f"<text x='{LEFT + SIZE * share:.0f}' y='{TOP + SIZE + 17}' text-anchor='middle'>{share:.0%}</text>"
         f"<text x='{LEFT - 6}' y='{TOP + SIZE * (1 - share) + 4:.0f}' text-anchor='end'>{share:.0%}</text>"
         for share in (0.0, 0.5, 1.0)
     )
-    middle = TOP + SIZE / 2
+    middle, wide, high = TOP + SIZE / 2, LEFT + SIZE + RIGHT, TOP + SIZE + BELOW
     return (
-        f"<svg role='img' viewBox='0 0 {LEFT + SIZE + 250} {TOP + SIZE + BELOW}' width='{LEFT + SIZE + 250}'"
-        f" height='{TOP + SIZE + BELOW}' font-size='12'"
+        f"<svg role='img' viewBox='0 0 {wide} {high}' font-size='13'"
         " font-family='system-ui, sans-serif' fill='#333'>"
-        "<title>How often any attacker must err</title>"
+        f"<title>{TITLE}</title>"
+        f"<text x='4' y='18' font-size='15' font-weight='600'>{TITLE}</text>"
         f"<polygon points='{below}' fill='#dce7ee'/>"
         f"<polyline points='{points}' fill='none' stroke='#2a6f97' stroke-width='2.5'/>"
-        f"<polyline points='{place(0, 1)} {place(1, 0)}' fill='none' stroke='#333' stroke-dasharray='2 4'/>"
-        f"<polyline points='{place(0, 1)} {place(0, 0)} {place(1, 0)}' fill='none' stroke='#888'/>{ticks}"
+        f"<polyline points='{_place(0, 1)} {_place(1, 0)}' fill='none' stroke='#333' stroke-dasharray='2 4'/>"
+        f"<polyline points='{_place(0, 1)} {_place(0, 0)} {_place(1, 0)}' fill='none' stroke='#888'/>{ticks}"
         f"<text x='{LEFT + SIZE / 2:.0f}' y='{TOP + SIZE + 36}' text-anchor='middle'>false alarms</text>"
         f"<text x='14' y='{middle:.0f}' text-anchor='middle' transform='rotate(-90 14 {middle:.0f})'>"
-        "misses</text>"
-        f"<text x='{LEFT + SIZE + 12}' y='{TOP + 30}'>dotted: blind guessing</text>"
-        f"<text x='{LEFT + SIZE + 12}' y='{TOP + 52}' fill='#2a6f97'>solid: no attacker does better</text>"
-        f"<text x='{LEFT + SIZE + 12}' y='{TOP + 74}'>shaded: impossible</text></svg>"
+        f"misses</text>{_legend(TOP + SIZE + 62)}</svg>"
+    )
+
+
+def _place(x: float, y: float) -> str:
+    """Return where a point of the unit square is in the picture."""
+    return f"{LEFT + SIZE * x:.1f},{TOP + SIZE * (1 - y):.1f}"
+
+
+def _legend(top: float) -> str:
+    """Return three lines below the drawing that say what is drawn."""
+    samples = (
+        (
+            "<line x1='{x}' y1='{y}' x2='{end}' y2='{y}' stroke='#2a6f97' stroke-width='2.5'/>",
+            "no attack does better",
+        ),
+        (
+            "<line x1='{x}' y1='{y}' x2='{end}' y2='{y}' stroke='#333' stroke-dasharray='2 4'/>",
+            "blind guessing",
+        ),
+        ("<rect x='{x}' y='{box}' width='28' height='13' fill='#dce7ee'/>", "impossible for any attack"),
+    )
+    return "".join(
+        sample.format(x=LEFT, end=LEFT + 28, y=y, box=y - 7)
+        + f"<text x='{LEFT + 38}' y='{y + 4}'>{words}</text>"
+        for (sample, words), y in zip(samples, (top, top + 20, top + 40), strict=True)
     )

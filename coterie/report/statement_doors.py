@@ -9,9 +9,28 @@ from ..privacy.statement.checklist import counted
 from ..privacy.statement.grids import grid_lines
 from ..protocol.doors import ALLOCATION, SOLVE_DUAL, SOLVE_DUAL_WHOLE
 
+PLAINLY = {
+    "descend": "The silo trained a model on its examples, with noise in every step",
+    "home": "The silo trained a model that stayed at home",
+    "fisher": "The silo measured at home which parameters matter to it",
+    "solve_dual": "The silo trained a linear model on its examples, with noise in every step",
+    "solve_dual whole": "The silo trained a linear model, and added noise to what it sent",
+    "solve_dual unproven": "The silo trained a linear model, with noise for which nothing is proven",
+    "select": "The silo chose one of several models, with noise in the choice",
+    "score": "The silo told how good a model is, with noise",
+    "merge": "The silo sent a model, which was merged with those of other silos",
+}
+
 
 def door_row(door: dict[str, Any], merges: dict[str, Any] | None) -> tuple[str, str]:
-    """Return a door, and in words how it was used."""
+    """Return a door, and how it was used: first in plain words, then in detail."""
+    name, detail = _door(door, merges)
+    plain = PLAINLY.get(name)
+    return name, detail if plain is None else f"{plain}: {detail}"
+
+
+def _door(door: dict[str, Any], merges: dict[str, Any] | None) -> tuple[str, str]:
+    """Return a door, and in detail how it was used."""
     if door["door"] == "score":
         tests = f"{door['expected_batch']:g} test examples"
         return "score", f"{door['calls']} noisy sums over all {tests}, each term bounded to [0, 1]"

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..privacy.accountant import shown
 from ..privacy.ledger.names import CUT
+from ..privacy.statement.checklist import largest_total
 
 
 def origin_rows(content: dict[str, Any]) -> list[tuple[str, str]]:
@@ -65,8 +66,8 @@ def budget_words(content: dict[str, Any]) -> str:
         return words
     whole, again = ledger["budget"], ledger["recovered"]
     words += f"All runs on this data set may spend {whole['epsilon']:g} at delta {whole['delta']:g}. "
-    totals = [total["epsilon"] for total in ledger["total"].values()]
-    spent = [epsilon for epsilon in totals if epsilon is not None]
-    but = ", leaving aside those against whom nothing protects" if None in totals else ""
-    words += f"So far they have spent at most {shown(max(spent))}{but}. " if spent else ""
+    bare = any(total["epsilon"] is None for total in ledger["total"].values())
+    but = ", leaving aside those against whom nothing protects" if bare else ""
+    if ledger["total"] and (spent := largest_total(ledger, leave_aside=True)) is not None:
+        words += f"So far they have spent at most {shown(spent[0])} at delta {spent[1]:g}{but}. "
     return words + (f"Its ledger was recovered {again} time(s) after a loss. " if again else "")

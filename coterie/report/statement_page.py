@@ -6,22 +6,29 @@ from html import escape
 from typing import Any
 
 from ..privacy.accountant import shown
-from ..privacy.adversaries import ADVERSARIES
+from ..privacy.statement.checklist import UNCOVERED
 from .meaning_section import checklist_section, meaning_section
 from .statement_doors import door_row, event_row, rounding_lines
+from .statement_numbers import adversary_section, headline
 from .statement_origin import budget_words, issuer_lines, origin_rows
 
 STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; max-width: 46rem; margin: 2rem auto; padding: 0 1rem;
 color: #1a1a1a }
 h1 { font-size: 1.4rem; margin: 0 } h2 { font-size: 1.05rem; margin: 1.4rem 0 .3rem; break-after: avoid }
-.number { font-size: 2rem; font-weight: 600; margin: .8rem 0 0 } .small { color: #555; font-size: .9rem }
+h3 { font-size: 1rem; margin: 1.2rem 0 .3rem; break-after: avoid }
+.experts { font-size: 1.2rem; margin-top: 2.5rem; border-top: 3px solid #1a1a1a; padding-top: .6rem }
+.number { font-size: 2rem; line-height: 1.2; font-weight: 600; margin: .8rem 0 0 }
+.second { font-size: 1.25rem; line-height: 1.3; margin: .2rem 0 0 } .small { color: #555; font-size: .9rem }
 table { border-collapse: collapse; width: 100% } td, th { text-align: left; padding: .2rem .6rem .2rem 0;
 border-bottom: 1px solid #ddd; vertical-align: top }
 .facts td { overflow-wrap: anywhere } .facts td:first-child, .facts th:first-child { width: 30% }
-tr, li, svg { break-inside: avoid }
+tr, li, figure { break-inside: avoid }
 .important { font-weight: 600; border-left: 4px solid #1a1a1a; padding-left: .7rem }
-svg { max-width: 100%; height: auto } code { font-size: .85em; word-break: break-all }
+figure { margin: 1rem 0; display: flex; flex-wrap: wrap; align-items: center; gap: .5rem 1.5rem }
+svg { flex: 1 1 20rem; min-width: 0; max-width: 27rem; height: auto } figcaption { flex: 1 1 13rem }
+.numbers td:first-child { width: 45% } .whole { white-space: nowrap }
+code { font-size: .85em; word-break: break-all }
 .sign { margin-top: 4rem; border-top: 1px solid #888; width: 60% }
 @media print { body { margin: 0 } }
 """
@@ -35,23 +42,22 @@ def page(content: dict[str, Any]) -> str:
         f"<p class='small'>Method: {escape(_method(content))}. {content['declared_size']} training examples."
         "</p>",
         *_simulated(content),
-        *_headline(content["guarantee"], budget_words(content)),
+        *headline(content),
         *_unprotected(content),
         *meaning_section(content),
-        *issuer_lines(content),
-        "<h2>Epsilon against each adversary</h2>",
-        _table(
-            [(entry["who"], _epsilon(entry["epsilon"])) for entry in content["adversaries"].values()],
-            ("adversary", "epsilon at most"),
-        ),
-        "<h2>What this statement does not cover</h2>",
+        *_budget(budget_words(content)),
+        *adversary_section(content),
+        f"<h2 id='not-covered'>{UNCOVERED}</h2>",
         "<ul>" + "".join(f"<li>{escape(line)}</li>" for line in content["not_covered"]) + "</ul>",
         f"<p>Tuning: {_tuning(content['tuning'])}<br>Randomness: {escape(content['randomness'])}.</p>",
-        *_ledger(content["ledger"]),
         *checklist_section(content),
+        *issuer_lines(content),
+        "<h2 class='experts'>For experts</h2>",
+        *_definition(content["guarantee"]),
         *_details(content),
+        *_ledger(content["ledger"]),
         *_published(content),
-        "<h2>Software</h2>",
+        "<h3>Software</h3>",
         f"<p class='small'>{escape(', '.join(f'{k} {v}' for k, v in content['software'].items()))}<br>"
         f"Checksum: <code>{escape(content['checksum'])}</code><br>To check the JSON file next to this page,"
         " run <code>coterie statement verify FILE</code>.</p>",
@@ -59,9 +65,30 @@ def page(content: dict[str, Any]) -> str:
     ]
     body = "\n".join(parts)
     return (
-        f"<!doctype html>\n<html lang='en'>\n<meta charset='utf-8'>\n<title>{escape(title)}</title>\n"
+        f"<!doctype html>\n<html lang='en'>\n<meta charset='utf-8'>\n"
+        f"<meta name='viewport' content='width=device-width'>\n<title>{escape(title)}</title>\n"
         f"<style>{STYLE}</style>\n<body>\n{body}\n</body>\n</html>\n"
     )
+
+
+def _budget(words: str) -> list[str]:
+    """Return the section about budgets, if there is anything to say."""
+    return [f"<h2>Budget</h2><p>{escape(words.strip())}</p>"] if words else []
+
+
+def _definition(guarantee: dict[str, Any]) -> list[str]:
+    """Return how epsilon is defined, and how far the bound may be from the truth."""
+    if guarantee["epsilon"] is None:
+        return []
+    unit = escape(guarantee["unit"])
+    lower = f" The true epsilon is at least {_floor(guarantee['lower'])}." if guarantee["lower"] else ""
+    return [
+        "<h3>What epsilon bounds</h3>",
+        f"<p>Epsilon bounds how much anything released can depend on one {unit}, compared with a null {unit}"
+        f" in its place that contributes nothing ({escape(guarantee['adjacency'])} adjacency). The second"
+        f" line above compares with any other {unit} in its place (replace-one adjacency). The bound of"
+        f" the first line: {escape(guarantee['bound'])}.{lower}</p>",
+    ]
 
 
 def _details(content: dict[str, Any]) -> list[str]:
@@ -69,11 +96,11 @@ def _details(content: dict[str, Any]) -> list[str]:
     doors = [door_row(door, content["merges"]) for door in content["doors"]]
     events = [event_row(event) for event in content["events"]]
     return [
-        "<h2>What it is about</h2>",
+        "<h3>What it is about</h3>",
         _table(origin_rows(content), kind="facts"),
-        "<h2>How the data was used</h2>",
+        "<h3>How the data was used</h3>",
         _table(doors or [("none", "no door was opened")], ("door", "use"), "facts"),
-        "<h2>What was released</h2>",
+        "<h3>What was released</h3>",
         _table(events or [("none", "nothing was released")], ("mechanism", "releases"), "facts"),
         *rounding_lines(content["grid"]),
     ]
@@ -90,24 +117,6 @@ def _simulated(content: dict[str, Any]) -> list[str]:
     ]
 
 
-def _headline(guarantee: dict[str, Any], budget: str) -> list[str]:
-    if guarantee["epsilon"] is None:
-        return ["<p class='number'>no privacy</p>", "<p>No noise was added that would protect the data.</p>"]
-    unit = escape(guarantee["unit"])
-    what = "one example, which is one row of the silo's data" if unit == "example" else "the whole silo"
-    lower = f"The true epsilon is at least {_floor(guarantee['lower'])}. " if guarantee["lower"] else ""
-    known = guarantee["replace_one"] is not None
-    other = f"epsilon is at most {shown(guarantee['replace_one'])}" if known else "no bound is known"
-    return [
-        f"<p class='number'>epsilon ≤ {shown(guarantee['epsilon'])} at delta {guarantee['delta']:g}</p>",
-        f"<p>Protected is {what}. Epsilon bounds how much anything released can depend on it, compared with a"
-        f" null {unit} in its place that contributes nothing ({escape(guarantee['adjacency'])} adjacency)."
-        f" Smaller is better. If any other {unit} takes its place, {other}. {lower}The guarantee"
-        f" covers {escape(guarantee['holds_for'])}.</p>",
-        *([f"<p>{escape(budget.strip())}</p>"] if budget else []),
-    ]
-
-
 def _unprotected(content: dict[str, Any]) -> list[str]:
     """Return the notice that names the adversaries against whom the number does not hold."""
     bare = [entry["who"] for entry in content["adversaries"].values() if entry["epsilon"] is None]
@@ -118,12 +127,6 @@ def _unprotected(content: dict[str, Any]) -> list[str]:
 
 def _floor(value: float) -> str:
     return f"{int(value * 1000) / 1000:.3f}"
-
-
-def _epsilon(value: float | None) -> str:
-    if value is None:
-        return "none (no protection)"
-    return "0 (sees nothing)" if value == 0 else shown(value)
 
 
 def _tuning(tuning: str | dict[str, Any]) -> str:
@@ -141,32 +144,13 @@ def _tuning(tuning: str | dict[str, Any]) -> str:
 
 
 def _ledger(ledger: dict[str, Any] | None) -> list[str]:
-    """Return what all runs on the data set have spent, by its ledger."""
+    """Return where the run is in the silo's ledger."""
     if ledger is None:
         return []
-    head = ("adversary", "epsilon at most")
-    parts = [
-        "<h2>All runs on this data set together</h2>",
-        f"<p class='small'>By the silo's ledger (file {escape(ledger['file'])}, row {ledger['run']}, head"
-        f" <code>{escape(ledger['head'])}</code>), all runs so far have spent:</p>",
-        _table(_totals(ledger["total"]), head),
-    ]
-    if ledger.get("as_example") is not None:
-        parts.append(
-            "<p class='small'>For each single example, including runs that protect only examples:</p>"
-        )
-        parts.append(_table(_totals(ledger["as_example"]), head))
-    return parts
-
-
-def _totals(totals: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return the rows of a ledger's totals."""
     return [
-        (
-            ADVERSARIES.get(name, name),
-            "none (no protection)" if total["epsilon"] is None else shown(total["epsilon"]),
-        )
-        for name, total in totals.items()
+        "<h3>Ledger</h3>",
+        f"<p class='small'>File {escape(ledger['file'])}, row {ledger['run']}, head"
+        f" <code>{escape(ledger['head'])}</code>.</p>",
     ]
 
 
@@ -179,7 +163,7 @@ def _published(content: dict[str, Any]) -> list[str]:
         for number in content["published"]
     ]
     return [
-        "<h2>What published formulas would report</h2>",
+        "<h3>What published formulas would report</h3>",
         "<p class='small'>For comparison only: these numbers are not certified.</p>",
         _table(rows, ("formula", "epsilon")),
         *(f"<p class='small'>{escape(line[:1].upper() + line[1:])}.</p>" for line in content["warnings"]),

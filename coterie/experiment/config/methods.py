@@ -6,9 +6,14 @@ from typing import Any
 
 from ...errors import nearest
 
+ORDINALS = ("first", "second", "third")
+
 
 def method_problems(k: int, table: Any) -> list[str]:
     """Return what is wrong with one table, each problem with its key."""
+    if isinstance(table, dict) and "name" not in table:
+        which = ORDINALS[k] if k < len(ORDINALS) else f"{k + 1}th"
+        return [f'method: the {which} [[method]] has no name; add one, such as name = "local"']
     return [f"method[{k}].{problem}" for problem in _problems_of(table)]
 
 

@@ -255,7 +255,7 @@ class Ledger:
                 missing = (
                     "a reason"
                     if higher
-                    else "saying so and a reason (--raise --reason WHY, or higher=True, reason=...)"
+                    else "saying so and a reason (--raise --reason WHY, or higher=True, reason=... in Python)"
                 )
                 raise Problem(
                     f"ledger '{self.path}': the budget is ({now[0]:g}, {now[1]:g});"  # type: ignore[index]

@@ -13,6 +13,17 @@ from typing import Any
 from ..accountant import shown
 from .grids import cells
 
+UNCOVERED = "What this statement does not cover"  # the title of that list
+ANYONE = "Anyone who has the JSON file: `coterie statement verify` recomputes every number."
+INDEPENDENT = "Epsilons are recomputed by dp-accounting, whose arithmetic is its own, wherever it can."
+NO_OTHER = (
+    "But examples were drawn in passes, which dp-accounting does not know. Only Coterie's own accountant"
+    " recomputes what they cost, so there is no independent check of this epsilon."
+)
+WHY_LARGER = (
+    "It is so much larger because no bound for replaced examples counts on the passes: each pass counts as"
+    " one release of all examples"
+)
 CLIPPED = "each contribution is clipped, which bounds its sensitivity"
 GUIDELINE = (
     "Our questions, on topics of NIST SP 800-226, Guidelines for Evaluating Differential Privacy Guarantees."
@@ -28,36 +39,43 @@ def checklist(content: dict[str, Any]) -> list[tuple[str, str]]:
     """Return questions that a reader should ask of any guarantee, with this statement's answers."""
     said = content["guarantee"]
     return [
-        ("What is one unit of privacy?", _unit(said)),
+        ("What is one unit of privacy?", _unit(content)),
         ("How large are epsilon and delta?", _parameters(said)),
         ("Whom must one trust?", _trust(content)),
         ("What does it cover?", f"{said['holds_for'][:1].upper()}{said['holds_for'][1:]}."),
-        ("What does it not cover?", f"The {len(content['not_covered'])} points listed on this statement."),
+        ("What does it not cover?", f"The {len(content['not_covered'])} points under '{UNCOVERED}'."),
         ("What else must one judge?", BESIDE),
         ("Which mechanisms were used?", _mechanisms(content)),
         ("Does it include other uses of the same data?", _composition(content)),
         ("Was anything tuned?", _tuning(content["tuning"])),
         ("Where does the randomness come from?", _sentence(content["randomness"])),
-        ("Can the rounding of computers betray anything?", _rounding(content)),
-        (
-            "Who can check it?",
-            "Anyone who has the JSON file: `coterie statement verify` recomputes every number. Epsilons are"
-            " recomputed by dp-accounting wherever it can; it shares no arithmetic with what wrote the file.",
-        ),
+        ("Can rounding errors leak information?", _rounding(content)),
+        ("Who can check it?", f"{ANYONE} {NO_OTHER if in_passes(content) else INDEPENDENT}"),
     ]
 
 
-def _unit(said: dict[str, Any]) -> str:
+def in_passes(content: dict[str, Any]) -> bool:
+    """Return whether examples were drawn in whole passes over the data."""
+    return any(_is_passes(event) for event in content["events"])
+
+
+def _is_passes(event: dict[str, Any]) -> bool:
+    return bool(event["sampler"] == "allocation" and event["rate"] < 1)
+
+
+def _unit(content: dict[str, Any]) -> str:
+    said = content["guarantee"]
     unit = said["unit"]
     what = (
         "one training example, which is one row of the silo's data" if unit == "example" else "a whole silo"
     )
     known = said["replace_one"] is not None
     other = f"epsilon is at most {shown(said['replace_one'])}" if known else "no bound is known"
+    why = f" {WHY_LARGER}." if known and in_passes(content) else ""
     several = " A person with several rows is protected less." if unit == "example" else ""
     return (
         f"{what[:1].upper()}{what[1:]}: it is replaced by a null {unit} that contributes nothing"
-        f" ({said['adjacency']}). If it is replaced by any other, {other}.{several}"
+        f" ({said['adjacency']}). If it is replaced by any other, {other}.{why}{several}"
     )
 
 
@@ -87,7 +105,9 @@ def _mechanisms(content: dict[str, Any]) -> str:
         each = 1 if event["sampler"] != "allocation" else round(1 / event["rate"])
         counts[event["mechanism"]] += event["count"] * each
     parts = [f"{mechanism} ({count:,} releases)" for mechanism, count in counts.items()]
-    return f"{_sentence(_listed(parts))[:-1]}; {CLIPPED}."
+    passes = [counted(event) for event in content["events"] if _is_passes(event)]
+    drawn = f"; examples were drawn in passes ({_listed(passes)})" if passes else ""
+    return f"{_sentence(_listed(parts))[:-1]}{drawn}; {CLIPPED}."
 
 
 def counted(event: dict[str, Any]) -> str:
@@ -101,11 +121,25 @@ def _composition(content: dict[str, Any]) -> str:
     ledger = content["ledger"]
     if ledger is None:
         return "No: only this run, because no ledger was kept."
-    spent = [0.0, *(total["epsilon"] for total in ledger["total"].values())]
-    if None in spent:
-        return "Yes: the ledger's totals are on this statement; against some adversaries nothing protects."
+    total = largest_total(ledger)
+    together = "its totals are on this statement, and nothing protects against some adversaries"
+    if total is not None:
+        together = f"together at most {shown(total[0])} at delta {total[1]:g}"
+    return f"Only those charged to the silo's ledger: {together}. Uses outside the ledger are not included."
+
+
+def largest_total(ledger: dict[str, Any], leave_aside: bool = False) -> tuple[float, float] | None:
+    """Return the largest epsilon of all runs in a ledger, at a delta that is enough for every adversary.
+
+    Without protection against some of them it is None, unless they are left aside.
+    """
+    totals = list(ledger["total"].values())
+    kept = [total for total in totals if total["epsilon"] is not None]
+    if len(kept) < len(totals) and not (leave_aside and kept):
+        return None
     return (
-        f"Yes: all runs in the silo's ledger together have spent an epsilon of at most {shown(max(spent))}."
+        max((total["epsilon"] for total in kept), default=0.0),
+        max((total["delta"] for total in kept), default=0.0),
     )
 
 

@@ -102,11 +102,19 @@ def check_issuer(content: dict[str, Any], key: PublicKey | None = None, at: date
             f"statement: signature: it was not made with key {issuer.id}, or not for this statement"
         )
     if key is not None and key.public != issuer.public:
-        raise Problem(f"statement: issuer: it was signed with key {issuer.id}, not with key {key.id}")
+        raise Problem(
+            f"statement: issuer: it was signed with key {issuer.id} for {_whose(content['silo'])}; the key"
+            f" you gave is {key.id} of {_whose(key.silo)}"
+        )
     _check_dates(content, issuer, now() if at is None else at)
+    signed = f"signed on {content['time']} with key {issuer.id}"
     if key is None:
-        return f"signed with key {issuer.id} (whose key this is was not checked: give --key)"
-    return f"signed with key {issuer.id}, the one given"
+        return f"{signed} (whose key this is was not checked: give --key)"
+    return f"{signed}, which is the key you gave"
+
+
+def _whose(silo: str | None) -> str:
+    return "any silo" if silo is None else f"'{silo}'"
 
 
 def _check_dates(content: dict[str, Any], issuer: PublicKey, at: datetime) -> None:

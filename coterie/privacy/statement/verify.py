@@ -62,15 +62,17 @@ def verify(text: str, key: PublicKey | None = None, at: datetime | None = None) 
         raise Problem("statement: this is the page for people; check the JSON file next to it")
     try:
         content = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise Problem(
+            f"statement: the file is not complete JSON (line {error.lineno}): it was cut off or changed; get"
+            " it again"
+        ) from error
     except (ValueError, RecursionError) as error:
         raise Problem(f"statement: the file cannot be read: {error}") from error
     if not isinstance(content, dict) or "schema" not in content:
         raise Problem("statement: this file is not a statement")
     if content["schema"] != SCHEMA:
-        raise Problem(
-            f"statement: expected the schema {SCHEMA}, got {content['schema']!r}; check it with the version"
-            " that wrote it (before 5, they do not state their grids)"
-        )
+        raise Problem(f"statement: expected the schema {SCHEMA}, got {content['schema']!r}{_age(content)}")
     try:
         written = text_of(content)
     except (ValueError, RecursionError) as error:
@@ -88,6 +90,20 @@ def verify(text: str, key: PublicKey | None = None, at: datetime | None = None) 
     except (TypeError, OverflowError, MemoryError, ArithmeticError) as error:
         raise Problem(f"statement: its numbers cannot be recomputed: {error}") from error
     return content
+
+
+def _age(content: dict[str, Any]) -> str:
+    """Return what to do about a statement of another version; "" if its schema names none."""
+    name, _, number = str(content["schema"]).partition("/")
+    ours, _, version = SCHEMA.partition("/")
+    if name != ours or not number.isdecimal():
+        return ""
+    if int(number) > int(version):
+        return ": it was written by a newer version; upgrade Coterie"
+    return (
+        f": statements before version {version} lack facts that this check needs; check them with the version"
+        " that wrote them"
+    )
 
 
 def _recompute(content: dict[str, Any]) -> None:
