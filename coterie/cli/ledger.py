@@ -12,6 +12,7 @@ from .._json import finite
 from ..errors import Problem
 from ..privacy.accountant import shown
 from ..privacy.adversaries import ADVERSARIES
+from ..privacy.ledger.absent import known_elsewhere, no_witness
 from ..privacy.ledger.place import (
     adopt_ledgers,
     check_ledgers,
@@ -51,8 +52,10 @@ def report_facts(report: Report) -> dict[str, Any]:
 def show_ledgers(place: Path, witness: str | None, as_json: bool) -> None:
     """Print the budgets and totals of ledgers, after checking each of them."""
     reports = read_ledgers(place, witness=witness)
+    warnings = [*filter(None, [no_witness(reports)]), *_absent(place, reports, witness)]
     if as_json:
-        print(json.dumps(finite({"ledgers": [report_facts(report) for report in reports]}), indent=2))
+        facts = {"ledgers": [report_facts(report) for report in reports], "warnings": warnings}
+        print(json.dumps(finite(facts), indent=2))
         return
     from rich.console import Console
     from rich.markup import escape
@@ -94,6 +97,13 @@ def show_ledgers(place: Path, witness: str | None, as_json: bool) -> None:
                 f"{report.identity.silo}: run {run} ({label}) holds rounds {first} to {last}, not reserved so"
                 f" far; if it was abandoned: coterie ledger release {report.path} {run} --reason WHY"
             )
+    for line in warnings:
+        say(f"warning: {line}")
+
+
+def _absent(place: Path, reports: list[Report], witness: str | None) -> list[str]:
+    """Return a warning if the witness knows ledgers of the same data that a folder does not have."""
+    return known_elsewhere(place, reports, find_witness(witness)) if place.is_dir() else []
 
 
 def _above(spent: float, budget: float) -> bool:
@@ -104,9 +114,12 @@ def _above(spent: float, budget: float) -> bool:
 def verify_ledgers(place: Path, witness: str | None, as_json: bool) -> None:
     """Check all ledgers and print what was checked; raise one Problem with all that is wrong."""
     reports, problems = check_ledgers(place, independently=True, witness=witness)
+    warnings = _absent(place, reports, witness)
+    if (unknown := no_witness(reports)) is not None:
+        problems.append(unknown if problems else f"all rows are right, but {unknown}")
     if as_json:
-        facts = {"ledgers": [report_facts(report) for report in reports], "problems": problems}
-        print(json.dumps(finite(facts), indent=2))
+        told = {"problems": problems, "warnings": warnings}
+        print(json.dumps(finite({"ledgers": [report_facts(report) for report in reports], **told}), indent=2))
     for report in [] if as_json else reports:
         who = f"{report.identity.silo} ({report.path})"
         seen = (
@@ -117,6 +130,8 @@ def verify_ledgers(place: Path, witness: str | None, as_json: bool) -> None:
         say(f"{who}: {rows}, head {report.head}; {signed}")
         for note in report.notes:
             say(f"  {note}")
+    for line in [] if as_json else warnings:
+        say(f"warning: {line}")
     if not as_json and not problems:
         say(f"All {len(reports)} ledgers are right." if len(reports) > 1 else "The ledger is right.")
     raise_all(place, problems)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import Problem, as_path, plainly
+from .absent import gone_ledgers
 from .custody import Custody
 from .ledger import Identity, Ledger, read_ledger
 from .recovery import adopt_ledger, check_reason, recover_ledger, rekey_ledger
@@ -48,7 +49,8 @@ def read_ledgers(
 
     The chain of rows and every signature are checked, the witness has seen no later or other rows, and every
     epsilon is recomputed from its events; if `independently`, by dp-accounting too. Raise one `Problem` that
-    names the row of every ledger that fails.
+    names the row of every ledger that fails. A ledger that no witness knows is read too, but may be an old
+    copy: `Report.witnessed` is then None.
     """
     reports, problems = check_ledgers(place, independently, witness=witness)
     raise_all(place, problems)
@@ -60,10 +62,10 @@ def check_ledgers(
 ) -> tuple[list[Report], list[str]]:
     """Return the contents of every ledger at a place that passes all checks, and what is wrong with the rest.
 
-    In a folder, a ledger that is missing although its secret is there is also wrong.
+    In a folder, a ledger that is missing although its secret or its key is there is also wrong.
     """
     place, known = as_path("place", place), find_witness(witness)
-    reports, problems = [], _missing(place) if place.is_dir() else []
+    reports, problems = [], gone_ledgers(place, known) if place.is_dir() else []
     for path in ledger_files(place) if not problems else sorted(place.glob("*.sqlite")):
         try:
             reports.append(check_ledger(path, known, independently))
@@ -79,17 +81,6 @@ def raise_all(place: str | Path, problems: Sequence[str]) -> None:
     if problems:
         lines = "".join(f"\n  {problem}" for problem in problems)
         raise Problem(f"the ledgers in '{place}' have {len(problems)} problems:{lines}")
-
-
-def _missing(folder: Path) -> list[str]:
-    """Return a sentence for each ledger that is gone from a folder, although its silo's secret is there."""
-    gone = [file.with_suffix(".sqlite") for file in sorted(folder.glob("*.secret"))]
-    return [
-        f"ledger '{path}' is missing, although its silo was metered: restore it, or begin with what its"
-        f" witness knows by `coterie ledger recover {path} --reason WHY`"
-        for path in gone
-        if not path.exists()
-    ]
 
 
 def ledger_rows(place: str | Path) -> Iterator[dict[str, Any]]:

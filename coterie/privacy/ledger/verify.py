@@ -32,6 +32,8 @@ UNKNOWN = {"as_example", "shape", "most"}  # may be null
 class Report:
     """The contents of a ledger that passed all checks.
 
+    `witnessed` is how many changes its witness has seen; None if no witness knows it, so that an old copy
+    would not be noticed.
     `held` has the unfinished runs that may be released: the row of each, its label, and the rounds it holds.
     """
 
