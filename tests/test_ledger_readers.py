@@ -13,7 +13,8 @@ from coterie.privacy.ledger.custody import Custody
 from coterie.privacy.ledger.identity import Identity
 from coterie.privacy.ledger.ledger import open_ledger
 from coterie.privacy.ledger.place import check_ledgers
-from tests.helpers import call
+from tests.books import plan
+from tests.helpers import call, refused
 
 SILOS = ("north", "south", "east", "west")
 
@@ -109,3 +110,80 @@ def test_a_ledger_that_is_gone_without_a_trace_is_a_warning(place, monkeypatch, 
         assert len(json.loads(out)["warnings"]) == 1
         assert "warning" not in call(monkeypatch, capsys, "ledger", command, other.path.parent)[1]
         assert "warning" not in call(monkeypatch, capsys, "ledger", command, place / book.path.name)[1]
+
+
+def test_a_key_is_changed_only_if_the_old_one_vouches_or_is_said_to_be_lost(place, monkeypatch, capsys):
+    """Before, a forgotten --old broke the chain of trust, and nobody was asked."""
+    books = []
+    for silo in SILOS[:2]:
+        coterie.new_key("new", silo)
+        coterie.new_key("old", silo)
+        books.append(opened("kept", silo, keys="old" if silo == "south" else None))
+        books[-1].close()
+    asked = ("ledger", "rekey", "kept", "--keys", "new", "--reason", "tidy")
+    old = coterie.read_public_key("old/south.pub").id
+    code, _, err = call(monkeypatch, capsys, *asked)
+    assert (code, f"its old key {old} is not in '{books[1].path.with_suffix('.key')}'" in err) == (2, True)
+    assert "say where it is (--old), or that it is lost (--old-key-lost" in err
+    assert [report.sequence for report in coterie.read_ledgers("kept")] == [1, 1]  # also that of north
+    Path("old/south.key").rename("south.key")
+    with refused(f"its old key {old} is not in 'old'"):
+        coterie.rekey_ledgers(books[1].path, "tidy", "new", old="old")
+    coterie.rekey_ledgers("kept", "the old one burnt", "new", old_key_lost=True)
+    notes = [report.notes for report in coterie.read_ledgers("kept")]
+    assert notes == [(), ("a new key at row 3, for which the old one does not vouch",)]
+
+
+def test_verify_says_how_many_keys_signed(place, monkeypatch, capsys):
+    book = opened("kept")
+    book.close()
+    first, new = coterie.read_ledgers("kept")[0].key, coterie.new_key("new", "north").id
+    assert (
+        f"; 1 changes signed with key {first}, its"
+        in call(monkeypatch, capsys, "ledger", "verify", "kept")[1]
+    )
+    coterie.rekey_ledgers("kept", "tidy", "new")
+    said = f"; 2 changes, the last one signed with key {new}; 2 keys so far, its witness has seen 2"
+    assert said in call(monkeypatch, capsys, "ledger", "verify", "kept")[1]
+    assert coterie.read_ledgers("kept")[0].keys == 2
+    book.path.unlink()
+    third = coterie.new_key("third", "north").id
+    with refused(f"knows key {new}, but key {third} would sign it from now on"):
+        coterie.recover_ledgers(book.path, "deleted", keys="third")
+    coterie.recover_ledgers(book.path, "deleted", keys="third", new_key=True)
+    out = call(monkeypatch, capsys, "ledger", "verify", "kept")[1]
+    assert f"; 3 changes, the last one signed with key {third}; 2 keys so far" in out
+    assert f"recovered at row 3: deleted; its witness knew key {new}, and this ledger is signed with" in out
+
+
+def test_a_lost_ledger_is_not_signed_with_a_new_key_unless_somebody_accepts_it(place, monkeypatch, capsys):
+    coterie.new_key("keys", "north")
+    book = opened("kept", keys="keys")
+    book.claim(plan())
+    book.close()
+    book.path.unlink()
+    asked = ("ledger", "recover", book.path, "--reason", "deleted")
+    code, _, err = call(monkeypatch, capsys, *asked)
+    known = coterie.read_public_key("keys/north.pub").id
+    assert (code, f"knows key {known}, but a new key would sign it from now on: give the old" in err) == (
+        2,
+        True,
+    )
+    assert list(Path("kept").iterdir()) == []
+    code, out, _ = call(monkeypatch, capsys, *asked, "--keys", "keys")
+    assert (code, f"signed with key {known} from now on" in out) == (0, True)
+    book.path.unlink()
+    code, out, _ = call(monkeypatch, capsys, *asked, "--new-key")
+    (report,) = coterie.read_ledgers("kept")
+    assert (code, f"signed with key {report.key} from now on" in out, report.key == known) == (0, True, False)
+    out = call(monkeypatch, capsys, "ledger", "show", "kept")[1]
+    assert (report.carried, "0 + lost" in out, "lost: what the witness knew of runs" in out) == (True,) * 3
+
+
+def test_a_forgotten_witness_is_named_as_the_cause(place, monkeypatch):
+    book = opened("kept", witness="remote")
+    book.claim(plan())
+    book.close()
+    with refused("does not know it, although it has been changed before: if it was made with another witness,"
+                 " name that one (--witness FOLDER or COTERIE_WITNESS); if that one is lost"):  # fmt: skip
+        opened("kept")

@@ -43,8 +43,8 @@ def report_facts(report: Report) -> dict[str, Any]:
         "file": str(report.path), "identity": asdict(report.identity), "rows": report.rows,
         "head": report.head, "filter": report.filter, "budgets": budgets, "totals": totals,
         "runs": report.runs, "uncommitted": report.uncommitted, "rechecked": dict(report.rechecked),
-        "sequence": report.sequence, "key": report.key, "witnessed": report.witnessed,
-        "notes": list(report.notes),
+        "sequence": report.sequence, "key": report.key, "keys": report.keys, "witnessed": report.witnessed,
+        "carried": report.carried, "notes": list(report.notes),
         "held": [dict(zip(("run", "label", "first", "last"), each, strict=True)) for each in report.held],
     }  # fmt: skip
 
@@ -76,11 +76,20 @@ def show_ledgers(place: Path, witness: str | None, as_json: bool) -> None:
             lost = max((d for _, d in totals.values() if math.isfinite(d)), default=0.0)
             name = escape(owner.silo if unit == "example" else f"{owner.silo} ({unit})")
             limits = [f"{limit:g}" if math.isfinite(limit) else "-" for limit in (epsilon, delta)]
-            table.add_row(name, str(owner.size), *limits, *spent, f"{lost:g}", str(report.runs))
+            table.add_row(
+                name,
+                str(owner.size),
+                *limits,
+                *spent,
+                f"{lost:g}",
+                f"{report.runs}{' + lost' * report.carried}",
+            )
     Console().print(table)
     if any(_above(e, epsilon) for r in reports for u, (epsilon, _) in r.budgets.items()
            for e, _ in r.totals[u].values()):  # fmt: skip
         say("!: more than the budget, which was lowered after it was spent; no further run is allowed")
+    if any(report.carried for report in reports):
+        say("lost: what the witness knew of runs whose rows were lost; a recovery charged it")
     everything = [e for r in reports for totals in r.totals.values() for e, _ in totals.values()]
     if math.inf in everything:
         say("none: there is no guarantee against this adversary, who saw raw uploads, or no bound is known")
@@ -125,7 +134,7 @@ def verify_ledgers(place: Path, witness: str | None, as_json: bool) -> None:
         seen = (
             "no witness knows it" if report.witnessed is None else f"its witness has seen {report.witnessed}"
         )
-        signed = f"{report.sequence} changes signed with key {report.key}, {seen}"
+        signed = f"{_changes(report)}, {seen}"
         rows = f"{report.rows} rows, every epsilon recomputed{_by_whom(report)}"
         say(f"{who}: {rows}, head {report.head}; {signed}")
         for note in report.notes:
@@ -135,6 +144,14 @@ def verify_ledgers(place: Path, witness: str | None, as_json: bool) -> None:
     if not as_json and not problems:
         say(f"All {len(reports)} ledgers are right." if len(reports) > 1 else "The ledger is right.")
     raise_all(place, problems)
+
+
+def _changes(report: Report) -> str:
+    """Say how many changes there were, and which key signed them."""
+    if report.keys == 1:
+        return f"{report.sequence} changes signed with key {report.key}"
+    last = f"the last one signed with key {report.key}"
+    return f"{report.sequence} changes, {last}; {report.keys} keys so far"
 
 
 def _by_whom(report: Report) -> str:
@@ -173,12 +190,13 @@ def adopt(place: Path, reason: str, keys: str | None, witness: str | None) -> No
         say(f"{who.silo} ({path}): signed from now on; the rows before never were")
 
 
-def recover(place: Path, reason: str, keys: str | None, witness: str | None) -> None:
-    """Recover ledgers, and print what is spent now."""
-    for path, who in recover_ledgers(place, reason, keys=keys, witness=witness):
+def recover(place: Path, reason: str, keys: str | None, witness: str | None, new_key: bool = False) -> None:
+    """Recover ledgers, and print what is spent now and which key signs."""
+    for path, who in recover_ledgers(place, reason, keys=keys, witness=witness, new_key=new_key):
         report = check_ledger(path, find_witness(witness))
         most = max(e for totals in report.totals.values() for e, _ in totals.values())
-        say(f"{who.silo} ({path}): recovered; at most epsilon {shown(most)} is spent now")
+        spent = f"recovered; at most epsilon {shown(most)} is spent now"
+        say(f"{who.silo} ({path}): {spent}; signed with key {report.key} from now on")
 
 
 def release(place: Path, run: str, reason: str, keys: str | None, witness: str | None) -> None:
@@ -193,11 +211,15 @@ def release(place: Path, run: str, reason: str, keys: str | None, witness: str |
         )
 
 
-def rekey(place: Path, reason: str, keys: str, old: str | None, witness: str | None) -> None:
+def rekey(
+    place: Path, reason: str, keys: str, old: str | None, witness: str | None, old_key_lost: bool = False
+) -> None:
     """Change the keys of ledgers, and print whose they are."""
-    for path, who in rekey_ledgers(place, reason, keys, old=old, witness=witness):
+    how = {"old": old, "old_key_lost": old_key_lost, "witness": witness}
+    for path, who in rekey_ledgers(place, reason, keys, **how):  # type: ignore[arg-type]
         report = check_ledger(path, find_witness(witness))
-        vouched = "" if not report.notes else f" ({report.notes[-1]})"
+        about = [note for note in report.notes if note.startswith(f"a new key at row {report.rows},")]
+        vouched = "; the old key vouches for it" if not about else f" ({about[0]})"
         say(f"{who.silo} ({path}): signed with key {report.key} from now on{vouched}")
 
 

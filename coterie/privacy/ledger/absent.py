@@ -67,13 +67,13 @@ def known_elsewhere(folder: Path, reports: Sequence[Report], witness: FolderWitn
     first = folder / f"{absent[0].fingerprint}.sqlite"
     return [
         f"the witness '{witness}' also knows ledgers of this data that '{folder}' does not have, of"
-        f" {_names([who.silo for who in absent])}: if they are in no other folder, restore them, or begin with"
-        f" what the witness knows, such as by `coterie ledger recover {first} --reason WHY`"
+        f" {_names([who.silo for who in absent])}: if they are in no other folder, restore them, or begin"
+        f" with what the witness knows, such as by `coterie ledger recover {first} --reason WHY`"
     ]
 
 
 def _head(witness: Witness, name: str) -> SignedHead | None:
-    """Return the last head of a data set; None if its record is damaged, which is another ledger's trouble."""
+    """Return the last head of a data set; None if its record is damaged."""
     with contextlib.suppress(Problem):
         return witness.latest(name)
     return None

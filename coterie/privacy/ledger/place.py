@@ -11,7 +11,7 @@ from ...errors import Problem, as_path, plainly
 from .absent import gone_ledgers
 from .custody import Custody
 from .ledger import Identity, Ledger, read_ledger
-from .recovery import adopt_ledger, check_reason, recover_ledger, rekey_ledger
+from .recovery import adopt_ledger, check_reason, new_and_old_key, recover_ledger, rekey_ledger
 from .release import held, release
 from .verify import Report, check_ledger
 from .witness import find_witness
@@ -151,12 +151,14 @@ def recover_ledgers(
     *,
     keys: str | Path | None = None,
     witness: str | Path | None = None,
+    new_key: bool = False,
 ) -> list[tuple[Path, Identity]]:
     """Accept ledgers that their witness does not agree with; return their files and identities.
 
     A ledger is charged with all that the witness knows and it does not, and its earlier runs cannot continue.
-    `place` may be the file of a ledger that is lost: it is made again. In a folder, ledgers with which the
-    witness agrees stay as they are.
+    `place` may be the file of a ledger that is lost: it is made again, with the key that its witness knows.
+    If that is lost too, `new_key=True` accepts another. In a folder, ledgers with which the witness agrees
+    stay as they are.
     """
     custody, place = Custody.of(keys, witness), as_path("place", place)
     paths = ledger_files(place) if place.is_dir() else [place]
@@ -167,7 +169,7 @@ def recover_ledgers(
                 f"the ledgers in '{place}' agree with their witness: there is nothing to recover (name the"
                 " file of one that is lost)"
             )
-    return [_closed(recover_ledger(path, reason, custody)) for path in paths]
+    return [_closed(recover_ledger(path, reason, custody, new_key)) for path in paths]
 
 
 @plainly
@@ -177,14 +179,23 @@ def rekey_ledgers(
     keys: str | Path,
     *,
     old: str | Path | None = None,
+    old_key_lost: bool = False,
     witness: str | Path | None = None,
 ) -> list[tuple[Path, Identity]]:
     """Sign the ledgers at a place with other keys from now on; return their files and identities.
 
-    The old keys vouch for the new ones where they are at hand: at `old`, else beside the ledgers.
+    The old keys, at `old`, else beside the ledgers, vouch for the new ones. If one is not there, no ledger is
+    changed, unless `old_key_lost`: then its ledger says that nobody vouches for the new key.
     """
-    custody, before = Custody.of(keys, witness), None if old is None else Path(old)
-    return [_closed(rekey_ledger(path, reason, custody, before)) for path in ledger_files(place)]
+    custody, before = Custody.of(keys, witness), None if old is None else as_path("old", old)
+    paths = ledger_files(place)
+    for path in paths:
+        ledger = read_ledger(path, only_read=True)
+        try:
+            new_and_old_key(ledger, custody, before, old_key_lost)
+        finally:
+            ledger.close()
+    return [_closed(rekey_ledger(path, reason, custody, before, old_key_lost)) for path in paths]
 
 
 @plainly

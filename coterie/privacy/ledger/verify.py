@@ -33,7 +33,9 @@ class Report:
     """The contents of a ledger that passed all checks.
 
     `witnessed` is how many changes its witness has seen; None if no witness knows it, so that an old copy
-    would not be noticed.
+    would not be noticed. `sequence` counts all changes of the data set's ledgers, and `keys` the keys that
+    are known to have signed them, of which `key` is the last. `carried` says that a recovery charged what the
+    witness knew of lost rows.
     `held` has the unfinished runs that may be released: the row of each, its label, and the rounds it holds.
     """
 
@@ -52,6 +54,8 @@ class Report:
     notes: tuple[str, ...] = ()
     rechecked: Mapping[str, int] = field(default_factory=dict)
     held: tuple[tuple[int, str, int, int], ...] = ()
+    keys: int = 1
+    carried: bool = False
 
 
 def check_ledger(path: Path, witness: Witness | None = None, independently: bool = False) -> Report:
@@ -95,6 +99,7 @@ def check_ledger(path: Path, witness: Witness | None = None, independently: bool
             state.budgets, totals, len(state.runs), uncommitted, heads.number, state.key["id"], seen,
             tuple(heads.notes), dict(verdicts),
             tuple((run, state.claim_of(run).label, *span) for run, span in held(state).items()),
+            len(heads.keys), any(max(amount) > 0 for amount in state.carried.values()),
         )  # fmt: skip
     finally:
         ledger.close()

@@ -25,6 +25,7 @@ class HeadsCheck:
     heads: dict[int, SignedHead]
     number: int = 0
     notes: list[str] = field(default_factory=list)
+    keys: set[str] = field(default_factory=set)
     _recovering: bool = False
 
     @classmethod
@@ -52,7 +53,17 @@ class HeadsCheck:
         elif entry.kind == "recover":
             check_recovery(state, self.number, body)
             self._recovering = True
-            self.notes.append(f"recovered at row {entry.seq}: {body['reason']}")
+            self.notes.append(f"recovered at row {entry.seq}: {body['reason']}{self._other_key(state, body)}")
+
+    def _other_key(self, state: LedgerState, body: dict[str, Any]) -> str:
+        """Return what a reader should know if the witness of a recovered ledger knew another key."""
+        if not body["head"]:
+            return ""
+        seen = SignedHead(body["head"], body["signature"])
+        self.keys.add(seen.public)
+        if seen.public == state.key["public"]:
+            return ""
+        return f"; its witness knew key {seen.key}, and this ledger is signed with key {state.key['id']}"
 
     def after(self, state: LedgerState, entry: LedgerEntry) -> None:
         """Raise `Problem` unless the head after a row, if there is one, was signed by the ledger's key."""
@@ -66,6 +77,7 @@ class HeadsCheck:
         if not follows:
             raise Problem(f"its head has the number {head.number}, after {self.number}")
         self.number, self._recovering = head.number, False
+        self.keys.add(head.public)
 
     def finish(self, state: LedgerState, last: SignedHead) -> None:
         """Raise `Problem` unless the last head says what the rows say was spent."""
