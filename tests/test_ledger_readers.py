@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -153,6 +154,7 @@ def test_verify_says_how_many_keys_signed(place, monkeypatch, capsys):
     coterie.recover_ledgers(book.path, "deleted", keys="third", new_key=True)
     out = call(monkeypatch, capsys, "ledger", "verify", "kept")[1]
     assert f"; 3 changes, the last one signed with key {third}; 2 keys so far" in out
+    assert not coterie.read_ledgers("kept")[0].carried  # nothing had been spent
     assert f"recovered at row 3: deleted; its witness knew key {new}, and this ledger is signed with" in out
 
 
@@ -187,3 +189,79 @@ def test_a_forgotten_witness_is_named_as_the_cause(place, monkeypatch):
     with refused("does not know it, although it has been changed before: if it was made with another witness,"
                  " name that one (--witness FOLDER or COTERIE_WITNESS); if that one is lost"):  # fmt: skip
         opened("kept")
+
+
+def test_a_raised_budget_stays_visible(place, monkeypatch, capsys):
+    opened("kept").close()
+    coterie.set_budget("kept", 15.0, 1e-3)
+    coterie.set_budget("kept", 60.0, 1e-3, higher=True, reason="the study was prolonged")
+    coterie.set_budget("kept", 60.0, 2e-3, higher=True, reason="more delta")
+    coterie.set_budget("kept", 9.0, 1e-2, unit="silo")
+    coterie.set_budget("kept", 10.0, 1e-2, unit="silo", higher=True, reason="whole silos")
+    day = datetime.now(UTC).strftime("%Y-%m-%d")
+    told = (
+        f"budget raised from 15 to 60 on {day}: the study was prolonged",
+        f"budget raised its delta from 0.001 to 0.002 on {day}: more delta",
+        f"budget in the unit 'silo' raised from 9 to 10 on {day}: whole silos",
+    )
+    assert coterie.read_ledgers("kept")[0].notes == told
+    for command in ("show", "verify"):
+        out = call(monkeypatch, capsys, "ledger", command, "kept")[1]
+        assert [note in out for note in told] == [True] * 3
+    coterie.new_key("new", "north")
+    out = call(monkeypatch, capsys, "ledger", "rekey", "kept", "--keys", "new", "--reason", "tidy")[1]
+    assert "; the old key vouches for it" in out
+    assert "raised" not in out
+
+
+@pytest.mark.parametrize("filter", ["basic", "gdp", "rdp"])
+def test_an_unfinished_run_is_shown_and_can_be_resumed(place, monkeypatch, capsys, filter):
+    book = opened("kept", filter=filter)
+    done, last, part, stopped = (book.claim(plan()).run for _ in range(4))
+    book.commit(book.reserve(done, 0, 10).seq, "x")
+    book.reserve(last, 0, 10)  # killed in its last rounds
+    book.reserve(part, 0, 4)
+    book.commit(book.reserve(stopped, 0, 5).seq, "x", 3)  # Ctrl-C
+    book.close()
+    (report,) = coterie.read_ledgers("kept")
+    assert report.unfinished == (
+        (last, "fedavg", 10, 10),
+        (part, "fedavg", 4, 10),
+        (stopped, "fedavg", 3, 10),
+    )
+    out = call(monkeypatch, capsys, "ledger", "show", "kept")[1]
+    for run, reserved in ((last, 10), (part, 4), (stopped, 3)):
+        said = (
+            f"north: run {run} (fedavg) is not finished: it reserved rounds up to {reserved} of 10, and stays"
+        )
+        assert (said in out) is not (filter == "rdp" and run == part)  # which may be released
+    assert f"run {done} " not in out
+    asked = ("ledger", "release", "kept", "all", "--reason", "abandoned")
+    if filter == "rdp":
+        assert call(monkeypatch, capsys, *asked)[0] == 0
+    code, _, err = call(monkeypatch, capsys, *asked)
+    assert (code, "there is nothing to release; unfinished runs (" in err) == (2, True)
+    assert f"such as run {last} (fedavg) of 'north', have reserved rounds, so they stay charged" in err
+    assert (f"charged in full under the filter '{filter}'; if they" in err) is (filter != "rdp")
+    assert "--out FOLDER resumes them" in err
+
+
+def test_a_budget_below_what_is_spent_says_that_runs_are_refused(place, monkeypatch, capsys):
+    book = opened("kept")
+    book.claim(plan())
+    book.close()
+    lower = ("ledger", "budget", "kept", "--delta", 1e-3, "--epsilon")
+    refusal = "is spent already, so all further runs are refused until the budget is raised again"
+    assert refusal not in call(monkeypatch, capsys, *lower, 19)[1]
+    assert refusal in call(monkeypatch, capsys, *lower, 0.1)[1]
+    assert refusal in call(monkeypatch, capsys, *lower[:4], 1e-6, "--epsilon", 0.1)[1]
+
+
+def test_a_training_that_ended_is_not_called_unfinished(place, federation):
+    """Neither is a sweep, whose choice is charged by a row of its own."""
+    privacy = coterie.Privacy(epsilon=2.0, delta=1e-3)
+    coterie.open_ledgers("kept", federation, 400.0, 0.5)
+    coterie.run(federation, ["local", "fedavg"], privacy, rounds=3, ledger="kept", out="one")
+    table = {"name": "mr-mtl", "lam": [0.5, 1.0]}
+    coterie.sweep(federation, table, privacy, mean=1.5, most=12, rounds=2, ledger="kept", out="two")
+    assert {report.unfinished for report in coterie.read_ledgers("kept")} == {()}

@@ -46,6 +46,9 @@ def report_facts(report: Report) -> dict[str, Any]:
         "sequence": report.sequence, "key": report.key, "keys": report.keys, "witnessed": report.witnessed,
         "carried": report.carried, "notes": list(report.notes),
         "held": [dict(zip(("run", "label", "first", "last"), each, strict=True)) for each in report.held],
+        "unfinished": [
+            dict(zip(("run", "label", "reserved", "rounds"), each, strict=True)) for each in report.unfinished
+        ],
     }  # fmt: skip
 
 
@@ -76,14 +79,8 @@ def show_ledgers(place: Path, witness: str | None, as_json: bool) -> None:
             lost = max((d for _, d in totals.values() if math.isfinite(d)), default=0.0)
             name = escape(owner.silo if unit == "example" else f"{owner.silo} ({unit})")
             limits = [f"{limit:g}" if math.isfinite(limit) else "-" for limit in (epsilon, delta)]
-            table.add_row(
-                name,
-                str(owner.size),
-                *limits,
-                *spent,
-                f"{lost:g}",
-                f"{report.runs}{' + lost' * report.carried}",
-            )
+            runs = f"{report.runs} + lost" if report.carried else str(report.runs)
+            table.add_row(name, str(owner.size), *limits, *spent, f"{lost:g}", runs)
     Console().print(table)
     if any(_above(e, epsilon) for r in reports for u, (epsilon, _) in r.budgets.items()
            for e, _ in r.totals[u].values()):  # fmt: skip
@@ -105,6 +102,14 @@ def show_ledgers(place: Path, witness: str | None, as_json: bool) -> None:
             say(
                 f"{report.identity.silo}: run {run} ({label}) holds rounds {first} to {last}, not reserved so"
                 f" far; if it was abandoned: coterie ledger release {report.path} {run} --reason WHY"
+            )
+    for report in reports:
+        free = {run for run, *_ in report.held}
+        for run, label, reserved, rounds in (each for each in report.unfinished if each[0] not in free):
+            say(
+                f"{report.identity.silo}: run {run} ({label}) is not finished: it reserved rounds up to"
+                f" {reserved} of {rounds}, and stays charged; if it was interrupted, the same command with"
+                " --out FOLDER resumes it"
             )
     for line in warnings:
         say(f"warning: {line}")
@@ -181,7 +186,24 @@ def set_budgets(
     """Set the budget of ledgers, and print whose they are."""
     how = {"unit": unit, "reason": reason, "keys": keys, "witness": witness}
     for path, who in set_budget(place, *budget, higher=higher, **how):  # type: ignore[arg-type]
-        say(f"{who.silo} ({path}): budget ({budget[0]:g}, {budget[1]:g}) in the unit '{unit}'")
+        say(
+            f"{who.silo} ({path}): budget ({budget[0]:g}, {budget[1]:g}) in the unit '{unit}'"
+            f"{_overspent(path, unit, witness)}"
+        )
+
+
+def _overspent(path: Path, unit: str, witness: str | None) -> str:
+    """Say that a budget is below what is spent; "" if it is not."""
+    report = check_ledger(path, find_witness(witness))
+    epsilon, delta = report.budgets[unit]
+    spent = [amount for amount in report.totals[unit].values() if math.inf not in amount] or [(0.0, 0.0)]
+    most, lost = (max(column) for column in zip(*spent, strict=True))
+    if not (_above(most, epsilon) or _above(lost, delta)):
+        return ""
+    return (
+        f"; ({shown(most)}, {lost:g}) is spent already, so all further runs are refused until the budget is"
+        " raised again"
+    )
 
 
 def adopt(place: Path, reason: str, keys: str | None, witness: str | None) -> None:

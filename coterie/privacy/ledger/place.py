@@ -12,7 +12,7 @@ from .absent import gone_ledgers
 from .custody import Custody
 from .ledger import Identity, Ledger, read_ledger
 from .recovery import adopt_ledger, check_reason, new_and_old_key, recover_ledger, rekey_ledger
-from .release import held, release
+from .release import held, release, unfinished
 from .verify import Report, check_ledger
 from .witness import find_witness
 
@@ -220,8 +220,30 @@ def release_runs(
         raise Problem(f"run: row {run} differs from ledger to ledger: name the ledger's file, or say 'all'")
     found = [each for path in paths for each in _release(path, run, reason, custody)]
     if not found:
-        raise Problem(f"no run in '{place}' holds rounds that it never reserved: there is nothing to release")
+        raise Problem(
+            f"no run in '{place}' holds rounds that it may give back: there is nothing to release"
+            f"{_kept_runs(paths)}"
+        )
     return found
+
+
+def _kept_runs(paths: Sequence[Path]) -> str:
+    """Return what becomes of unfinished runs that give nothing back; "" if there are none."""
+    found, whole = [], ""
+    for path in paths:
+        ledger = read_ledger(path, only_read=True)
+        try:
+            state, silo = ledger.state(), ledger.identity.silo
+            whole = whole if state.filter.by_round else f" in full under the filter '{state.filter_name}'"
+            found += [f"run {run} ({state.claim_of(run).label}) of '{silo}'" for run in unfinished(state)]
+        finally:
+            ledger.close()
+    if not found:
+        return ""
+    return (
+        f"; unfinished runs ({len(found)}), such as {found[0]}, have reserved rounds, so they stay charged"
+        f"{whole}; if they were interrupted, the same command with --out FOLDER resumes them"
+    )
 
 
 def _release(path: Path, run: int | str, reason: str, custody: Custody) -> list[Released]:
