@@ -90,14 +90,15 @@ def take_way_out(place: Path, released: list[Release]) -> str | None:
     way = next(way for way in ("rekey", "recover") if f"coterie ledger {way}" in why)
     if way == "rekey":
         new_key(place / "new.key")
-        rekey_ledgers(path, "the key is lost", place / "new.key", witness=witness)
+        rekey_ledgers(path, "the key is lost", place / "new.key", old_key_lost=True, witness=witness)
         book = open_ledger(path.parent, WHO, custody=replace(custody_of(place), keys=place / "new.key"))
     else:
         if "remove the file" in why:
             path.unlink()
         if not path.exists():
             move_remains_away(path, witness)
-        recover_ledgers(path, "the disk failed", witness=witness)
+        key_lost = not path.exists() and not path.with_suffix(".key").exists()
+        recover_ledgers(path, "the disk failed", witness=witness, new_key=key_lost)
         book = book_at(place)
     assert_covered(book.state(), rounds_of(released, WHO.silo), claim(4))
     book.close()

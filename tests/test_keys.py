@@ -248,3 +248,25 @@ def test_a_passphrase_is_asked_for_twice(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("COTERIE_PASSPHRASE", "from the environment")
     assert call(monkeypatch, capsys, "keys", "new", tmp_path / "b.key", "--passphrase")[0] == 0
     assert read_key(tmp_path / "b.key", "from the environment").id
+
+
+def test_a_private_file_says_whose_it_is_if_its_public_one_is_missing(tmp_path, monkeypatch, capsys):
+    """Before, a folder of private files was said to have no key."""
+    north = new_key(tmp_path / "swap", "north", passphrase="secret")
+    new_key(tmp_path / "swap", "south")
+    (tmp_path / "swap" / "north.pub").unlink()
+    assert find_key(tmp_path / "swap", "south").public.silo == "south"
+    (tmp_path / "swap" / "south.pub").unlink()
+    listed = list_keys(tmp_path / "swap")
+    assert [(file.name, public.silo) for file, public in listed] == [
+        ("north.key", "north"),
+        ("south.key", "south"),
+    ]
+    assert list_keys(tmp_path / "swap" / "north.key") == [(tmp_path / "swap" / "north.key", north)]
+    monkeypatch.setenv("COTERIE_PASSPHRASE", "secret")
+    assert find_key(tmp_path / "swap", "north").public == north
+    out = call(monkeypatch, capsys, "keys", "show", tmp_path / "swap")[1]
+    assert f"{north.id}  'north', made" in out
+    (tmp_path / "swap" / "stray.key").write_text("nothing")
+    with refused("stray.key' is damaged: its first line does not say whose it is"):
+        list_keys(tmp_path / "swap")

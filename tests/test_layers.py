@@ -60,4 +60,21 @@ def test_a_storey_that_reaches_up_is_refused(copy, module, line):
 
 def test_no_module_lies_flat_that_has_no_storey_of_its_own():
     flat = {path.stem for path in (ROOT / "coterie").glob("*.py")}
-    assert flat == {"__init__", "api", "testing", "errors", "_grid", "_json", "_seeds", "_threads"}
+    assert flat == {
+        "__init__",
+        "__main__",
+        "api",
+        "testing",
+        "errors",
+        "_grid",
+        "_json",
+        "_seeds",
+        "_threads",
+    }
+
+
+def test_the_package_runs_as_a_module():
+    """Before, `python -m coterie` said that a package cannot be executed."""
+    asked = [sys.executable, "-m", "coterie", "ledger", "verify", "nowhere"]
+    done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)})
+    assert (done.returncode, done.stderr) == (2, "coterie: there is no ledger 'nowhere'\n")

@@ -278,7 +278,10 @@ def test_an_expired_key_is_refused_until_another_takes_over(tmp_path, monkeypatc
     assert check_ledger(book.path).sequence == 4  # what was signed in time stays valid
     new_key(tmp_path / "new", "north")
     asked = ["ledger", "rekey", tmp_path / "ledgers", "--reason", "expired", "--keys", tmp_path / "new"]
-    old = ["--old", tmp_path / "keys"] if vouched else []
+    old = ["--old", tmp_path / "keys"] if vouched else ["--old-key-lost"]
+    code, _, err = call(monkeypatch, capsys, *asked)
+    assert (code, "say where it is (--old), or that it is lost (--old-key-lost" in err) == (2, True)
+    assert check_ledger(book.path).sequence == 4
     code, out, err = call(monkeypatch, capsys, *asked, *old)
     assert code == 0, err
     report = check_ledger(book.path)

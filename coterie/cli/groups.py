@@ -200,14 +200,22 @@ def ledger_adopt(place: Ledgers, reason: Reason, keys: Keys = None, witness: Wit
 
 
 @ledger_app.command("recover")
-def ledger_recover(place: Ledgers, reason: Reason, keys: Keys = None, witness: WitnessFolder = None) -> None:
+def ledger_recover(
+    place: Ledgers,
+    reason: Reason,
+    keys: Keys = None,
+    witness: WitnessFolder = None,
+    new_key: Annotated[
+        bool, typer.Option("--new-key", help="Sign a lost ledger with another key than its witness knows.")
+    ] = False,
+) -> None:
     """Accept ledgers that are behind their witness, or lost, charged with all that the witness knows.
 
     Name the file of a ledger that is lost, as the refusal does.
     """
     from .ledger import recover
 
-    recover(place, reason, keys, witness)
+    recover(place, reason, keys, witness, new_key)
 
 
 @ledger_app.command("release")
@@ -233,12 +241,18 @@ def ledger_rekey(
     reason: Reason,
     keys: Annotated[str, typer.Option("--keys", help="The new keys: a folder, or a .key file.")],
     old: Annotated[str | None, typer.Option(help="The old keys (else beside the ledgers).")] = None,
+    old_key_lost: Annotated[
+        bool, typer.Option("--old-key-lost", help="Change the key although the old one cannot vouch for it.")
+    ] = False,
     witness: WitnessFolder = None,
 ) -> None:
-    """Sign ledgers with other keys from now on, such as after a key has expired."""
+    """Sign ledgers with other keys from now on, such as after a key has expired.
+
+    The old keys vouch for the new ones.
+    """
     from .ledger import rekey
 
-    rekey(place, reason, keys, old, witness)
+    rekey(place, reason, keys, old, witness, old_key_lost)
 
 
 keys_app = typer.Typer(no_args_is_help=True, help="The keys that silos sign ledgers and statements with.")

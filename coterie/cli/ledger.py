@@ -12,6 +12,7 @@ from .._json import finite
 from ..errors import Problem
 from ..privacy.accountant import shown
 from ..privacy.adversaries import ADVERSARIES
+from ..privacy.ledger.absent import known_elsewhere, no_witness
 from ..privacy.ledger.place import (
     adopt_ledgers,
     check_ledgers,
@@ -42,17 +43,22 @@ def report_facts(report: Report) -> dict[str, Any]:
         "file": str(report.path), "identity": asdict(report.identity), "rows": report.rows,
         "head": report.head, "filter": report.filter, "budgets": budgets, "totals": totals,
         "runs": report.runs, "uncommitted": report.uncommitted, "rechecked": dict(report.rechecked),
-        "sequence": report.sequence, "key": report.key, "witnessed": report.witnessed,
-        "notes": list(report.notes),
+        "sequence": report.sequence, "key": report.key, "keys": report.keys, "witnessed": report.witnessed,
+        "carried": report.carried, "notes": list(report.notes),
         "held": [dict(zip(("run", "label", "first", "last"), each, strict=True)) for each in report.held],
+        "unfinished": [
+            dict(zip(("run", "label", "reserved", "rounds"), each, strict=True)) for each in report.unfinished
+        ],
     }  # fmt: skip
 
 
 def show_ledgers(place: Path, witness: str | None, as_json: bool) -> None:
     """Print the budgets and totals of ledgers, after checking each of them."""
     reports = read_ledgers(place, witness=witness)
+    warnings = [*filter(None, [no_witness(reports)]), *_absent(place, reports, witness)]
     if as_json:
-        print(json.dumps(finite({"ledgers": [report_facts(report) for report in reports]}), indent=2))
+        facts = {"ledgers": [report_facts(report) for report in reports], "warnings": warnings}
+        print(json.dumps(finite(facts), indent=2))
         return
     from rich.console import Console
     from rich.markup import escape
@@ -73,11 +79,14 @@ def show_ledgers(place: Path, witness: str | None, as_json: bool) -> None:
             lost = max((d for _, d in totals.values() if math.isfinite(d)), default=0.0)
             name = escape(owner.silo if unit == "example" else f"{owner.silo} ({unit})")
             limits = [f"{limit:g}" if math.isfinite(limit) else "-" for limit in (epsilon, delta)]
-            table.add_row(name, str(owner.size), *limits, *spent, f"{lost:g}", str(report.runs))
+            runs = f"{report.runs} + lost" if report.carried else str(report.runs)
+            table.add_row(name, str(owner.size), *limits, *spent, f"{lost:g}", runs)
     Console().print(table)
     if any(_above(e, epsilon) for r in reports for u, (epsilon, _) in r.budgets.items()
            for e, _ in r.totals[u].values()):  # fmt: skip
         say("!: more than the budget, which was lowered after it was spent; no further run is allowed")
+    if any(report.carried for report in reports):
+        say("lost: what the witness knew of runs whose rows were lost; a recovery charged it")
     everything = [e for r in reports for totals in r.totals.values() for e, _ in totals.values()]
     if math.inf in everything:
         say("none: there is no guarantee against this adversary, who saw raw uploads, or no bound is known")
@@ -94,6 +103,21 @@ def show_ledgers(place: Path, witness: str | None, as_json: bool) -> None:
                 f"{report.identity.silo}: run {run} ({label}) holds rounds {first} to {last}, not reserved so"
                 f" far; if it was abandoned: coterie ledger release {report.path} {run} --reason WHY"
             )
+    for report in reports:
+        free = {run for run, *_ in report.held}
+        for run, label, reserved, rounds in (each for each in report.unfinished if each[0] not in free):
+            say(
+                f"{report.identity.silo}: run {run} ({label}) is not finished: it reserved rounds up to"
+                f" {reserved} of {rounds}, and stays charged; if it was interrupted, the same command with"
+                " --out FOLDER resumes it"
+            )
+    for line in warnings:
+        say(f"warning: {line}")
+
+
+def _absent(place: Path, reports: list[Report], witness: str | None) -> list[str]:
+    """Return a warning if the witness knows ledgers of the same data that a folder does not have."""
+    return known_elsewhere(place, reports, find_witness(witness)) if place.is_dir() else []
 
 
 def _above(spent: float, budget: float) -> bool:
@@ -104,22 +128,35 @@ def _above(spent: float, budget: float) -> bool:
 def verify_ledgers(place: Path, witness: str | None, as_json: bool) -> None:
     """Check all ledgers and print what was checked; raise one Problem with all that is wrong."""
     reports, problems = check_ledgers(place, independently=True, witness=witness)
+    warnings = _absent(place, reports, witness)
+    if (unknown := no_witness(reports)) is not None:
+        problems.append(unknown if problems else f"all rows are right, but {unknown}")
     if as_json:
-        facts = {"ledgers": [report_facts(report) for report in reports], "problems": problems}
-        print(json.dumps(finite(facts), indent=2))
+        told = {"problems": problems, "warnings": warnings}
+        print(json.dumps(finite({"ledgers": [report_facts(report) for report in reports], **told}), indent=2))
     for report in [] if as_json else reports:
         who = f"{report.identity.silo} ({report.path})"
         seen = (
             "no witness knows it" if report.witnessed is None else f"its witness has seen {report.witnessed}"
         )
-        signed = f"{report.sequence} changes signed with key {report.key}, {seen}"
+        signed = f"{_changes(report)}, {seen}"
         rows = f"{report.rows} rows, every epsilon recomputed{_by_whom(report)}"
         say(f"{who}: {rows}, head {report.head}; {signed}")
         for note in report.notes:
             say(f"  {note}")
+    for line in [] if as_json else warnings:
+        say(f"warning: {line}")
     if not as_json and not problems:
         say(f"All {len(reports)} ledgers are right." if len(reports) > 1 else "The ledger is right.")
     raise_all(place, problems)
+
+
+def _changes(report: Report) -> str:
+    """Say how many changes there were, and which key signed them."""
+    if report.keys == 1:
+        return f"{report.sequence} changes signed with key {report.key}"
+    last = f"the last one signed with key {report.key}"
+    return f"{report.sequence} changes, {last}; {report.keys} keys so far"
 
 
 def _by_whom(report: Report) -> str:
@@ -149,7 +186,24 @@ def set_budgets(
     """Set the budget of ledgers, and print whose they are."""
     how = {"unit": unit, "reason": reason, "keys": keys, "witness": witness}
     for path, who in set_budget(place, *budget, higher=higher, **how):  # type: ignore[arg-type]
-        say(f"{who.silo} ({path}): budget ({budget[0]:g}, {budget[1]:g}) in the unit '{unit}'")
+        say(
+            f"{who.silo} ({path}): budget ({budget[0]:g}, {budget[1]:g}) in the unit '{unit}'"
+            f"{_overspent(path, unit, witness)}"
+        )
+
+
+def _overspent(path: Path, unit: str, witness: str | None) -> str:
+    """Say that a budget is below what is spent; "" if it is not."""
+    report = check_ledger(path, find_witness(witness))
+    epsilon, delta = report.budgets[unit]
+    spent = [amount for amount in report.totals[unit].values() if math.inf not in amount] or [(0.0, 0.0)]
+    most, lost = (max(column) for column in zip(*spent, strict=True))
+    if not (_above(most, epsilon) or _above(lost, delta)):
+        return ""
+    return (
+        f"; ({shown(most)}, {lost:g}) is spent already, so all further runs are refused until the budget is"
+        " raised again"
+    )
 
 
 def adopt(place: Path, reason: str, keys: str | None, witness: str | None) -> None:
@@ -158,12 +212,13 @@ def adopt(place: Path, reason: str, keys: str | None, witness: str | None) -> No
         say(f"{who.silo} ({path}): signed from now on; the rows before never were")
 
 
-def recover(place: Path, reason: str, keys: str | None, witness: str | None) -> None:
-    """Recover ledgers, and print what is spent now."""
-    for path, who in recover_ledgers(place, reason, keys=keys, witness=witness):
+def recover(place: Path, reason: str, keys: str | None, witness: str | None, new_key: bool = False) -> None:
+    """Recover ledgers, and print what is spent now and which key signs."""
+    for path, who in recover_ledgers(place, reason, keys=keys, witness=witness, new_key=new_key):
         report = check_ledger(path, find_witness(witness))
         most = max(e for totals in report.totals.values() for e, _ in totals.values())
-        say(f"{who.silo} ({path}): recovered; at most epsilon {shown(most)} is spent now")
+        spent = f"recovered; at most epsilon {shown(most)} is spent now"
+        say(f"{who.silo} ({path}): {spent}; signed with key {report.key} from now on")
 
 
 def release(place: Path, run: str, reason: str, keys: str | None, witness: str | None) -> None:
@@ -178,11 +233,15 @@ def release(place: Path, run: str, reason: str, keys: str | None, witness: str |
         )
 
 
-def rekey(place: Path, reason: str, keys: str, old: str | None, witness: str | None) -> None:
+def rekey(
+    place: Path, reason: str, keys: str, old: str | None, witness: str | None, old_key_lost: bool = False
+) -> None:
     """Change the keys of ledgers, and print whose they are."""
-    for path, who in rekey_ledgers(place, reason, keys, old=old, witness=witness):
+    how = {"old": old, "old_key_lost": old_key_lost, "witness": witness}
+    for path, who in rekey_ledgers(place, reason, keys, **how):  # type: ignore[arg-type]
         report = check_ledger(path, find_witness(witness))
-        vouched = "" if not report.notes else f" ({report.notes[-1]})"
+        about = [note for note in report.notes if note.startswith(f"a new key at row {report.rows},")]
+        vouched = "; the old key vouches for it" if not about else f" ({about[0]})"
         say(f"{who.silo} ({path}): signed with key {report.key} from now on{vouched}")
 
 

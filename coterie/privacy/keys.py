@@ -276,11 +276,7 @@ def read_key(path: str | Path, passphrase: str | None = None) -> Key:
     title, _, pem = content.partition(b"\n")
     private = _private_half(path, pem, os.environ.get(PASSPHRASE) if passphrase is None else passphrase)
     half = private.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw).hex()
-    try:
-        facts = json.loads(title.decode().removeprefix(TITLE))
-    except ValueError as error:
-        raise Problem(f"key '{path}' is damaged: its first line does not say whose it is") from error
-    public = PublicKey.from_facts(facts, f"key '{path}'")
+    public = _titled(path, title)
     if public.public != half:
         raise Problem(f"key '{path}' is damaged: its first line is that of another key")
     return Key(public, private)
@@ -321,21 +317,44 @@ def read_public_key(path: str | Path) -> PublicKey:
 
 
 def list_keys(place: str | Path) -> list[tuple[Path, PublicKey]]:
-    """Return the public keys at a place, which is a .pub or .key file or a folder, each after its file."""
+    """Return the public keys at a place, which is a .pub or .key file or a folder, each after its file.
+
+    Where a .pub file is missing, its .key file says the same.
+    """
     place = Path(place)
     if place.is_dir():
-        files = sorted(place.glob("*.pub"))
+        private = [file for file in place.glob("*.key") if not file.with_suffix(".pub").exists()]
+        files = sorted([*place.glob("*.pub"), *private])
         if not files:
             raise Problem(f"there is no key in '{place}': make one with `coterie keys new {place}`")
     elif place.exists():
-        files = [place.with_suffix(".pub") if place.suffix == ".key" else place]
+        public = place.with_suffix(".pub")
+        files = [public if place.suffix == ".key" and public.exists() else place]
     else:
         raise Problem(f"there is no key '{place}'")
-    return [(file, read_public_key(file)) for file in files]
+    return [(file, _public_half(file) if file.suffix == ".key" else read_public_key(file)) for file in files]
+
+
+def _public_half(path: Path) -> PublicKey:
+    """Return the public key in the first line of a private file, which needs no passphrase."""
+    try:
+        title = path.read_bytes().partition(b"\n")[0]
+    except OSError as error:
+        raise Problem(f"key '{path}' cannot be read: {reason(error)}") from error
+    return _titled(path, title)
+
+
+def _titled(path: Path, title: bytes) -> PublicKey:
+    """Return the public key that the first line of a private file says."""
+    try:
+        facts = json.loads(title.decode().removeprefix(TITLE))
+    except ValueError as error:
+        raise Problem(f"key '{path}' is damaged: its first line does not say whose it is") from error
+    return PublicKey.from_facts(facts, f"key '{path}'")
 
 
 def _public_file(folder: Path, silo: str) -> Path:
-    """Return the public file of the key for a silo in a folder, looking first where `new_key` puts it."""
+    """Return a file of the key for a silo in a folder, looking first where `new_key` puts its public half."""
     likely = key_file(folder, silo).with_suffix(".pub")
     if likely.is_file() and read_public_key(likely).silo == silo:
         return likely

@@ -13,6 +13,8 @@ from .heads import SignedHead
 from .identity import Identity
 from .witness import Unwitnessed, Witness, find_witness
 
+UNKNOWN = "does not know it, although it has been changed before"  # why a witness disagrees
+
 
 @dataclass(frozen=True)
 class Custody:
@@ -44,7 +46,7 @@ class Custody:
         if not make and not beside.exists():
             raise Problem(
                 f"the key of ledger '{path}' is missing: restore '{beside}', say where it is with --keys, or"
-                " sign with another from now on (`coterie ledger rekey`)"
+                " sign with another from now on (`coterie ledger rekey --old-key-lost`)"
             )
         key = own_key(beside, silo) if make else read_key(beside)
         key.public.check(silo)
@@ -58,7 +60,7 @@ def disagreement(seen: SignedHead | None, own: SignedHead, rows: Sequence[Ledger
     between its change and its witness's record leaves it so.
     """
     if seen is None:
-        return None if own.number == 1 else "does not know it, although it has been changed before"
+        return None if own.number == 1 else UNKNOWN
     if seen.ledger != own.ledger:
         return f"knows another ledger of this data set, with {seen.number} changes until {seen.time}"
     if seen.number > own.number:
@@ -73,6 +75,12 @@ def disagreement(seen: SignedHead | None, own: SignedHead, rows: Sequence[Ledger
 
 def refusal(path: Path, witness: Witness, why: str) -> Unwitnessed:
     """Return the problem of a ledger that its witness does not agree with."""
+    if why == UNKNOWN:
+        return Unwitnessed(
+            f"ledger '{path}': the witness '{witness}' {why}: if it was made with another witness, name that"
+            " one (--witness FOLDER or COTERIE_WITNESS); if that one is lost, restore it, or accept this"
+            f" ledger as it is with `coterie ledger recover {path} --reason WHY`"
+        )
     return Unwitnessed(
         f"ledger '{path}': its witness '{witness}' {why}; restore the newest copy, or accept this one with"
         f" `coterie ledger recover {path} --reason WHY`, which charges what the witness knows"

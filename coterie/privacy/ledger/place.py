@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import Problem, as_path, plainly
+from .absent import gone_ledgers
 from .custody import Custody
 from .ledger import Identity, Ledger, read_ledger
-from .recovery import adopt_ledger, check_reason, recover_ledger, rekey_ledger
-from .release import held, release
+from .recovery import adopt_ledger, check_reason, new_and_old_key, recover_ledger, rekey_ledger
+from .release import held, release, unfinished
 from .verify import Report, check_ledger
 from .witness import find_witness
 
@@ -48,7 +49,8 @@ def read_ledgers(
 
     The chain of rows and every signature are checked, the witness has seen no later or other rows, and every
     epsilon is recomputed from its events; if `independently`, by dp-accounting too. Raise one `Problem` that
-    names the row of every ledger that fails.
+    names the row of every ledger that fails. A ledger that no witness knows is read too, but may be an old
+    copy: `Report.witnessed` is then None.
     """
     reports, problems = check_ledgers(place, independently, witness=witness)
     raise_all(place, problems)
@@ -60,10 +62,10 @@ def check_ledgers(
 ) -> tuple[list[Report], list[str]]:
     """Return the contents of every ledger at a place that passes all checks, and what is wrong with the rest.
 
-    In a folder, a ledger that is missing although its secret is there is also wrong.
+    In a folder, a ledger that is missing although its secret or its key is there is also wrong.
     """
     place, known = as_path("place", place), find_witness(witness)
-    reports, problems = [], _missing(place) if place.is_dir() else []
+    reports, problems = [], gone_ledgers(place, known) if place.is_dir() else []
     for path in ledger_files(place) if not problems else sorted(place.glob("*.sqlite")):
         try:
             reports.append(check_ledger(path, known, independently))
@@ -79,17 +81,6 @@ def raise_all(place: str | Path, problems: Sequence[str]) -> None:
     if problems:
         lines = "".join(f"\n  {problem}" for problem in problems)
         raise Problem(f"the ledgers in '{place}' have {len(problems)} problems:{lines}")
-
-
-def _missing(folder: Path) -> list[str]:
-    """Return a sentence for each ledger that is gone from a folder, although its silo's secret is there."""
-    gone = [file.with_suffix(".sqlite") for file in sorted(folder.glob("*.secret"))]
-    return [
-        f"ledger '{path}' is missing, although its silo was metered: restore it, or begin with what its"
-        f" witness knows by `coterie ledger recover {path} --reason WHY`"
-        for path in gone
-        if not path.exists()
-    ]
 
 
 def ledger_rows(place: str | Path) -> Iterator[dict[str, Any]]:
@@ -160,12 +151,14 @@ def recover_ledgers(
     *,
     keys: str | Path | None = None,
     witness: str | Path | None = None,
+    new_key: bool = False,
 ) -> list[tuple[Path, Identity]]:
     """Accept ledgers that their witness does not agree with; return their files and identities.
 
     A ledger is charged with all that the witness knows and it does not, and its earlier runs cannot continue.
-    `place` may be the file of a ledger that is lost: it is made again. In a folder, ledgers with which the
-    witness agrees stay as they are.
+    `place` may be the file of a ledger that is lost: it is made again, with the key that its witness knows.
+    If that is lost too, `new_key=True` accepts another. In a folder, ledgers with which the witness agrees
+    stay as they are.
     """
     custody, place = Custody.of(keys, witness), as_path("place", place)
     paths = ledger_files(place) if place.is_dir() else [place]
@@ -176,7 +169,7 @@ def recover_ledgers(
                 f"the ledgers in '{place}' agree with their witness: there is nothing to recover (name the"
                 " file of one that is lost)"
             )
-    return [_closed(recover_ledger(path, reason, custody)) for path in paths]
+    return [_closed(recover_ledger(path, reason, custody, new_key)) for path in paths]
 
 
 @plainly
@@ -186,14 +179,23 @@ def rekey_ledgers(
     keys: str | Path,
     *,
     old: str | Path | None = None,
+    old_key_lost: bool = False,
     witness: str | Path | None = None,
 ) -> list[tuple[Path, Identity]]:
     """Sign the ledgers at a place with other keys from now on; return their files and identities.
 
-    The old keys vouch for the new ones where they are at hand: at `old`, else beside the ledgers.
+    The old keys, at `old`, else beside the ledgers, vouch for the new ones. If one is not there, no ledger is
+    changed, unless `old_key_lost`: then its ledger says that nobody vouches for the new key.
     """
-    custody, before = Custody.of(keys, witness), None if old is None else Path(old)
-    return [_closed(rekey_ledger(path, reason, custody, before)) for path in ledger_files(place)]
+    custody, before = Custody.of(keys, witness), None if old is None else as_path("old", old)
+    paths = ledger_files(place)
+    for path in paths:
+        ledger = read_ledger(path, only_read=True)
+        try:
+            new_and_old_key(ledger, custody, before, old_key_lost)
+        finally:
+            ledger.close()
+    return [_closed(rekey_ledger(path, reason, custody, before, old_key_lost)) for path in paths]
 
 
 @plainly
@@ -218,8 +220,30 @@ def release_runs(
         raise Problem(f"run: row {run} differs from ledger to ledger: name the ledger's file, or say 'all'")
     found = [each for path in paths for each in _release(path, run, reason, custody)]
     if not found:
-        raise Problem(f"no run in '{place}' holds rounds that it never reserved: there is nothing to release")
+        raise Problem(
+            f"no run in '{place}' holds rounds that it may give back: there is nothing to release"
+            f"{_kept_runs(paths)}"
+        )
     return found
+
+
+def _kept_runs(paths: Sequence[Path]) -> str:
+    """Return what becomes of unfinished runs that give nothing back; "" if there are none."""
+    found, whole = [], ""
+    for path in paths:
+        ledger = read_ledger(path, only_read=True)
+        try:
+            state, silo = ledger.state(), ledger.identity.silo
+            whole = whole if state.filter.by_round else f" in full under the filter '{state.filter_name}'"
+            found += [f"run {run} ({state.claim_of(run).label}) of '{silo}'" for run in unfinished(state)]
+        finally:
+            ledger.close()
+    if not found:
+        return ""
+    return (
+        f"; unfinished runs ({len(found)}), such as {found[0]}, have reserved rounds, so they stay charged"
+        f"{whole}; if they were interrupted, the same command with --out FOLDER resumes them"
+    )
 
 
 def _release(path: Path, run: int | str, reason: str, custody: Custody) -> list[Released]:

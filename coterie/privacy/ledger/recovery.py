@@ -58,16 +58,17 @@ def _unsigned_identity(ledger: Ledger) -> Identity:
         raise Problem(f"ledger '{ledger.path}': row 1 is incomplete; restore a backup") from error
 
 
-def recover_ledger(path: Path, reason: str, custody: Custody) -> Ledger:
+def recover_ledger(path: Path, reason: str, custody: Custody, new_key: bool = False) -> Ledger:
     """Accept a ledger that its witness does not agree with, or begin again where there is none.
 
     The ledger is charged with all that the witness knows and the ledger does not. Runs that began before
-    cannot continue. Both the ledger and the witness keep the reason.
+    cannot continue. Both the ledger and the witness keep the reason. A ledger that begins again is signed
+    with the key that the witness knows, unless a `new_key` is accepted.
     """
     check_reason(reason)
     custody.witness.ready()
     if not path.exists():
-        _begin_again(path, custody)
+        _begin_again(path, custody, new_key)
     ledger = read_ledger(path, custody=custody)
     try:
         seen = ledger.seen()
@@ -85,14 +86,28 @@ def recover_ledger(path: Path, reason: str, custody: Custody) -> Ledger:
     return ledger
 
 
-def _begin_again(path: Path, custody: Custody) -> None:
+def _begin_again(path: Path, custody: Custody, new_key: bool) -> None:
     """Make a ledger with the filter and the budgets of one that is lost, and that its witness knows."""
     seen = custody.witness.latest(path.stem)
     if seen is None:
         raise Problem(f"there is no ledger '{path}', and the witness '{custody.witness}' does not know it")
+    if not new_key:
+        _check_same_key(path, custody, seen)
     budgets = {unit: (float(e), float(d)) for unit, (e, d) in seen.facts["budgets"].items()}
     opened = {"filter": seen.facts["filter"], "order": seen.facts["order"]}
     make_ledger(path, seen.identity, opened, budgets, custody)
+
+
+def _check_same_key(path: Path, custody: Custody, seen: SignedHead) -> None:
+    """Raise `Problem` unless the key that signs a ledger which begins again is the one its witness knows."""
+    made = custody.keys is None and not path.with_suffix(".key").exists()
+    found = None if made else custody.key_for(path, seen.identity.silo).id
+    if found != seen.key:
+        would = "a new key would sign it" if found is None else f"key {found} would sign it"
+        raise Problem(
+            f"ledger '{path}': its witness '{custody.witness}' knows key {seen.key}, but {would} from now on:"
+            " give the old key (--keys) or, if it is lost, accept another (--new-key; new_key=True in Python)"
+        )
 
 
 def carried_from(
@@ -151,22 +166,20 @@ def check_recovery(state: LedgerState, number: int, body: dict[str, Any]) -> Non
         raise Problem("it does not name the adversaries that its witness had seen unprotected")
 
 
-def rekey_ledger(path: Path, reason: str, custody: Custody, old: Path | None = None) -> Ledger:
+def rekey_ledger(
+    path: Path, reason: str, custody: Custody, old: Path | None = None, old_key_lost: bool = False
+) -> Ledger:
     """Sign a ledger with another key from now on: that of `custody`.
 
     The old key, which may have expired, signs that it is replaced: `old` is its file or folder, else it is
-    looked for beside the ledger. Without it the ledger says that nobody vouches for the new one.
+    looked for beside the ledger. If it is lost, the ledger says that nobody vouches for the new one.
     """
     check_reason(reason)
     custody.witness.ready()
     ledger = read_ledger(path, custody=custody)
     try:
-        key = custody.key_for(path, ledger.identity.silo)
         with ledger.change() as rows:
-            public = rows.state.key["public"]
-            if key.public.public == public:
-                raise Problem(f"ledger '{path}' is signed with key {key.id} already")
-            before = _old_key(path, old, public)
+            key, before = new_and_old_key(ledger, custody, old, old_key_lost)
             text = _endorsement(rows.state, key.public.public)
             endorsed = "" if before is None else before.sign(ENDORSEMENT, text)
             rows.add("key", {"key": key.public.facts(), "reason": reason, "endorsed": endorsed})
@@ -175,6 +188,27 @@ def rekey_ledger(path: Path, reason: str, custody: Custody, old: Path | None = N
         ledger.close()
         raise
     return ledger
+
+
+def new_and_old_key(
+    ledger: Ledger, custody: Custody, old: Path | None, old_key_lost: bool
+) -> tuple[Key, Key | None]:
+    """Return the key that is to sign a ledger and the one that vouches for it, None if that one is lost.
+
+    Raise `Problem` if the old key is not at hand and nobody says that it is lost.
+    """
+    path, known = ledger.path, ledger.state().key
+    key = custody.key_for(path, ledger.identity.silo)
+    if key.public.public == known["public"]:
+        raise Problem(f"ledger '{path}' is signed with key {key.id} already")
+    before = _old_key(path, old, known["public"])
+    if before is None and not old_key_lost:
+        where = path.with_suffix(".key") if old is None else old
+        raise Problem(
+            f"ledger '{path}': its old key {known['id']} is not in '{where}', so it cannot vouch for the new"
+            " one: say where it is (--old), or that it is lost (--old-key-lost; old_key_lost=True in Python)"
+        )
+    return key, before
 
 
 def _old_key(path: Path, place: Path | None, public: str) -> Key | None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from ...errors import Problem
 from .book import Ledger
-from .entries import LedgerState
+from .entries import LedgerState, runs_of
 from .recovery import check_reason
 
 Span = tuple[int, int]
@@ -26,6 +26,22 @@ def held(state: LedgerState) -> dict[int, Span]:
     """Return the rounds that each unfinished run holds and may give back, by the row of the run."""
     found = state.unreserved()
     return {run: span for run, span in found.items() if why_kept(state, run) is None}
+
+
+def unfinished(state: LedgerState) -> dict[int, Span]:
+    """Return up to which round each unfinished run has reserved, and how many it may train, by its row.
+
+    A run has finished when it has reserved its last round and committed it.
+    """
+    newest = {run: seq for seq, row in state.reservations.items() for run in runs_of(row)}
+    ends = {run: max((last for _, last in state.reserved(run)), default=0) for run in state.runs}
+    return {
+        run: (ends[run], int(body["allowed"]))
+        for run, body in state.runs.items()
+        if run > state.recovered
+        and run not in state.released
+        and (ends[run] < int(body["allowed"]) or newest.get(run) not in state.committed)
+    }
 
 
 def why_kept(state: LedgerState, run: int) -> str | None:

@@ -19,7 +19,7 @@ from .filters import vetoing
 from .heads import units_of
 from .ledger import Identity, read_ledger
 from .recheck import recheck_run
-from .release import check_release, held
+from .release import check_release, held, unfinished
 from .verify_heads import KINDS, HeadsCheck, witnessed
 from .witness import Witness, find_witness
 
@@ -27,12 +27,19 @@ WHOLE = {"order", "size", "rounds", "allowed", "first", "last", "count", "run", 
 NUMBERS = WHOLE | {"epsilon", "delta", "noise", "rate", "as_example", "time", "mean", "shape", "most"}
 UNKNOWN = {"as_example", "shape", "most"}  # may be null
 
+RunFacts = tuple[int, str, int, int]  # a run's row, its label, and two numbers of rounds
+
 
 @dataclass(frozen=True)
 class Report:
     """The contents of a ledger that passed all checks.
 
+    `witnessed` is how many changes its witness has seen; None if no witness knows it, so that an old copy
+    would not be noticed. `sequence` counts all changes of the data set's ledgers, and `keys` the keys that
+    are known to have signed them, of which `key` is the last. `carried` says that a recovery charged what the
+    witness knew of lost rows.
     `held` has the unfinished runs that may be released: the row of each, its label, and the rounds it holds.
+    `unfinished` has all unfinished runs: the row, the label, up to which round it reserved, and of how many.
     """
 
     path: Path
@@ -49,7 +56,10 @@ class Report:
     witnessed: int | None = None
     notes: tuple[str, ...] = ()
     rechecked: Mapping[str, int] = field(default_factory=dict)
-    held: tuple[tuple[int, str, int, int], ...] = ()
+    held: tuple[RunFacts, ...] = ()
+    keys: int = 1
+    carried: bool = False
+    unfinished: tuple[RunFacts, ...] = ()
 
 
 def check_ledger(path: Path, witness: Witness | None = None, independently: bool = False) -> Report:
@@ -92,10 +102,17 @@ def check_ledger(path: Path, witness: Witness | None = None, independently: bool
             path, ledger.identity, len(entries), entries[-1].hash, entries[0].body["filter"],
             state.budgets, totals, len(state.runs), uncommitted, heads.number, state.key["id"], seen,
             tuple(heads.notes), dict(verdicts),
-            tuple((run, state.claim_of(run).label, *span) for run, span in held(state).items()),
+            _labelled(state, held(state)),
+            len(heads.keys), any(max(amount) > 0 for amount in state.carried.values()),
+            _labelled(state, unfinished(state)),
         )  # fmt: skip
     finally:
         ledger.close()
+
+
+def _labelled(state: LedgerState, runs: Mapping[int, tuple[int, int]]) -> tuple[RunFacts, ...]:
+    """Return runs with their labels, each before its two numbers."""
+    return tuple((run, state.claim_of(run).label, *span) for run, span in runs.items())
 
 
 def _charged(entry: LedgerEntry) -> list[int]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from ...errors import Problem
 from ..accountant import MACHINE_TOLERANCE
-from ..keys import PublicKey
+from ..keys import PublicKey, stamp
 from .custody import refusal
 from .entries import LedgerEntry, LedgerState
 from .heads import SignedHead, spent_in
@@ -25,6 +26,7 @@ class HeadsCheck:
     heads: dict[int, SignedHead]
     number: int = 0
     notes: list[str] = field(default_factory=list)
+    keys: set[str] = field(default_factory=set)
     _recovering: bool = False
 
     @classmethod
@@ -49,10 +51,22 @@ class HeadsCheck:
             self.notes.append(f"adopted at row {entry.seq}: the rows before it were never signed")
         elif entry.kind == "key" and not is_endorsed(state, body):
             self.notes.append(f"a new key at row {entry.seq}, for which the old one does not vouch")
+        elif entry.kind == "budget" and body["raised"]:
+            self.notes.append(_raised(state.budgets[body["unit"]], body))
         elif entry.kind == "recover":
             check_recovery(state, self.number, body)
             self._recovering = True
-            self.notes.append(f"recovered at row {entry.seq}: {body['reason']}")
+            self.notes.append(f"recovered at row {entry.seq}: {body['reason']}{self._other_key(state, body)}")
+
+    def _other_key(self, state: LedgerState, body: dict[str, Any]) -> str:
+        """Return what a reader should know if the witness of a recovered ledger knew another key."""
+        if not body["head"]:
+            return ""
+        seen = SignedHead(body["head"], body["signature"])
+        self.keys.add(seen.public)
+        if seen.public == state.key["public"]:
+            return ""
+        return f"; its witness knew key {seen.key}, and this ledger is signed with key {state.key['id']}"
 
     def after(self, state: LedgerState, entry: LedgerEntry) -> None:
         """Raise `Problem` unless the head after a row, if there is one, was signed by the ledger's key."""
@@ -66,6 +80,7 @@ class HeadsCheck:
         if not follows:
             raise Problem(f"its head has the number {head.number}, after {self.number}")
         self.number, self._recovering = head.number, False
+        self.keys.add(head.public)
 
     def finish(self, state: LedgerState, last: SignedHead) -> None:
         """Raise `Problem` unless the last head says what the rows say was spent."""
@@ -74,6 +89,15 @@ class HeadsCheck:
                 said = last.spent[unit][name]
                 if not all(a >= b * (1 - MACHINE_TOLERANCE) for a, b in zip(said, true, strict=True)):
                     raise Problem(f"its head says that less was spent against {name} than its rows do")
+
+
+def _raised(before: tuple[float, float], body: dict[str, Any]) -> str:
+    """Return what a reader should know of a budget that was raised."""
+    more = [f"from {before[0]:g} to {body['epsilon']:g}"] if body["epsilon"] != before[0] else []
+    more += [f"its delta from {before[1]:g} to {body['delta']:g}"] if body["delta"] != before[1] else []
+    unit = "" if body["unit"] == "example" else f" in the unit '{body['unit']}'"
+    day = stamp(datetime.fromtimestamp(body["time"], UTC))[:10]
+    return f"budget{unit} raised {', '.join(more)} on {day}: {body['reason']}"
 
 
 def _check_start(body: dict[str, Any]) -> None:

@@ -81,6 +81,10 @@ class FolderWitness:
     def _file(self, name: str) -> Path:
         return self.folder / f"{name}.heads"
 
+    def names(self) -> list[str]:
+        """Return the names of all data sets that were recorded here."""
+        return sorted(file.stem for file in self.folder.glob("*.heads"))
+
     def latest(self, name: str) -> SignedHead | None:
         """Return the head with the largest number, of several the first in the file; None if unknown."""
         path = self._file(name)
