@@ -7,9 +7,9 @@ from pathlib import Path
 import coterie as ct
 from coterie.deploy.coordinator import Coordinator
 from coterie.deploy.guard import Guard
-from coterie.deploy.guard_folder import GuardFolder, make_guard
+from coterie.deploy.guard_folder import POLICY, GuardFolder, make_guard
 from coterie.deploy.plan_file import PlanFile, make_plan
-from coterie.deploy.policy import policy_text
+from coterie.deploy.policy import members_text, policy_text
 from coterie.experiment.config.schema import check
 from coterie.network.transport import DirectTransport
 from coterie.privacy.keys import Key, draw_key, read_public_key
@@ -64,6 +64,11 @@ class Small:
         self.keys = {
             name: read_public_key(folder / name / "keys" / f"{name}.pub") for name in self.federation.names
         }
+        if self.config.privacy.noise_by == "secure":
+            known = members_text({name: key.id for name, key in self.keys.items()})
+            for name in self.federation.names:
+                with (folder / name / POLICY).open("a") as file:
+                    file.write(known)
         self.plan: PlanFile = self.new_plan(seconds=seconds)
 
     def new_plan(self, config=None, **options) -> PlanFile:

@@ -7,7 +7,7 @@ from ..privacy.adversaries import ADVERSARIES
 from ..privacy.keys import now, stamp
 from ..privacy.meaning import meaning_lines, meaning_of
 from .guard import Guard
-from .plan_file import traffic
+from .plan_file import PlanFile, traffic
 from .prepared import Prepared
 from .scores import against, claim_of, score_of
 
@@ -38,6 +38,8 @@ def approval_lines(guard: Guard, prepared: Prepared) -> list[str]:
         f" {silo.work.expected:g}, {silo.work.steps} step(s) per round",
         f"  sends about {up / 1e6:.3g} MB and receives {down / 1e6:.3g} MB in all",
         *scored,
+        *_members(file, guard.silo),
+        *[f"  not covered: {line}" for line in file.content["facts"]["not_covered"]],
         f"Cost: epsilon at most {silo.epsilon:.4g} at delta {silo.delta:g}, for one {plan.unit.name}",
         *[
             f"  {line}"
@@ -46,6 +48,15 @@ def approval_lines(guard: Guard, prepared: Prepared) -> list[str]:
         "  epsilon against " + "; ".join(protected),
         *[f"  {note}" for note in secure_remarks(plan, "secure sums")],
         f"Ledger: {spent:.4g} spent before" + ("" if budget is None else f", of {budget[0]:g}"),
+    ]
+
+
+def _members(file: PlanFile, own: str) -> list[str]:
+    """Return who else takes part: whoever holds these keys answers as that silo."""
+    others = [f"{name} (key {key.id})" for name, key in file.keys.items() if name != own]
+    return [
+        f"  the other silos: {', '.join(others) or 'none'}",
+        f"  goes on if {file.fewest} of {len(file.names)} silos answer a round",
     ]
 
 

@@ -30,9 +30,9 @@ from ..privacy.keys import Key, draw_key, read_public_key
 from .accounts import Accounts, accounts_for, hand_over, identity, make_meeting_place
 from .by_flower import carried_by_flower
 from .coordinator import Coordinator, Outcome
-from .guard_folder import GuardFolder, make_guard
+from .guard_folder import POLICY, GuardFolder, make_guard
 from .plan_file import PlanFile, make_plan, plan_of
-from .policy import policy_text
+from .policy import members_text, policy_text
 
 START = 120.0  # seconds in which a guard must answer
 SPARE = 1.000001  # a budget pays for its plans in spite of rounding
@@ -168,6 +168,10 @@ def make_guards(
         )
         if own is not None:
             hand_over(folder / f"silo-{k}", own.guard)
+    keys = {name: read_public_key(next((at.path / "keys").glob("*.pub"))).id for name, at in guards.items()}
+    for at in guards.values():
+        with (at.path / POLICY).open("a") as file:
+            file.write(members_text(keys))
     return guards
 
 

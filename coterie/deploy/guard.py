@@ -28,6 +28,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import cast
 
+from ..data.federation import Silo
 from ..engines.network import vector_of
 from ..errors import Problem, reason
 from ..experiment.experiment import Experiment
@@ -43,12 +44,13 @@ from ..protocol.envelope import Envelope, Unreadable, seal, unseal
 from ..protocol.messages import pack, unpack
 from ..protocol.streams import Streams
 from ..protocol.tree import Tree, leaves
-from ..secure_sum import Silo, State, check_boxes
+from ..secure_sum import Silo as SumSilo
+from ..secure_sum import State, check_boxes
 from ..tasks.code import Allowed, allowing
 from .guard_folder import POLICY, GuardFolder, read_table
 from .masking import BEFORE_UPLOAD, SUM_CALLS, masked, open_sum, split_upload, take_step
 from .plan_file import PlanFile, plan_of, read_plan
-from .policy import MONTH, PolicyTable, broken_rules
+from .policy import MONTH, PolicyTable, broken_rules, unknown_members
 from .prepared import Prepared
 from .results import finish_training
 from .scores import against, claim_of, noised_score, score_of
@@ -58,6 +60,7 @@ from .sum_terms import check_sums, is_masked, sum_terms
 CALLS = {"hello": 0, "plan": 1, "round": 2, "finish": 3, **SUM_CALLS}
 COORDINATOR = "coordinator"
 HEAD = ("text", "signature")
+LINE, LOG = 500, 2**24  # letters of a line in the log, and bytes of a log: strangers can cause lines
 StreamsFor = Callable[[Experiment, str, str, int], Streams]
 
 
@@ -90,10 +93,11 @@ class Guard:
             return self._answer(request)
         except Problem as problem:
             self.log(f"refused: {problem}")
-            return self._refusal(request, "refused", str(problem))
+            words = str(problem).replace(str(self.folder.path), "the guard's folder")
+            return self._refusal(request, "refused", words)
         except Exception as error:  # a guard stays up; what went wrong is for its owner's eyes only
             self.log(f"failed: {type(error).__name__}: {error}")
-            return self._refusal(request, "failed", f"the guard failed: {type(error).__name__}")
+            return self._refusal(request, "failed", "the guard failed; its owner finds the reason in its log")
 
     def _answer(self, request: Envelope) -> bytes:
         if request.kind not in CALLS or request.call != CALLS[request.kind]:
@@ -133,14 +137,23 @@ class Guard:
         return self._sealed(request, "hello", {"round": 0 if known is None else known.round})[1]
 
     def _begin(self, request: Envelope) -> bytes:
-        """Accept a plan that the owner approved, and charge it to the ledger."""
+        """Accept a plan that the owner approved, and charge it to the ledger.
+
+        What can be known without the examples is checked first. A refused plan leaves nothing behind.
+        """
         file = read_plan(request.body)
+        if request.round != 0:
+            raise Problem(f"a plan is sent before round 0, not before round {request.round}")
         if file.training != request.training:
             raise Problem(f"the plan is for training {file.training}, not {request.training}")
         if file.coordinator.public != self.coordinator.public:
             raise Problem("the plan names another coordinator than this guard's")
-        prepared = self.prepare(file)
         known = self.store.training(file.training)
+        if known is not None and known.hash != file.hash:
+            raise Problem(f"training {file.training} began with another plan")
+        if known is None and self.policy.approve == "owner":
+            self._check_approved(file)
+        prepared = self.prepare(file)
         if known is None:
             self.check_policy(prepared)
             self._check_approved(file)
@@ -149,8 +162,6 @@ class Guard:
                 file.training, file.hash, file.text, epsilon, stamp(now()), None, 0, None, "begun"
             )
             self.store.begin(known)
-        elif known.hash != file.hash:
-            raise Problem(f"training {file.training} began with another plan")
         if known.run is None:
             self.store.update(file.training, run=self._claim(prepared))
         self.log(f"training {file.training} accepted: {prepared.experiment.method.title}, hash {file.hash}")
@@ -181,37 +192,56 @@ class Guard:
         since = now() - timedelta(days=MONTH)
         others = [each for each in self.store.trainings() if each.training != prepared.file.training]
         spent = [each.epsilon for each in others if parse_time(each.began, "began") > since]
-        model = prepared.file.config(self._allowed()).model.name
-        rules = (self.policy, prepared.experiment, prepared.plan, model, prepared.place, spent)
-        if broken := broken_rules(*rules, against(prepared), score_of(prepared) is not None):
+        rules = (self.policy, prepared.experiment, prepared.plan, prepared.file.model, prepared.place, spent)
+        broken = broken_rules(*rules, against(prepared), score_of(prepared) is not None)
+        keys = {name: key.id for name, key in prepared.file.keys.items()}
+        broken += unknown_members(self.policy, prepared.plan, keys)
+        if broken:
             raise Problem("the policy refuses the plan: " + "; ".join(broken))
 
     def prepare(self, file: PlanFile) -> Prepared:
-        """Return a training of a plan, with this silo's examples; raise `Problem` if they do not fit."""
-        if file.training not in self._prepared:
-            own = self.folder.examples(file.content["facts"]["classes"])
-            place, facts = file.place(self.silo), file.content["facts"]
-            sizes = {"train": len(own.y), "test": len(own.test_y)}
-            wanted = facts["silos"][place]
-            if file.keys[self.silo].public != self.key.public.public:
-                raise Problem(f"the plan names another key of '{self.silo}' than this guard's")
-            if {part: wanted[part] for part in sizes} != sizes:
-                raise Problem(
-                    f"the plan says that '{self.silo}' has {wanted['train']} training and {wanted['test']}"
-                    f" test examples, but it has {sizes['train']} and {sizes['test']}"
-                )
-            blank = file.federation().silos[place]
-            if (own.x.shape, own.x.dtype) != (blank.x.shape, blank.x.dtype):
-                raise Problem(
-                    f"the plan's examples have shape {list(blank.x.shape[1:])} and type {blank.x.dtype},"
-                    f" those of '{self.silo}' {list(own.x.shape[1:])} and {own.x.dtype}"
-                )
-            experiment = file.experiment(own, self._allowed())
+        """Return a training of a plan, with this silo's examples; raise `Problem` if they do not fit.
+
+        It is kept by the hash of the plan: no other plan can take its place.
+        """
+        if file.hash not in self._prepared:
+            self._check_facts(file)
+            experiment = file.experiment(self._examples(file), self._allowed())
             plan = plan_of(experiment, file)
             check_sums(file, plan)
             self._prepared.clear()  # examples of one training at a time stay in memory
-            self._prepared[file.training] = Prepared(file, experiment, plan, place)
-        return self._prepared[file.training]
+            self._prepared[file.hash] = Prepared(file, experiment, plan, file.place(self.silo))
+        return self._prepared[file.hash]
+
+    def _check_facts(self, file: PlanFile) -> None:
+        """Raise `Problem` unless the plan names this guard's key, scale, and a model of the owner's list."""
+        if file.keys[file.names[file.place(self.silo)]].public != self.key.public.public:
+            raise Problem(f"the plan names another key of '{self.silo}' than this guard's")
+        if file.model not in self.policy.models:
+            raise Problem(f"the policy refuses the plan: model: the policy does not allow '{file.model}'")
+        if file.content["facts"]["scale"] != self.folder.table.scale:
+            raise Problem(
+                f"the plan multiplies examples by {file.content['facts']['scale']:g}, but those of"
+                f" '{self.silo}' are prepared for {self.folder.table.scale:g}"
+            )
+
+    def _examples(self, file: PlanFile) -> Silo:
+        """Return the silo's examples; raise `Problem` unless they have the sizes and the form of a plan."""
+        place, facts = file.place(self.silo), file.content["facts"]
+        own = self.folder.examples(facts["classes"])
+        sizes, wanted = {"train": len(own.y), "test": len(own.test_y)}, facts["silos"][place]
+        if {part: wanted[part] for part in sizes} != sizes:
+            raise Problem(
+                f"the plan says that '{self.silo}' has {wanted['train']} training and {wanted['test']}"
+                f" test examples, but it has {sizes['train']} and {sizes['test']}"
+            )
+        blank = file.federation().silos[place]
+        if (own.x.shape, own.x.dtype) != (blank.x.shape, blank.x.dtype):
+            raise Problem(
+                f"the plan's examples have shape {list(blank.x.shape[1:])} and type {blank.x.dtype},"
+                f" those of '{self.silo}' {list(own.x.shape[1:])} and {own.x.dtype}"
+            )
+        return own
 
     def _allowed(self) -> Allowed:
         """Return the modules that a plan's model may come from: those of the owner's list."""
@@ -266,7 +296,7 @@ class Guard:
         return self._send(request, request.kind, {}, body, sum_state=state.to_bytes())
 
     def _masked_upload(
-        self, request: Envelope, prepared: Prepared, known: Training, silo: Silo, state: State
+        self, request: Envelope, prepared: Prepared, known: Training, silo: SumSilo, state: State
     ) -> bytes:
         """Do the work of a round whose upload is masked: charge, train, remember, and only then answer."""
         number, side, (boxes, rest) = request.round, prepared.side, split_upload(request)
@@ -333,17 +363,16 @@ class Guard:
         if request.round != prepared.experiment.training.rounds:
             raise Problem("a training finishes after its last round")
         sent, own = self._read(request.body, prepared), self._own(prepared, known)
-        vector = prepared.side.personal(sent, own)
+        vector = prepared.side.checked_personal(sent, own)
         assert known.run is not None
         told: dict[str, object] = {}
         if (event := score_of(prepared)) is not None:
             reservation, streams = self._reserve(prepared, known, request.round)
             told = {"score": noised_score(prepared, vector, event, streams)}
         facts = finish_training(self.folder, prepared, vector, self.ledger, known.run)
-        answer = self._send(request, "finished", {**facts, **told}, b"")
+        answer = self._send(request, "finished", {**facts, **told}, b"", status="finished")
         if told:
             self.ledger.commit(reservation, hashlib.sha256(repr(told["score"]).encode()).hexdigest())
-        self.store.update(request.training, status="finished")
         self.log(f"training {request.training} finished: model and statement are in {facts['folder']}")
         return answer
 
@@ -356,11 +385,12 @@ class Guard:
         state: bytes | None = None,
         further: int | None = None,
         sum_state: bytes | None = None,
+        status: str | None = None,
     ) -> bytes:
         """Remember an answer, and return it."""
         reply, answer = self._sealed(request, kind, facts, body)
         known = (request.training, request.round, request.call, question(request), reply.digest)
-        self.store.answer(*known, answer, state, further, sum_state)
+        self.store.answer(*known, answer, state, further, sum_state, status)
         return answer
 
     def _sealed(
@@ -383,9 +413,11 @@ class Guard:
 
     def log(self, line: str) -> None:
         """Add a line to the guard's log, or print it if the disk is full: a guard stays up without a log."""
-        text = f"{stamp(now())} {' '.join(line.split())}"
+        text, path = f"{stamp(now())} {' '.join(line[:LINE].split())}", self.folder.path / "log.txt"
         try:
-            with (self.folder.path / "log.txt").open("a") as file:
+            if path.exists() and path.stat().st_size > LOG:
+                path.replace(path.with_name("log.old.txt"))
+            with path.open("a") as file:
                 file.write(f"{text}\n")
         except OSError as error:
             with suppress(OSError):

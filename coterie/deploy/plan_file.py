@@ -28,7 +28,7 @@ from ..experiment.config.schema import Config, Scores, check, sentence
 from ..experiment.experiment import Experiment, experiments
 from ..experiment.from_config import make_methods, privacy_of, training_of
 from ..planning.plan import Plan
-from ..privacy.keys import PublicKey, now, stamp
+from ..privacy.keys import PublicKey, now, parse_time, stamp
 from ..protocol.envelope import canonical
 from ..tasks.code import Allowed
 from ..tasks.task import make_task
@@ -57,7 +57,7 @@ class _Facts(_Section):
     classes: Annotated[list[Annotated[str, Field(max_length=200)]], Field(max_length=10**5)]
     scale: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     bytes: bool
-    not_covered: list[str]
+    not_covered: Annotated[list[Annotated[str, Field(max_length=500)]], Field(max_length=50)]
     silos: Annotated[list[_SiloFacts], Field(min_length=1, max_length=10**4)]
 
 
@@ -69,8 +69,8 @@ class _Limits(_Section):
 class _Content(_Section):
     format: Literal["coterie-plan/1"]
     training: Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
-    made: str
-    software: str
+    made: Annotated[str, Field(max_length=40)]
+    software: Annotated[str, Field(max_length=40)]
     coordinator: dict[str, Any]
     config: dict[str, Any]
     facts: _Facts
@@ -155,10 +155,19 @@ class PlanFile:
         check_contents(self.content["config"].get("method"))
         return check(self.content["config"], "the plan's configuration", allowed)
 
+    @property
+    def model(self) -> str:
+        """The name of the model, before anything is made of it."""
+        table = self.content["config"].get("model", {})
+        return str(table.get("name", "linear") if isinstance(table, dict) else table)
+
     def experiment(self, own: Silo | None = None, allowed: Allowed | None = None) -> Experiment:
-        """Return the experiment of the plan, with the examples of one silo; the others are blank."""
+        """Return the experiment of the plan, with the examples of one silo; the others are blank.
+
+        Everything is checked with blank examples: what a guard refuses must not depend on its own.
+        """
         config = self.config(allowed)
-        federation = self.federation(own)
+        federation = self.federation()
         task = make_task(
             config.model.name,
             shape=federation.shape,
@@ -171,7 +180,7 @@ class PlanFile:
         found = experiments(federation, task, make_methods(config), privacy_of(config.privacy), training)
         if len(found) != 1 or len(found[0].keys) != 1:
             raise Problem("a plan is one run: one method, one value for every setting, and one seed")
-        return found[0]
+        return found[0] if own is None else replace(found[0], federation=self.federation(own))
 
     @cached_property
     def blank(self) -> Experiment:
@@ -282,7 +291,7 @@ def read_plan(source: str | Path | bytes | dict[str, Any]) -> PlanFile:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         found = content.get("format") if isinstance(content, dict) else None
         raise Problem(
-            f"the plan: expected the format {FORMAT}, got {found!r}: make it anew with this version"
+            f"the plan: expected the format {FORMAT}, got {str(found)[:40]!r}: make it anew with this version"
         )
     try:
         checked = _Content.model_validate(content)
@@ -296,7 +305,25 @@ def read_plan(source: str | Path | bytes | dict[str, Any]) -> PlanFile:
             f"the plan was made by Coterie {content['software']}, and this is {__version__}: all parties need"
             " the same version"
         )
-    return PlanFile(content)
+    parse_time(content["made"], "the plan: made")
+    made = PlanFile(content)
+    try:
+        _check_letters(content)
+        made.text  # noqa: B018 - it has one text, so it has a hash
+    except Problem:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise Problem("the plan holds numbers that are not finite, or is too deep") from error
+    return made
+
+
+def _check_letters(value: Any) -> None:
+    """Raise `Problem` for letters that a screen would not show: they could forge what an owner reads."""
+    if isinstance(value, str) and not value.isprintable():
+        raise Problem(f"the plan holds a text with letters that cannot be printed: {ascii(value)[:60]}")
+    parts = (*value, *value.values()) if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for part in parts:
+        _check_letters(part)
 
 
 def plan_of(experiment: Experiment, file: PlanFile) -> Plan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
@@ -31,6 +32,8 @@ approve = "owner"          # "owner": each plan by `coterie guard approve`; "pol
 seconds = 3600.0           # longest time for one answer
 bytes = 1073741824         # largest message
 # expires = 2027-01-01
+# [members]                # the silos that you know, with the ids of their keys; a plan may name no others
+# north = "0123456789abcdef0123456789abcdef"
 """
 
 
@@ -51,6 +54,7 @@ class PolicyTable(BaseModel):
     seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 3600.0
     bytes: Annotated[int, Field(ge=1024)] = 2**30
     expires: date | None = None
+    members: dict[str, str] = {}
 
     def expired(self, today: date | None = None) -> str | None:
         """Return a sentence if the policy has expired."""
@@ -120,3 +124,28 @@ def broken_rules(
             f"silos: the plan has {len(plan.silos[0])}, the policy wants at least {policy.fewest_silos}"
         )
     return [rule for rule in broken if rule]
+
+
+def unknown_members(policy: PolicyTable, plan: Plan, keys: Mapping[str, str]) -> list[str]:
+    """Return a sentence for each silo of a plan that the owner does not know; `keys` are their keys' ids.
+
+    Masks hide uploads only if the other silos are not the coordinator itself. So somebody must know them: the
+    owner who approves each plan and sees the keys, or the policy.
+    """
+    if not policy.members:
+        secure = plan.merge is not None and plan.merge.where == "secure"
+        if secure and policy.approve == "policy":
+            return ["members: secure sums need a list of the silos' keys, or the owner's approval"]
+        return []
+    return [
+        f"members: the policy does not know '{name}' with key {key}"
+        for name, key in keys.items()
+        if policy.members.get(name) != key
+    ]
+
+
+def members_text(keys: Mapping[str, str]) -> str:
+    """Return the end of a policy: the silos that the owner knows."""
+    return "\n[members]\n" + "".join(
+        f"{json.dumps(name)} = {json.dumps(key)}\n" for name, key in keys.items()
+    )

@@ -144,8 +144,9 @@ class Store:
         state: bytes | None,
         further: int | None,
         sum_state: bytes | None = None,
+        status: str | None = None,
     ) -> None:
-        """Remember an answer, with the silo's new state, its next round and its sum, all or nothing."""
+        """Remember an answer, with the silo's new state, its next round, sum and status, all or nothing."""
         with self._change() as rows:
             rows.execute(
                 "insert into answers values (?, ?, ?, ?, ?, ?)", (name, number, call, request, digest, answer)
@@ -154,6 +155,8 @@ class Store:
                 rows.execute(
                     "update trainings set state = ?, round = ? where training = ?", (state, further, name)
                 )
+            if status is not None:
+                rows.execute("update trainings set status = ? where training = ?", (status, name))
             if sum_state is not None:
                 rows.execute("insert or replace into sums values (?, ?, ?)", (name, number, sum_state))
             rows.execute("update sums set state = x'' where training = ? and round < ?", (name, number))

@@ -138,6 +138,15 @@ class SiloSide:
         noisy = dice.noisy(total.numpy(), deviation)
         return map_leaves(lambda _: torch.as_tensor(noisy), upload)
 
+    def checked_personal(self, sent: Tree, own: Tree) -> Tensor:
+        """Return the vector that the silo predicts with; raise `Problem` if it is no model."""
+        try:
+            vector = self.personal(sent, own)
+        except Exception as error:  # whatever a method raises for a tree that it did not send
+            raise Problem("the last message does not have the form that the method sends") from error
+        check_model(vector, self.cohort.task.layout.size)
+        return vector
+
     def personal(self, sent: Tree, own: Tree) -> Tensor:
         """Return the vector that the silo predicts with, `[P]`."""
         return self.method.personal(sent, own).reshape(-1)
@@ -316,10 +325,15 @@ class _Shaped(_Blank):
         return torch.zeros_like(start), duals
 
     def _check(self, vector: Tensor) -> None:
-        if vector.shape[-1] != self.size or vector.numel() != self.size:
-            raise Problem(
-                f"expected a model of {self.size:,} numbers, got numbers of shape {tuple(vector.shape)}"
-            )
+        check_model(vector, self.size)
+
+
+def check_model(vector: Tensor, size: int) -> None:
+    """Raise `Problem` unless a vector is one model, in float32."""
+    if vector.shape[-1] != size or vector.numel() != size:
+        raise Problem(f"expected a model of {size:,} numbers, got numbers of shape {tuple(vector.shape)}")
+    if vector.dtype != torch.float32:
+        raise Problem(f"expected a model of type float32, got {str(vector.dtype).removeprefix('torch.')}")
 
 
 def check_like(tree: Tree, like: Tree, what: str) -> None:

@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any
 
 from ..errors import Problem
-from .frames import MOST, Broken, receive, send
+from .frames import MOST, receive, send
 
 CREDENTIALS = struct.Struct("3i")
 IDLE = 30.0  # seconds that a client may keep the guard waiting in the middle of a message
@@ -94,7 +94,7 @@ def serve(
                     log(f"refused: user {user} may not ask here")
                     continue
                 send(connection, answer(receive(connection, most)))
-            except Broken as problem:
+            except Problem as problem:  # a broken connection, or an answer that came too late
                 if str(problem) != "closed":
                     log(f"refused: {problem}")
 
