@@ -214,7 +214,7 @@ class Guard:
         return self._prepared[file.hash]
 
     def _check_facts(self, file: PlanFile) -> None:
-        """Raise `Problem` unless the plan names this guard's key and scale, and only code of the owner's list."""
+        """Raise `Problem` unless the plan names this guard's key and scale, and only code of its list."""
         if file.keys[file.names[file.place(self.silo)]].public != self.key.public.public:
             raise Problem(f"the plan names another key of '{self.silo}' than this guard's")
         if ":" in file.model and file.model not in self.policy.models:  # nobody's code is even imported
