@@ -197,6 +197,26 @@ def test_a_policy_knows_its_members(small, guard):
     assert "the policy does not know 'silo-1'" in answer.facts["why"]
 
 
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        ("delta_per_training = 1e-4", "delta: the plan spends 0.001, the policy allows 0.0001 per training"),
+        ("trainings_per_month = 1", "trainings: 1 began in the last 30 days, and the policy allows 1"),
+    ],
+)
+def test_a_policy_limits_delta_and_the_number_of_trainings(tmp_path, rule, said):
+    small = Small(tmp_path, config_of(privacy={"epsilon": 0.5}), digits(3, 90))
+    path = tmp_path / "silo-0" / POLICY
+    name = rule.partition(" ")[0]
+    lines = [rule if line.startswith(f"{name} ") else line for line in path.read_text().splitlines()]
+    path.write_text("\n".join(lines))
+    guard, second = small.guards()["silo-0"], small.new_plan()
+    if name == "trainings_per_month":
+        assert ask(small, guard, "plan", 0, small.plan.text.encode()).kind == "accepted"
+    answer = ask(small, guard, "plan", 0, second.text.encode(), second.training)
+    assert said in answer.facts["why"]
+
+
 def test_secure_sums_need_somebody_who_knows_the_members(tmp_path):
     secure = {"unit": "silo", "noise_by": "secure", "dropouts": 0, "colluding": 0}
     plan = Small(tmp_path, config_of(privacy=secure), digits(3, 90)).plan.experiment().plan()

@@ -25,6 +25,8 @@ units = ["example", "silo"]
 accounting = ["certified"]          # noise as certified; "paper" would allow a paper's own sensitivity
 epsilon_per_training = {training}
 epsilon_per_month = {month}
+delta_per_training = 0.01
+trainings_per_month = 100
 scores = {scores}             # whether a plan may ask for noised scores on test examples, which cost epsilon
 adversaries = ["shared"]   # a plan must protect against each of these: {adversaries}
 fewest_silos = {fewest}           # smallest number of silos in a plan
@@ -47,6 +49,8 @@ class PolicyTable(BaseModel):
     accounting: list[Literal["certified", "paper"]] = ["certified"]
     epsilon_per_training: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     epsilon_per_month: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    delta_per_training: Annotated[float, Field(gt=0, le=1)] = 0.01
+    trainings_per_month: Annotated[int, Field(ge=1)] = 100
     adversaries: list[Literal["server", "silos", "shared", "personal"]] = ["shared"]
     scores: bool = False
     fewest_silos: Annotated[int, Field(ge=1)] = 3
@@ -113,6 +117,16 @@ def broken_rules(
         broken.append(
             f"epsilon: {sum(spent):.4g} was spent in the last {MONTH} days and the plan adds"
             f" {silo.epsilon:.4g}, but the policy allows {policy.epsilon_per_month:g}"
+        )
+    if silo.delta > policy.delta_per_training:
+        broken.append(
+            f"delta: the plan spends {silo.delta:g}, the policy allows"
+            f" {policy.delta_per_training:g} per training"
+        )
+    if len(spent) >= policy.trainings_per_month:
+        broken.append(
+            f"trainings: {len(spent)} began in the last {MONTH} days, and the policy allows"
+            f" {policy.trainings_per_month}"
         )
     if scored and not policy.scores:
         broken.append("scores: the policy does not allow a plan to ask for noised scores")
