@@ -71,6 +71,8 @@ def test_a_key_of_another_silo_is_named(folder):
     with refused(f"for 'north'; the key you gave is {lake} of 'lake'"):
         verify(folder / "deep" / "north.json", key="keys/lake.pub")
     Path("keys/north.pub").unlink()
+    verify(folder / "deep" / "north.json", key="keys")  # the private file names the same key
+    Path("keys/north.key").unlink()
     with refused("there is no key of 'north' in 'keys', which has keys of 'lake'"):
         verify(folder / "deep" / "north.json", key="keys")
     verify(folder / "deep" / "lake.json", key="keys")

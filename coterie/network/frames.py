@@ -6,6 +6,7 @@ A message that announces more than the limit is refused before any memory is set
 from __future__ import annotations
 
 import os
+import select
 import socket
 import struct
 from pathlib import Path
@@ -71,3 +72,10 @@ def ask(path: str | Path, message: bytes, seconds: float, most: int = MOST) -> b
     with connect(path, seconds) as connection:
         send(connection, message)
         return receive(connection, most)
+
+
+def is_readable(connection: socket.socket, seconds: float) -> bool:
+    """Return whether something arrives within so many seconds; a process may have many files open."""
+    waiting = select.poll()
+    waiting.register(connection, select.POLLIN)
+    return bool(waiting.poll(1000 * seconds))

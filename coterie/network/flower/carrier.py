@@ -7,7 +7,6 @@ to be another silo gains nothing: its guard's key signs the answers.
 
 from __future__ import annotations
 
-import select
 import socket as sockets
 import time
 from collections.abc import Iterable, Mapping
@@ -21,7 +20,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from ...errors import Problem
 from ..batches import Answer, Batch, Done, Hello, receive_batch, send_answer, send_done, send_hello
-from ..frames import MOST, Broken, ask, connect
+from ..frames import MOST, Broken, ask, connect, is_readable
 
 RECORD, MESSAGE, ANSWER, PROBLEM, SILO = "coterie", "message", "answer", "problem", "silo"
 STALL = 60.0  # seconds that the coordinator may take to send or accept a piece of a message
@@ -143,7 +142,7 @@ def run(grid: Grid, context: Context) -> None:
     with connect(Path(str(settings["socket"])), STALL) as connection:
         send_hello(connection, Hello(str(context.run_id), str(settings["token"]), ()))
         while True:
-            if not select.select([connection], [], [], POLL)[0]:
+            if not is_readable(connection, POLL):
                 continue
             try:
                 batch = receive_batch(connection, int(settings["most"]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-import select
 import socket as sockets
 import time
 from typing import Any
@@ -17,7 +16,7 @@ from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
 from ..batches import Answer, Batch, Done, Hello, receive_batch, send_answer, send_done, send_hello
-from ..frames import MOST, Broken, connect
+from ..frames import MOST, Broken, connect, is_readable
 from .job import ANSWER, MESSAGE, POLL, PROBLEM, TASK
 
 STALL = 60.0  # seconds that the coordinator may take to send or accept a piece of a message
@@ -43,7 +42,7 @@ class BatchController(Controller):  # type: ignore[misc]
         with connect(self.socket, STALL) as connection:
             send_hello(connection, Hello(fl_ctx.get_job_id(), self.token, silos))
             while not abort_signal.triggered:
-                if not select.select([connection], [], [], POLL)[0]:
+                if not is_readable(connection, POLL):
                     continue
                 try:
                     batch = receive_batch(connection, self.most)

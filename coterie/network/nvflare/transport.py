@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-import select
 import shutil
 import socket
 import tempfile
@@ -19,7 +18,7 @@ from pathlib import Path
 
 from ...errors import Problem
 from ..batches import Batch, Hello, receive_hello, send_batch, send_stop, take_answer
-from ..frames import MOST, Broken
+from ..frames import MOST, Broken, is_readable
 from ..serve import listening
 from .desk import Away, Desk, JobEnd
 from .job import write_job
@@ -161,7 +160,7 @@ class NVFlareTransport:
         send_batch(connection, batch)
         left_out: set[str] = set()
         while True:
-            if not select.select([connection], [], [], AGAIN)[0]:
+            if not is_readable(connection, AGAIN):
                 before, left_out = left_out, self._left_out(set(messages) - set(answers))
                 if before & left_out or time.monotonic() > deadline:
                     raise Broken(f"the job does not reach {' and '.join(sorted(left_out)) or 'its silos'}")
@@ -229,7 +228,7 @@ class NVFlareTransport:
 
     def _accept(self, token: str) -> None:
         """Take the connection of the job with this token, if it comes within a second."""
-        if not select.select([self._listener], [], [], LOOK)[0]:
+        if not is_readable(self._listener, LOOK):
             return
         connection, _ = self._listener.accept()
         connection.settimeout(GRACE)
