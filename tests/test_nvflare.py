@@ -53,7 +53,9 @@ def test_messages_reach_every_guard_and_answers_come_back(parties):
         for size in (0, 1, 4_000, 4_000_000):
             messages = {silo: os.urandom(size) for silo in SILOS}
             answers = transport.exchange(messages, 60)
-            assert answers == {silo: reply(silo, message) for silo, message in messages.items()}
+            assert answers == {silo: reply(silo, message) for silo, message in messages.items()}, (
+                transport.problems
+            )
         assert transport.exchange({"south": b"only you"}, 60) == {"south": reply("south", b"only you")}
         assert transport.exchange({}, 60) == {}
         with pytest.raises(Problem, match="no silo is called east"):

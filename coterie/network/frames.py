@@ -26,7 +26,8 @@ def send(connection: socket.socket, message: bytes) -> None:
     """Send one message."""
     try:
         connection.sendall(LENGTH.pack(len(message)))
-        connection.sendall(message)
+        if message:  # the other side may have answered an empty one, and closed, by now
+            connection.sendall(message)
     except OSError as error:
         raise Broken(f"the connection broke while sending: {error.strerror or error}") from error
 
