@@ -72,9 +72,11 @@ def test_a_coarser_grid_only_makes_the_bound_larger(monkeypatch):
 @pytest.mark.parametrize(("mu", "sums"), [(1.7, 1), (1.7, 6), (3.0, 2), (3.0, 128), (12.0, 5)])
 def test_the_mean_of_a_sum_stays_and_its_variance_is_no_smaller(mu, sums):
     values, masses, lost, rounding = few_sums.few_sums(mu, sums)
-    assert masses.sum() == pytest.approx(1, abs=rounding) and (masses >= 0).all()
+    assert masses.sum() == pytest.approx(1, abs=rounding)
+    assert (masses >= 0).all()
     assert values @ masses == pytest.approx(sums, rel=rounding + 2 * lost)
-    assert lost == pytest.approx(ndtr(-few_sums.REACH), rel=1e-9) and lost < 1e-16
+    assert lost == pytest.approx(ndtr(-few_sums.REACH), rel=1e-9)
+    assert lost < 1e-16
     assert rounding < 1e-8
     least = sums * (np.exp(mu * mu / 2) ** 2 * ndtr(few_sums.REACH - mu) - 1)  # below the grid's end
     assert (values - sums) ** 2 @ masses >= least

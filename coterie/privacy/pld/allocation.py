@@ -69,8 +69,8 @@ REDRAWN = 2.0**-50  # what drawing crowded passes again may add to a delta of on
 class Sums:
     """The values of Y and their probabilities under P and Q.
 
-    Under P the value may also be `lost` above the grid's end; under both, `outside` of it. Each probability is
-    right up to a factor of 1 + `rounding`.
+    Under P the value may also be `lost` above the grid's end; under both, `outside` of it. Each probability
+    is right up to a factor of 1 + `rounding`.
     """
 
     values: Array
@@ -102,7 +102,8 @@ def _sums(mu: float, sums: int) -> Sums:
 
 def _few(mu: float, sums: int) -> Sums:
     values, under_q, lost, rounding = few_sums(mu, sums)
-    return Sums(values / sums, values / sums * under_q, under_q, lost, 0.0, rounding)
+    ratios: Array = np.asarray(values / sums, dtype=np.float64)
+    return Sums(ratios, ratios * under_q, under_q, lost, 0.0, rounding)
 
 
 def _many(mu: float, sums: int) -> Sums:
@@ -116,7 +117,8 @@ def _many(mu: float, sums: int) -> Sums:
     raise_to(rest, spectrum.copy(), sums - 1)
     under_p, under_q = (fft.irfft(rest * last, size) for last in (fft.rfft(weighted, size), spectrum))
     lost = max(1.0 - float(weighted.sum()), 0.0)
-    return Sums(np.arange(size) * (width / sums), under_p, under_q, lost, OUTSIDE, 0.0)
+    values: Array = np.asarray(np.arange(size) * (width / sums), dtype=np.float64)
+    return Sums(values, under_p, under_q, lost, OUTSIDE, 0.0)
 
 
 def _length(plain: Array, weighted: Array, sums: int) -> int:

@@ -1,13 +1,13 @@
 """The sum of a few log-normal weights, on a grid whose steps grow with the value.
 
 `allocation` needs the distribution of W_1 + ... + W_t, where log W_i is normal. With little noise, W reaches
-values millions of times its usual ones, and a grid of equal steps needs millions of points. Here the points are
-0 and u r^j, a few thousand of them.
+values millions of times its usual ones, and a grid of equal steps needs millions of points. Here the points
+are 0 and u r^j, a few thousand of them.
 
 **Adding.** For two points with j >= i, u r^i + u r^j = u r^j (1 + r^(i - j)). How many points it lies above
 u r^j, and how far between its neighbours there, depends only on j - i. So all pairs with one difference are
-one operation on arrays. The sum is spread to both neighbours so that its mean stays, as the weights were: that
-makes the expectation of every convex function larger, never smaller.
+one operation on arrays. The sum is spread to both neighbours so that its mean stays, as the weights were:
+that makes the expectation of every convex function larger, never smaller.
 
 **Rounding.** All terms are positive, so nothing cancels: each probability is right up to a small factor.
 `rounding` bounds it: a cell of the normal distribution is right up to 1e-12, including the place of its mean,
@@ -34,16 +34,16 @@ def few_sums(mu: float, sums: int) -> tuple[Array, Array, float, float]:
     """Return the values of t Y, their probabilities under Q, what is lost under P, and `rounding`.
 
     Formal guarantee: for convex f, E f(t Y) under Q is at most (1 + rounding) times that of the values
-    returned, apart from weights above the grid's end, which are counted as 0. Under P, the probability that the
-    weight of the unit's own sum lies there is at most the third number. Raise `MemoryError` if the weights
-    are too large for floating-point numbers.
+    returned, apart from weights above the grid's end, which are counted as 0. Under P, the probability that
+    the weight of the unit's own sum lies there is at most the third number. Raise `MemoryError` if the
+    weights are too large for floating-point numbers.
     """
     if mu > LARGEST:
         raise MemoryError(f"the weights of an allocation are too large for a noise of {1 / mu:g}")
     step = (2 * REACH * mu + mu * mu) / POINTS
     lowest = -REACH * mu - mu * mu / 2
     total = POINTS + math.ceil(math.log(sums) / step) + 2 * sums.bit_length() + 2
-    logs = lowest + step * np.arange(total)
+    logs: Array = np.asarray(lowest + step * np.arange(total), dtype=np.float64)
     values = np.concatenate([[0.0], np.exp(logs)])
     masses = _weights(mu, logs[: POINTS + 1], values[: POINTS + 2], total + 1)
     power, result, left = masses, None, sums
@@ -81,7 +81,7 @@ def between(places: Array) -> Array:
 
 def _added(one: Array, other: Array, step: float) -> Array:
     """Return the distribution of the sum of two independent values; the first probability is that of 0."""
-    made = one[0] * other + other[0] * one
+    made: Array = np.asarray(one[0] * other + other[0] * one, dtype=np.float64)
     made[0] = one[0] * other[0]
     first, second, sums = one[1:], other[1:], made[1:]
     length = len(first)

@@ -26,8 +26,8 @@ BEGINNING = 1000  # bytes of a file in which a statement names its schema
 class Verified:
     """A statement whose numbers were recomputed; `epsilon` is None if it promises no privacy.
 
-    `in_ledger` says whether its run was found in a ledger. `not_checked` says what only a ledger, or a witness
-    of it, can show.
+    `in_ledger` says whether its run was found in a ledger. `not_checked` says what only a ledger, or
+    its witness, can show.
     `signature` says who signed it.
     """
 

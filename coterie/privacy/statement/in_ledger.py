@@ -70,6 +70,9 @@ def find_in_ledger(content: dict[str, Any], folder: Path, witness: Witness | Non
     budget = tuple(named["budget"].values())
     if said["unit"] != claim.unit or budget != state.budgets[claim.unit]:
         raise Problem("statement: guarantee.unit or ledger.budget: does not match its ledger")
+    raised = state.raised.get(claim.unit, 0)
+    if (named.get("raised") or 0) != raised:
+        raise Problem(f"statement: ledger.raised: the budget in its ledger had been raised {raised} times")
     examples = _totals(state, "example") if claim.unit == "silo" else None
     alike = _alike(named["total"], _totals(state, claim.unit)) and _alike(named.get("as_example"), examples)
     if not alike:
