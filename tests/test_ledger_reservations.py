@@ -195,3 +195,23 @@ def test_repeated_rounds_must_fit(tmp_path, times, delta):
     with pytest.raises(Spent, match="would be repeated, which is charged again, but the budget"):
         book.reserve(claim.run, 0, 10)
     book.reserve(claim.run, 5, 10)
+
+
+def test_runs_held_whole_are_charged_and_reserved_in_one_change_or_not_at_all(tmp_path, monkeypatch):
+    book = ledger(tmp_path)
+    heads = len(book.heads())
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("coterie.privacy.ledger.book.reserve", killed)
+        with pytest.raises(KeyboardInterrupt):
+            book.claim_all([plan()], whole=True)
+    assert not book.state().runs
+    assert len(book.heads()) == heads
+    run = book.claim_all([plan()], whole=True)[0].run
+    assert book.state().reserved(run) == ((0, 10),)
+    assert len(book.heads()) == heads + 1
+    with pytest.raises(Problem, match="so it stays charged"):
+        book.cancel(run)

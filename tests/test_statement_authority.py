@@ -459,3 +459,36 @@ def test_the_code_digest_is_of_the_whole_package(monkeypatch):
     assert keys.now  # the module is part of it
     monkeypatch.setattr(Path, "read_bytes", lambda _: b"other")
     assert code_digest.__wrapped__() != code_digest()
+
+
+def test_a_raised_budget_is_in_the_statement_and_checked_in_its_ledger(study, monkeypatch, capsys):
+    opened = ("ledger", "open", "c.toml", "--ledger", "kept", "--epsilon", 5, "--delta", 1e-2)
+    assert call(monkeypatch, capsys, *opened)[0] == 0
+    higher = ("--epsilon", 9, "--delta", 1e-2, "--raise", "--reason", "board")
+    code, _, err = call(monkeypatch, capsys, "ledger", "budget", "kept", *higher)
+    assert code == 0, err
+    run(monkeypatch, capsys, "--ledger", "kept", "--out", "out")
+    file = next(Path("out/statements").rglob("*.json"))
+    content = read(file)
+    assert content["ledger"]["raised"] == 1
+    assert "That budget had been raised 1 time(s)" in page(content)
+    assert coterie.verify(content, "kept").not_checked is None
+    for told in (0, 2, None):
+        forged = copy.deepcopy(content)
+        forged["ledger"]["raised"] = told
+        forged = signed_anew(forged, key_in(Path("kept"), content))
+        verify(text_of(forged))
+        with pytest.raises(Problem, match=r"ledger.raised: the budget in its ledger had been raised 1 times"):
+            coterie.verify(forged, "kept")
+
+
+def test_it_is_said_that_no_witness_knows_a_ledger(study, monkeypatch, capsys):
+    run(monkeypatch, capsys, "--ledger", "kept", "--out", "out")
+    file = next(Path("out/statements").rglob("*.json"))
+    Path("empty").mkdir()
+    told = "no witness knows the ledger of"
+    found = call(monkeypatch, capsys, "statement", "verify", file, "--ledger", "kept", "--witness", "empty")
+    assert found[0] == 0
+    assert f"not checked: {told}" in " ".join(found[1].split())
+    assert told not in call(monkeypatch, capsys, "statement", "verify", file, "--ledger", "kept")[1]
+    assert told in coterie.verify(file, "kept", witness="empty").not_checked

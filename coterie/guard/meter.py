@@ -68,11 +68,9 @@ class Meter:
         return Meter(self.names, self.ledgers, EntropyStreams(self.streams.secrets))
 
     def hold(self, asked: Sequence[Claim]) -> None:
-        """Charge one run to every silo in full, before anything about it is decided."""
-        self.claim([[plan] for plan in asked], partial=False)
+        """Charge one run to every silo in full, and reserve it, before anything about it is decided."""
+        self.claim([[plan] for plan in asked], partial=False, whole=True)
         self.held, self.claims, self.rounds = [runs[0] for runs in self.claims], [], []
-        for ledger, run, plan in zip(self.ledgers, self.held, asked, strict=True):
-            ledger.reserve(run, 0, plan.rounds)
 
     def take_held(self, asked: Sequence[Claim], held: list[int]) -> None:
         """Resume a run that was charged before; raise `Problem` unless it is the one asked for."""
@@ -97,17 +95,18 @@ class Meter:
             rows = [seq for seq, row in state.reservations.items() if run in runs_of(row)]
             ledger.commit_all([seq for seq in rows if seq not in state.committed], digest)
 
-    def claim(self, asked: Sequence[Sequence[Claim]], partial: bool) -> None:
+    def claim(self, asked: Sequence[Sequence[Claim]], partial: bool, whole: bool = False) -> None:
         """Charge every run `asked[k]` to every silo k, or none to any.
 
-        With `partial`, a silo whose budget does not cover all rounds takes part in those that it covers.
+        With `partial`, a silo whose budget does not cover all rounds takes part in those that it covers. With
+        `whole`, all rounds are reserved in the same change.
         """
         granted: dict[int, list[GrantedClaim]] = {}
         certify(plan for plans in asked for plan in plans)
 
         def claim_silo(k: int) -> None:
             try:
-                granted[k] = self.ledgers[k].claim_all(asked[k], partial)
+                granted[k] = self.ledgers[k].claim_all(asked[k], partial, whole)
             except Problem as problem:
                 raise self.refusal(k, problem, len(asked[k])) from None
 
@@ -283,6 +282,7 @@ class Meter:
             "head": head.hash,
             "budget": dict(zip(("epsilon", "delta"), state.budgets[plan.unit], strict=True)),
             "recovered": state.recoveries,
+            "raised": state.raised.get(plan.unit, 0),
             "run": row,
             "rounds": int(state.runs[row]["allowed"]),
             "total": totals_of(state, plan.unit),

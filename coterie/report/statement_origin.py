@@ -66,6 +66,8 @@ def budget_words(content: dict[str, Any]) -> str:
         return words
     whole, again = ledger["budget"], ledger["recovered"]
     words += f"All runs on this data set may spend {whole['epsilon']:g} at delta {whole['delta']:g}. "
+    if raised := ledger.get("raised"):
+        words += f"That budget had been raised {raised} time(s); its ledger says when and why. "
     bare = any(total["epsilon"] is None for total in ledger["total"].values())
     but = ", leaving aside those against whom nothing protects" if bare else ""
     if ledger["total"] and (spent := largest_total(ledger, leave_aside=True)) is not None:

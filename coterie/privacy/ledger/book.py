@@ -268,11 +268,12 @@ class Ledger:
         """Begin a run: charge it as planned, or raise `Spent`."""
         return self.claim_all([claim], partial)[0]
 
-    def claim_all(self, claims: Sequence[Claim], partial: bool = False) -> list[GrantedClaim]:
-        """Begin all of these runs, or none.
+    def claim_all(
+        self, claims: Sequence[Claim], partial: bool = False, whole: bool = False
+    ) -> list[GrantedClaim]:
+        """Begin all of these runs, or none; with `whole`, all their rounds are reserved in the same change.
 
-        With `partial`, a run that does not fit is granted as many rounds as do. The number is fixed now, so
-        the round in which its silo leaves depends on the ledger alone.
+        With `partial`, a run that does not fit is granted as many rounds as do, a number that is fixed now.
         """
         granted: list[GrantedClaim] = []
         try:
@@ -280,9 +281,10 @@ class Ledger:
                 granted += [grant(rows, claim, partial) for claim in claims]
                 if not partial:
                     rows.state.filter.check_granted(rows.state, claims)
+                for claim in granted if whole else ():
+                    reserve(rows, [claim.run], 0, claim.rounds)
         except Problem:
-            written = {entry.hash for entry in self._known}
-            for run in (claim.run for claim in granted if claim.hash in written):
+            for run in (g.run for g in granted if g.hash in {entry.hash for entry in self._known}):
                 with contextlib.suppress(Problem):  # nothing was released, so nothing needs to stay charged
                     self.cancel(run)
             raise

@@ -39,7 +39,8 @@ class LedgerState:
     `ledger` is the id of the ledger and `key` its public key, as plain data. `carried` is what a recovered
     ledger begins with, for each unit and adversary, in the filter's own numbers; `bare_before` are those
     against whom nothing protects. Runs before the row `recovered` cannot continue. `released` has the runs
-    that were given up, each with the row that says so.
+    that were given up, each with the row that says so. `raised` counts how often the budget of each
+    unit was raised.
     """
 
     filter_name: str = "basic"
@@ -52,6 +53,7 @@ class LedgerState:
     adopted: int = 0
     recovered: int = 0
     recoveries: int = 0
+    raised: dict[str, int] = field(default_factory=dict)
     budgets: dict[str, tuple[float, float]] = field(default_factory=dict)
     runs: dict[int, dict[str, Any]] = field(default_factory=dict)
     reservations: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -82,7 +84,7 @@ class LedgerState:
             self.filter = filter_for(self.filter_name)
             self.ledger, self.key = body.get("ledger", ""), body.get("key", {})
         elif entry.kind == "budget":
-            self.budgets[body["unit"]] = body["epsilon"], body["delta"]
+            self._set_budget(body["unit"], (body["epsilon"], body["delta"]))
         elif entry.kind == "run":
             self.runs[entry.seq] = body
             if claim is not None:
@@ -109,6 +111,13 @@ class LedgerState:
             self.key = body["key"]
         elif entry.kind == "recover":
             self._recover(entry)
+
+    def _set_budget(self, unit: str, budget: tuple[float, float]) -> None:
+        """Set the budget of a unit, and count it if it is a higher one."""
+        before = self.budgets.get(unit)
+        if before is not None and (budget[0] > before[0] or budget[1] > before[1]):
+            self.raised[unit] = self.raised.get(unit, 0) + 1
+        self.budgets[unit] = budget
 
     def _recover(self, entry: LedgerEntry) -> None:
         """Begin again with what a lost ledger spent; no run before this row can continue."""

@@ -21,8 +21,8 @@ of the W_i is weighted by its own value: delta(a) = E_P (1 - e^a / Y)+, whose te
 
 **Without sampling.** A pass tells no more than one Gaussian release of all units: P is a mixture of
 N(mu e_i, I), and the divergence is convex. The smaller of both bounds counts at each epsilon. Only the second
-one is used if the grid would be too long (for noise below about 0.45), and for units that are replaced, with
-twice the clip.
+one is used if the grid would be too long (for noise below about 0.45 and more than 128 sums, or below 0.08),
+and for units that are replaced, with twice the clip.
 
 **Passes that are drawn again.** In a metered training each of the t sums has room for a public number T of
 units. If one of them gets more, the whole pass is drawn again (`coterie.cohort.sampling`). T is so large that
@@ -44,22 +44,41 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from scipy import fft
 from scipy.special import log_ndtr, ndtr
 
 from ..events import Event
+from .few_sums import between, few_sums
 from .grid import Array, Losses, connected, raise_to
 
 FINE, COARSE = 100.0, 4.0  # points of the grid within one standard deviation of W: wanted, and at least
 REACHES = (7.7, 6.4)  # where the grid ends, in standard deviations of log W under P: leaves out 1e-14, 1e-10
 LONGEST = 2**22
+LITTLE_NOISE, FEW = 1.6, 128  # 1 / noise, and sums: there a grid with growing steps is faster and tighter
 LONGEST_SUM = 2**24
 OUTSIDE = 1e-15  # of a sum's distribution; it counts as a loss without limit
 Curve = Callable[[Array], Array]
 SPARE = 1e-13  # what rounding may add to a delta of one pass
 REDRAWN = 2.0**-50  # what drawing crowded passes again may add to a delta of one pass
+
+
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """The values of Y and their probabilities under P and Q.
+
+    Under P the value may also be `lost` above the grid's end; under both, `outside` of it. Each probability
+    is right up to a factor of 1 + `rounding`.
+    """
+
+    values: Array
+    under_p: Array
+    under_q: Array
+    lost: float
+    outside: float
+    rounding: float
 
 
 def allocated(event: Event, interval: float) -> tuple[Losses, Losses]:
@@ -68,16 +87,27 @@ def allocated(event: Event, interval: float) -> tuple[Losses, Losses]:
     Raise `MemoryError` if the grid would be too long.
     """
     sums, mu = round(1 / event.rate), 1 / event.noise
-    under_p, under_q, lost = _sums(mu, sums)
+    made = _sums(mu, sums)
     return (
-        _connected(_removed(under_p, sums, lost), under_p, sums, mu, interval, False),
-        _connected(_added(under_q, sums), under_q, sums, mu, interval, True),
+        _connected(_removed(made), made.values, made.under_p, mu, interval, False),
+        _connected(_added(made), made.values, made.under_q, mu, interval, True),
     )
 
 
 @functools.lru_cache(maxsize=4)
-def _sums(mu: float, sums: int) -> tuple[Losses, Losses, float]:
-    """Return t Y under P and under Q, and the probability under P that it lies above the grid's end."""
+def _sums(mu: float, sums: int) -> Sums:
+    """Return the distribution of Y: for few sums with little noise on a grid whose steps grow."""
+    return _few(mu, sums) if mu >= LITTLE_NOISE and sums <= FEW else _many(mu, sums)
+
+
+def _few(mu: float, sums: int) -> Sums:
+    values, under_q, lost, rounding = few_sums(mu, sums)
+    ratios: Array = np.asarray(values / sums, dtype=np.float64)
+    return Sums(ratios, ratios * under_q, under_q, lost, 0.0, rounding)
+
+
+def _many(mu: float, sums: int) -> Sums:
+    """Return the distribution of Y on a grid of equal steps."""
     plain, weighted, width = _weights(mu, sums)
     size = fft.next_fast_len(_length(plain, weighted, sums), real=True)
     if size > LONGEST_SUM:
@@ -87,7 +117,8 @@ def _sums(mu: float, sums: int) -> tuple[Losses, Losses, float]:
     raise_to(rest, spectrum.copy(), sums - 1)
     under_p, under_q = (fft.irfft(rest * last, size) for last in (fft.rfft(weighted, size), spectrum))
     lost = max(1.0 - float(weighted.sum()), 0.0)
-    return Losses(width, 0, under_p, OUTSIDE), Losses(width, 0, under_q, OUTSIDE), lost
+    values: Array = np.asarray(np.arange(size) * (width / sums), dtype=np.float64)
+    return Sums(values, under_p, under_q, lost, OUTSIDE, 0.0)
 
 
 def _length(plain: Array, weighted: Array, sums: int) -> int:
@@ -122,7 +153,7 @@ def _weights(mu: float, sums: int) -> tuple[Array, Array, float]:
     edges = width * np.arange(points + 1)
     with np.errstate(divide="ignore"):
         places = np.log(edges) / mu + mu / 2
-    inside, mean = _between(places), _between(places - mu)  # of each cell, under Q and under P
+    inside, mean = between(places), between(places - mu)  # of each cell, under Q and under P
     right = np.clip(mean / width - np.arange(points) * inside, 0.0, inside)
     plain = np.zeros(points + 1)
     plain[:-1] += inside - right
@@ -131,52 +162,46 @@ def _weights(mu: float, sums: int) -> tuple[Array, Array, float]:
     return plain, edges * plain, width
 
 
-def _between(places: Array) -> Array:
-    """Return the normal probability between neighbouring places, without cancelling in the upper tail."""
-    return np.where(places[:-1] > 0, -np.diff(ndtr(-places)), np.diff(ndtr(places)))
-
-
-def _removed(made: Losses, sums: int, lost: float) -> Curve:
+def _removed(made: Sums) -> Curve:
     """Return delta(a) = E_P (1 - e^a / Y)+, with what lies above the grid's end."""
-    values = _values(made, sums)
+    values, masses = made.values, made.under_p
     with np.errstate(divide="ignore", invalid="ignore"):
-        inverse = np.where(values > 0, made.masses / values, 0.0)
-    above, steep = _tail(np.where(values > 0, made.masses, 0.0)), _tail(inverse)
+        inverse = np.where(values > 0, masses / values, 0.0)
+    above, steep = _tail(np.where(values > 0, masses, 0.0)), _tail(inverse)
 
     def curve(a: Array) -> Array:
         at = np.searchsorted(values, np.exp(a), side="right")
         found = above[at] - np.exp(a) * steep[at]
-        return np.asarray(np.clip(found, 0.0, 1.0) + lost + made.infinite + SPARE)
+        wrong = made.rounding * np.maximum(above[at], 0.0)
+        return np.asarray(np.clip(found + wrong, 0.0, 1.0) + made.lost + made.outside + SPARE)
 
     return curve
 
 
-def _added(made: Losses, sums: int) -> Curve:
+def _added(made: Sums) -> Curve:
     """Return delta(a) = E_Q (1 - e^a Y)+."""
-    values = _values(made, sums)
-    below = np.concatenate([[0.0], np.cumsum(made.masses)])
-    steep = np.concatenate([[0.0], np.cumsum(made.masses * values)])
+    values, masses = made.values, made.under_q
+    below = np.concatenate([[0.0], np.cumsum(masses)])
+    steep = np.concatenate([[0.0], np.cumsum(masses * values)])
 
     def curve(a: Array) -> Array:
         at = np.searchsorted(values, np.exp(-a), side="left")
         found = below[at] - np.exp(a) * steep[at]
-        return np.asarray(np.clip(found, 0.0, 1.0) + made.infinite + SPARE)
+        wrong = made.rounding * np.maximum(below[at], 0.0)
+        return np.asarray(np.clip(found + wrong, 0.0, 1.0) + made.outside + SPARE)
 
     return curve
-
-
-def _values(made: Losses, sums: int) -> Array:
-    """Return the values of Y."""
-    return np.asarray((made.lowest + np.arange(len(made.masses))) * (made.interval / sums))
 
 
 def _tail(masses: Array) -> Array:
     return np.concatenate([np.cumsum(masses[::-1])[::-1], [0.0]])
 
 
-def _connected(curve: Curve, made: Losses, sums: int, mu: float, interval: float, inverted: bool) -> Losses:
+def _connected(
+    curve: Curve, values: Array, masses: Array, mu: float, interval: float, inverted: bool
+) -> Losses:
     """Connect the dots of a curve between the losses that have a noticeable probability."""
-    values, below = _values(made, sums), np.cumsum(np.maximum(made.masses, 0.0))
+    below = np.cumsum(np.maximum(masses, 0.0))
     low = values[min(int(np.searchsorted(below, 1e-15)), len(values) - 1)]
     ends = [math.log(max(float(value), 1e-300)) for value in (low, values[-1])]
     ends = [-ends[1], -ends[0]] if inverted else ends

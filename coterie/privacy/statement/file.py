@@ -11,6 +11,7 @@ from typing import Any
 
 from ...errors import Problem, as_path, nearest, plainly, reason
 from ..keys import PublicKey, list_keys, parse_time, read_public_key
+from ..ledger.absent import no_witness
 from ..ledger.witness import find_witness
 from .build import SCHEMA, SEES_UPLOADS, text_of
 from .in_ledger import find_in_ledger
@@ -25,7 +26,8 @@ BEGINNING = 1000  # bytes of a file in which a statement names its schema
 class Verified:
     """A statement whose numbers were recomputed; `epsilon` is None if it promises no privacy.
 
-    `in_ledger` says whether its run was found in a ledger. `not_checked` names what only a ledger can show.
+    `in_ledger` says whether its run was found in a ledger. `not_checked` says what only a ledger, or
+    its witness, can show.
     `signature` says who signed it.
     """
 
@@ -142,9 +144,9 @@ def verify(
     public = _key_of(Path(key), text) if isinstance(key, str | Path) else key
     day = parse_time(at, "--at") if isinstance(at, str) else at
     content = recompute(text, public, day)
-    if ledger is not None:
-        find_in_ledger(content, as_path("ledger", ledger), find_witness(witness))
     said, unchecked = content["guarantee"], None
+    if ledger is not None:
+        unchecked = no_witness([find_in_ledger(content, as_path("ledger", ledger), find_witness(witness))])
     sent = any(content["adversaries"][who]["epsilon"] for who in SEES_UPLOADS)
     if ledger is None and said["epsilon"] and not sent:
         unchecked = "that nothing was sent; only its ledger shows this (give the ledger to check it)"

@@ -16,15 +16,16 @@ from ..ledger.filters import charge
 from ..ledger.heads import SignedHead
 from ..ledger.ledger import read_ledger
 from ..ledger.names import silo_key
-from ..ledger.verify import check_ledger
+from ..ledger.verify import Report, check_ledger
 from ..ledger.witness import Witness
 from ..trials import Trials
 
 
-def find_in_ledger(content: dict[str, Any], folder: Path, witness: Witness | None = None) -> None:
+def find_in_ledger(content: dict[str, Any], folder: Path, witness: Witness | None = None) -> Report:
     """Raise `Problem` unless a statement matches its run in the ledger, as of the head it names.
 
-    The ledger must agree with its witness: that of the user, if none is given.
+    The ledger must agree with its witness: that of the user, if none is given. Return what was found of the
+    ledger, such as whether a witness knows it.
     """
     named, said = content["ledger"], content["guarantee"]
     if named is None:
@@ -69,6 +70,9 @@ def find_in_ledger(content: dict[str, Any], folder: Path, witness: Witness | Non
     budget = tuple(named["budget"].values())
     if said["unit"] != claim.unit or budget != state.budgets[claim.unit]:
         raise Problem("statement: guarantee.unit or ledger.budget: does not match its ledger")
+    raised = state.raised.get(claim.unit, 0)
+    if (named.get("raised") or 0) != raised:
+        raise Problem(f"statement: ledger.raised: the budget in its ledger had been raised {raised} times")
     examples = _totals(state, "example") if claim.unit == "silo" else None
     alike = _alike(named["total"], _totals(state, claim.unit)) and _alike(named.get("as_example"), examples)
     if not alike:
@@ -84,6 +88,7 @@ def find_in_ledger(content: dict[str, Any], folder: Path, witness: Witness | Non
                 f"statement: adversaries.{name}: by the ledger, nothing protected against this adversary"
             )
     _find_chosen(content, state)
+    return report
 
 
 def _check_head(content: dict[str, Any], state: LedgerState, head: SignedHead | None) -> None:

@@ -137,7 +137,7 @@ class LedgerPart(Part):
     """The state of the ledger: totals in the statement's unit and, for a whole silo, per example.
 
     `sequence` is the number of its signed head, `head` the hash of its last row, and `recovered` how often it
-    began again after a loss.
+    began again after a loss. `raised` is how often its budget had been raised; older statements do not say.
     """
 
     file: str
@@ -151,6 +151,7 @@ class LedgerPart(Part):
     total: dict[str, Total]
     chosen: int | None
     as_example: dict[str, Total] | None = None
+    raised: Annotated[int, Field(ge=0)] | None = None
 
 
 class IssuerPart(Part):
