@@ -18,6 +18,7 @@ from nvflare.apis.signal import Signal
 from ..batches import Answer, Batch, Done, Hello, receive_batch, send_answer, send_done, send_hello
 from ..frames import MOST, Broken, connect, is_readable
 from .job import ANSWER, MESSAGE, POLL, PROBLEM, TASK
+from .waiting import Waiting
 
 STALL = 60.0  # seconds that the coordinator may take to send or accept a piece of a message
 
@@ -29,6 +30,7 @@ class BatchController(Controller):  # type: ignore[misc]
         super().__init__(task_check_period=POLL)
         self.socket, self.token, self.most = socket, token, most
         self._results: queue.Queue[tuple[int, str, Shareable]] = queue.Queue()
+        self._waiting = Waiting()
 
     def start_controller(self, fl_ctx: FLContext) -> None:
         """Do nothing: `control_flow` connects."""
@@ -38,6 +40,13 @@ class BatchController(Controller):  # type: ignore[misc]
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         """Serve the coordinator's batches until it says stop, goes away, or the job is aborted."""
+        self._waiting.attach(fl_ctx)
+        try:
+            self._serve_batches(abort_signal, fl_ctx)
+        finally:
+            self._waiting.close()
+
+    def _serve_batches(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         silos = tuple(client.name for client in fl_ctx.get_engine().get_clients())
         with connect(self.socket, STALL) as connection:
             send_hello(connection, Hello(fl_ctx.get_job_id(), self.token, silos))
@@ -72,6 +81,7 @@ class BatchController(Controller):  # type: ignore[misc]
             if silo in silos:
                 tasks[silo] = self._task(batch.number, silo, message)
                 self.send(tasks[silo], fl_ctx, targets=[silo])
+                self._waiting.announce(silo)
             else:
                 send_answer(connection, Answer(batch.number, silo, None, "it is not part of this job"))
         while tasks and time.monotonic() < deadline and not abort_signal.triggered:
