@@ -22,6 +22,7 @@ from ..guard.waiting import cancel_unreserved, cancel_waiting, claim_together
 from ..planning.plan import Plan
 from .estimate import rehearse
 from .experiment import Experiment
+from .ledger_coverage import new_budgets
 from .listener import Listener
 from .result import Result, RunRecord
 from .run_facts import charging_for
@@ -244,13 +245,9 @@ def meters_for(study: Study, alone: Plan | None) -> list[Meter | None]:
         return [None] * len(study.experiments)
     for experiment in study.experiments:
         experiment.check_metered()
-    federation, privacy = study.experiments[0].federation, study.config.privacy
-    budgets: Sequence[tuple[float, float] | None] = [None] * len(federation)
-    if alone is not None:
-        most = max(silo.budget for silo in alone.silos[0])
-        given = privacy.noise is not None  # then a budget is what a silo spends, by how often it comes
-        budgets = [(most if given else silo.budget, silo.delta) for silo in alone.silos[0]]
-    first = make_meter(study.ledger, federation, budgets, privacy.unit, study.custody)
+    federation, unit = study.experiments[0].federation, study.config.privacy.unit
+    budgets = new_budgets(study, alone)
+    first = make_meter(study.ledger, federation, budgets, unit, study.custody)
     return [first.another() for _ in study.experiments]
 
 
