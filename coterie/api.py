@@ -19,6 +19,7 @@ from .errors import Function, Problem, as_path, check_call, plainly
 from .experiment.config.schema import Config, Train, Tuning, read
 from .experiment.from_arguments import MethodLike, ModelLike, TrainingOptions, load_source, make_study
 from .experiment.from_config import study_of
+from .experiment.ledger_coverage import covered
 from .experiment.listener import Listener, OnRound, listener_of
 from .experiment.result import Result
 from .experiment.run import train_study
@@ -125,6 +126,8 @@ def plan(
     methods: MethodLike | Sequence[MethodLike] | None = None,
     privacy: Privacy | None = None,
     *,
+    ledger: str | Path | None = None,
+    witness: str | Path | None = None,
     model: ModelLike = "linear",
     loss: str = "auto",
     model_options: Mapping[str, Any] | None = None,
@@ -141,9 +144,14 @@ def plan(
     parameters are then the start of every run. The other arguments are the keys of a configuration's [train]
     table. `changes` override keys of a configuration file: `changes=["train.rounds=10"]`. A model that a file
     names is imported only if its module lies beside the file, or if `allow` names it: `allow=["my_models"]`.
+
+    With `ledger`, a folder of ledgers, `coverage` of the plan says what each silo's ledger has left and what
+    the training would charge, and `refusal` why it would not begin. The ledgers are only read; keys are not
+    needed. `run` of such a plan is metered by these ledgers.
     """
     how = {"model": model, "loss": loss, "model_options": model_options}
-    return plan_study(_study(study, methods, privacy, training, how, data_dir, changes, allow))
+    asked = _study(study, methods, privacy, training, how, data_dir, changes, allow)
+    return covered(plan_study(asked.with_ledger(*_places(ledger, None, witness))))
 
 
 @_with_training_options

@@ -128,11 +128,17 @@ def plan(
     as_json: AsJson = False,
     data_dir: DataDir = None,
     device: Device = None,
+    ledger: LedgerFolder = None,
+    witness: WitnessFolder = None,
 ) -> None:
-    """Show every silo's noise, steps, spending and bytes, and the time needed. Nothing is trained."""
+    """Show every silo's noise, steps, spending and bytes, and the time needed. Nothing is trained.
+
+    With a ledger, also show what each silo has left, without charging anything. If the ledgers would refuse
+    the training, the exit code is 2.
+    """
     from .plan import plan_config
 
-    checked = read_config(config, changes, device, allow=allow)
+    checked = read_config(config, changes, device, ledger, allow, (None, witness))
     tune()
     plan_config(checked, data_dir=data_dir, as_json=as_json, published=published)
 

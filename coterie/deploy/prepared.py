@@ -11,6 +11,7 @@ from ..engines.network import SiloSide
 from ..engines.simulation import steps_of
 from ..engines.start import SeededStart
 from ..experiment.experiment import Experiment
+from ..experiment.statements import Issue
 from ..planning.plan import Plan
 from .plan_file import PlanFile
 
@@ -23,6 +24,12 @@ class Prepared:
     experiment: Experiment
     plan: Plan
     place: int
+
+    @property
+    def issue(self) -> Issue:
+        """How the silo's statement is issued."""
+        model = self.file.content["config"].get("model", {}).get("name", "linear")
+        return Issue(configuration=self.file.hash, model=model, run=self.file.training)
 
     @cached_property
     def side(self) -> SiloSide:

@@ -11,7 +11,7 @@ from ..cohort.examples import stack
 from ..cohort.score import score
 from ..experiment.files import write_json, write_text
 from ..experiment.saved_models import save_model
-from ..experiment.statements import Issue, statement_for
+from ..experiment.statements import statement_for
 from ..experiment.trained import Trained
 from ..guard.meter import Meter
 from ..guard.secret_streams import EntropyStreams
@@ -36,8 +36,6 @@ def finish_training(
     place.mkdir(parents=True, exist_ok=True, mode=0o700)
     count = len(prepared.file.names)
     meter = Meter(prepared.file.names, [ledger] * count, EntropyStreams({}), claims=[[run]] * count)
-    model = prepared.file.content["config"].get("model", {}).get("name", "linear")
-    issue = Issue(configuration=prepared.file.hash, model=model, run=prepared.file.training)
     event = score_of(prepared)
     statement = statement_for(
         experiment,
@@ -48,7 +46,7 @@ def finish_training(
         score=None if event is None else event.noise,
         seen=None if event is None else tuple(ADVERSARIES),
         meter=meter,
-        issue=issue,
+        issue=prepared.issue,
         scored=experiment.training.rounds,
     )
     text = text_of(statement)

@@ -30,12 +30,14 @@ from ..cohort.examples import stack
 from ..cohort.score import bounded_total
 from ..errors import Problem
 from ..experiment.config.schema import Scores
+from ..experiment.run_facts import facts_for
 from ..planning.accounting import accounting_of
 from ..planning.plan import Plan, SiloPlan
 from ..privacy.adversaries import ADVERSARIES, table
 from ..privacy.calibration import Target, noise_for
 from ..privacy.events import Event
 from ..privacy.ledger.claim import Claim
+from ..privacy.statement.run_facts import digests_of
 from ..protocol.streams import Streams
 
 if TYPE_CHECKING:
@@ -86,8 +88,9 @@ def score_of(prepared: Prepared) -> Event | None:
 
 def claim_of(prepared: Prepared, label: str) -> Claim:
     """Return the claim of a training on a guard's ledger, with the score that it may release."""
-    claim = accounting_of(prepared.plan).claim(label, prepared.plan, 0, prepared.place)
-    return with_score(claim, score_of(prepared))
+    experiment, plan, k = prepared.experiment, prepared.plan, prepared.place
+    claim = with_score(accounting_of(plan).claim(label, plan, 0, k), score_of(prepared))
+    return replace(claim, facts=digests_of(facts_for(experiment, plan, 0, k, prepared.issue)))
 
 
 def against(prepared: Prepared) -> dict[str, float | None]:

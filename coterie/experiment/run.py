@@ -15,7 +15,6 @@ from typing import Protocol
 from torch import Tensor
 
 from ..errors import Problem, first_line
-from ..guard.claims import claims_of
 from ..guard.interrupts import InterruptAfterRound, InterruptsHeld
 from ..guard.meter import Meter, make_meter
 from ..guard.session import Pace, Session
@@ -23,8 +22,10 @@ from ..guard.waiting import cancel_unreserved, cancel_waiting, claim_together
 from ..planning.plan import Plan
 from .estimate import rehearse
 from .experiment import Experiment
+from .ledger_coverage import new_budgets
 from .listener import Listener
 from .result import Result, RunRecord
+from .run_facts import charging_for
 from .statements import Issue
 from .study import Study, StudyPlan, plan_study
 from .trained import Trained
@@ -134,7 +135,7 @@ def train_study(
         for experiment, own, meter, is_done in zip(experiments, plans, meters, done, strict=True):
             if meter is not None and not is_done:
                 rehearse(experiment, own)
-        _claim_all(study, plans, meters, begun, waiting)
+        _claim_all(study, plans, meters, begun, waiting, issue)
         for number, (experiment, own, meter) in enumerate(zip(experiments, plans, meters, strict=True)):
             trained = known[number]
             if store is not None and done[number]:
@@ -146,6 +147,7 @@ def train_study(
                 study.key([number, experiment.labels], examples),
                 meter,
                 study.config.train.checkpoint,
+                charging_for(experiment, issue),
                 partial=study.alone,
                 pace=pace,
             )
@@ -243,13 +245,9 @@ def meters_for(study: Study, alone: Plan | None) -> list[Meter | None]:
         return [None] * len(study.experiments)
     for experiment in study.experiments:
         experiment.check_metered()
-    federation, privacy = study.experiments[0].federation, study.config.privacy
-    budgets: Sequence[tuple[float, float] | None] = [None] * len(federation)
-    if alone is not None:
-        most = max(silo.budget for silo in alone.silos[0])
-        given = privacy.noise is not None  # then a budget is what a silo spends, by how often it comes
-        budgets = [(most if given else silo.budget, silo.delta) for silo in alone.silos[0]]
-    first = make_meter(study.ledger, federation, budgets, privacy.unit, study.custody)
+    federation, unit = study.experiments[0].federation, study.config.privacy.unit
+    budgets = new_budgets(study, alone)
+    first = make_meter(study.ledger, federation, budgets, unit, study.custody)
     return [first.another() for _ in study.experiments]
 
 
@@ -259,6 +257,7 @@ def _claim_all(
     meters: Sequence[Meter | None],
     begun: Sequence[bool],
     path: Path | None,
+    issue: Issue,
 ) -> None:
     """Claim all that is still to be trained before anything is; a single run claims what it can pay for."""
     if study.alone:
@@ -268,10 +267,10 @@ def _claim_all(
         for number, (meter, is_begun) in enumerate(zip(meters, begun, strict=True))
         if meter is not None and not is_begun
     }
-    titles = [experiment.method.title for experiment in study.experiments]
-    asked = {
-        number: [claims_of(titles[number], plans[number], k) for k in range(len(meter.ledgers))]
-        for number, meter in waiting.items()
-    }
+    asked = {}
+    for number, meter in waiting.items():
+        experiment, silos = study.experiments[number], range(len(meter.ledgers))
+        claims = charging_for(experiment, issue).claims
+        asked[number] = [claims(experiment.method.title, plans[number], k) for k in silos]
     if waiting:
         claim_together(waiting, asked, path)

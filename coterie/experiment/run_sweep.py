@@ -26,6 +26,7 @@ from .files import write_json
 from .listener import Listener
 from .result import Result
 from .run import Stopped, Store, meters_for, train_one
+from .run_facts import charging_for
 from .statements import Issue, statement_for
 from .study import Study, without_examples
 from .sweep import (
@@ -115,7 +116,8 @@ def _trials(
     plan = tuned_plan(experiment, sweep)
     place = None if store is None else store.path / ".checkpoint-0"
     every = study.config.train.checkpoint
-    charging = Charging(sweep.asks, together=True)
+    issue = Issue.of(study)
+    charging = charging_for(experiment, issue, Charging(sweep.asks, together=True))
     session = Session(
         place, study.key([sweep.drawn], "" if store is None else store.examples), meter, every, charging
     )
@@ -124,7 +126,6 @@ def _trials(
         scores = noised_scores(experiment, sweep, _vectors(result), meter)
         chosen = best_of(scores, experiment.task.higher_is_better)
         silos = range(len(result.names))
-        issue = Issue.of(study)
         statements = [trial_statement(experiment, sweep, plan, chosen, k, meter, issue) for k in silos]
         result.tuning = {
             "accounted": True,

@@ -13,7 +13,7 @@ from ..planning.accounting import Account, accounting_of
 from ..planning.plan import Plan
 from ..privacy.cache import Cache
 from ..privacy.keys import Key, find_key
-from ..privacy.statement.build import OpenedDoor, build_statement
+from ..privacy.statement.build import TEST_PART, OpenedDoor, build_statement
 from ..privacy.statement.origin import Origin, data_facts, run_id
 from .experiment import Experiment
 from .study import Study
@@ -22,10 +22,6 @@ HOME_ALWAYS = "the silo's examples, for training and for tests"
 HOME_RAW = "the silo's own model and whatever else it keeps: they carry no noise, so they must stay there"
 HOME_SEALED = "the silo's dual variables, which only its own door reads"
 HOME_ALL = "the silo's model: nothing was sent to the server"
-TEST_PART = (
-    "which of the silo's examples are for tests, which is assumed to be public; every example is charged for"
-    " the training and for the noised scores, as if it were in both parts"
-)
 
 
 @dataclass(frozen=True)
@@ -144,17 +140,20 @@ def _origin(
     known = issue.run or run_id(issue.configuration, federation.source, label, seed, rows)
     return Origin(
         data=data_facts(federation.name, identity, len(silo.y) + len(silo.test_y)),
-        model={
-            "name": issue.model or type(experiment.task.module).__name__,
-            "parameters": experiment.task.layout.size,
-        },
+        model=model_facts(experiment, issue),
         run={"id": known, "seed": seed, "rounds": experiment.training.rounds},
         configuration=issue.configuration,
-        stayed_home=_stayed_home(plan, run, k),
+        stayed_home=stayed_home(plan, run, k),
     )
 
 
-def _stayed_home(plan: Plan, run: int, k: int) -> list[str]:
+def model_facts(experiment: Experiment, issue: Issue) -> dict[str, Any]:
+    """Return what a statement says about its model."""
+    name = issue.model or type(experiment.task.module).__name__
+    return {"name": name, "parameters": experiment.task.layout.size}
+
+
+def stayed_home(plan: Plan, run: int, k: int) -> list[str]:
     """Return what silo k never handed out in a run."""
     kept = [HOME_ALWAYS]
     if not plan.silos[run][k].bytes_up:

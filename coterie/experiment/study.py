@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import Problem, plain_methods
 from ..guard.checkpoint import key_of
+from ..guard.coverage import Coverage, early_leavers, refusal_of
 from ..planning.plan import Plan
 from ..privacy.accountant import shown_spent
 from ..privacy.ledger.custody import Custody
@@ -99,10 +100,19 @@ class Study:
 @plain_methods
 @dataclass(frozen=True, eq=False)
 class StudyPlan:
-    """What every silo will do and spend in each run of a study; nothing is trained."""
+    """What every silo will do and spend in each run of a study; nothing is trained.
+
+    `coverage` says, for a study with ledgers, what each silo's ledger had left when it was planned.
+    """
 
     study: Study
     plans: tuple[Plan, ...]
+    coverage: tuple[Coverage, ...] = ()
+
+    @property
+    def refusal(self) -> str | None:
+        """Why the ledgers would refuse this training, with all silos; None if it would begin."""
+        return None if not self.coverage else refusal_of(self.coverage, self.study.alone)
 
     def __getstate__(self) -> Any:
         raise Problem(
@@ -117,6 +127,10 @@ class StudyPlan:
         tuning = self.study.config.tuning
         if tuning is not None and tuning.trials != "all":
             notes.append("[tuning]: this is the plan of single runs; a sweep needs more noise")
+            if self.study.ledger is not None:
+                notes.append("[tuning]: whether the ledgers cover a sweep is checked when it begins")
+        if self.coverage and (why := self.refusal or early_leavers(self.coverage)):
+            notes.append(why)
         return list(dict.fromkeys(notes))
 
     @cached_property

@@ -154,7 +154,8 @@ class Meter:
                 if (why := state.why_released(run)) is not None:
                     raise Problem(f"silo '{self.names[k]}': {why}")
                 kept = state.claim_of(run) if run in state.runs else None
-                if kept is None or replace(kept, epsilon=plan.epsilon, as_example=None) != plan:
+                same = None if kept is None else replace(kept, epsilon=plan.epsilon, as_example=None)
+                if same is None or replace(same, facts=plan.facts) != plan:
                     raise Problem(
                         f"silo '{self.names[k]}': its ledger does not have the run that the checkpoint"
                         " resumes: restore the ledger, or start over in another folder"

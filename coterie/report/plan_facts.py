@@ -15,7 +15,11 @@ def plan_facts(planned: StudyPlan) -> dict[str, Any]:
     """Return what every silo will do and spend in each run, what papers would report, and notes."""
     pairs = zip(planned.pairs(), planned.seconds, strict=True)
     facts = [_experiment_facts(experiment, plan, seconds) for (experiment, plan), seconds in pairs]
-    return {"plans": facts, "notes": planned.notes}
+    found = {"plans": facts, "notes": planned.notes}
+    if planned.coverage:
+        found["ledgers"] = [each.facts() for each in planned.coverage]
+        found["refusal"] = planned.refusal
+    return found
 
 
 def _experiment_facts(experiment: Experiment, plan: Plan, seconds: float) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from ..experiment.experiment import Experiment
 from ..experiment.result import Result, label_of
+from ..guard.coverage import Coverage
 from ..planning.plan import Plan, SiloPlan
 from ..privacy.accountant import shown, shown_spent
 from ..protocol.doors import ALLOCATION
@@ -41,6 +42,22 @@ def summary_table(result: Result) -> Table:
             f"{row['seconds']:.1f}",
             style=style,
         )
+    return table
+
+
+def coverage_table(coverage: Sequence[Coverage]) -> Table:
+    """Return a table with a row per silo: what its ledger has left, and what a training would charge."""
+    table = compact("Each silo's ledger, in epsilon: what is left, and what this training would charge")
+    table.add_column("silo", no_wrap=True)
+    for name in ("budget", "spent ≤", "left", "asked ≤", "rounds", "covered"):
+        table.add_column(name, justify="right")
+    for each in sorted(coverage, key=lambda each: each.is_covered)[:MOST_SILOS]:
+        budget = "-" if each.budget is None else f"{each.budget[0]:g}{' (new)' if each.is_new else ''}"
+        numbers = shown(each.spent[0]), f"{each.left[0]:.4g}", shown(each.asked[0])
+        rounds = f"{each.covers} of {each.rounds}"
+        table.add_row(escape(each.silo), budget, *numbers, rounds, "yes" if each.is_covered else "no")
+    if len(coverage) > MOST_SILOS:
+        table.caption = f"{len(coverage) - MOST_SILOS} more silos: see --json"
     return table
 
 

@@ -6,9 +6,9 @@ added, and each holds the hash of the one before. A ledger is built beside its p
 whole one exists or none. `names` says when two names mean the same data set.
 
 **Rows.** `open`, `budget`, `run` (a claim: stages of events, delta, certified epsilon, rounds allowed, the
-adversaries who see it), `reserve`, `commit`, `cancel` (only where nothing was reserved), and `release` (an
-abandoned run gives back what it never reserved; see `release`). `adopt`, `key` and `recover` say who signs,
-and what was lost.
+adversaries who see it, and digests of what its statement will say besides), `reserve`, `commit`, `cancel`
+(only where nothing was reserved), and `release` (an abandoned run gives back what it never reserved; see
+`release`). `adopt`, `key` and `recover` say who signs, and what was lost.
 
 **Signatures.** Every change ends with a signed head: a sequence number, the hash of the last row, what was
 spent and the budgets, the time, and an Ed25519 signature with the silo's key. The hash covers all rows, so

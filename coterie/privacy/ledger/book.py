@@ -17,7 +17,7 @@ from ..units import UNITS
 from .claim import Claim
 from .custody import Custody, disagreement, refusal
 from .entries import FIRST, Changes, LedgerEntry, LedgerState, hash_of, parse
-from .grants import GrantedClaim, grant, reserve
+from .grants import GrantedClaim, grant_all, reserve
 from .heads import SignedHead, sign_head
 from .identity import Identity
 
@@ -278,9 +278,7 @@ class Ledger:
         granted: list[GrantedClaim] = []
         try:
             with self.change() as rows:
-                granted += [grant(rows, claim, partial) for claim in claims]
-                if not partial:
-                    rows.state.filter.check_granted(rows.state, claims)
+                granted += grant_all(rows, claims, partial)
                 for claim in granted if whole else ():
                     reserve(rows, [claim.run], 0, claim.rounds)
         except Problem:
@@ -297,9 +295,7 @@ class Ledger:
             return
         try:
             with self.change() as rows:
-                for claim in claims:
-                    grant(rows, claim, partial=False)
-                rows.state.filter.check_granted(rows.state, claims)
+                grant_all(rows, claims, partial=False)
                 raise _Undo
         except _Undo:
             pass

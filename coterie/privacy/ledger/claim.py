@@ -28,6 +28,8 @@ class Claim:
     charged. `as_example`
     is the epsilon in the unit 'example', or None if it is infinite. It is accounted as replace-one: zeroing
     out one example may turn the silo's upload into any other. Ledgers compute it when they grant the claim.
+
+    `facts` are digests of what a statement about the run will say besides, by name.
     """
 
     label: str
@@ -39,6 +41,7 @@ class Claim:
     trials: Trials | None = None
     unprotected: tuple[str, ...] = ()
     as_example: float | None = None
+    facts: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         if not self.seen and any(events for _, events in self.stages):
@@ -111,7 +114,9 @@ class Claim:
         stages = [{"rounds": r, "events": [dict(vars(e)) for e in events]} for r, events in self.stages]
         trials = None if self.trials is None else dict(vars(self.trials))
         plain = {**vars(self), "stages": stages, "seen": list(self.seen), "trials": trials}
-        return {**plain, "unprotected": list(self.unprotected)}
+        del plain["facts"]
+        facts = {"facts": dict(self.facts)} if self.facts else {}
+        return {**plain, "unprotected": list(self.unprotected), **facts}
 
     @classmethod
     def from_json(cls, body: dict[str, Any]) -> Claim:
@@ -121,4 +126,5 @@ class Claim:
         return cls(
             body["label"], body["unit"], body["delta"], body["epsilon"], stages, tuple(body["seen"]), trials,
             tuple(body.get("unprotected", ())), body.get("as_example"),
+            tuple(sorted(body.get("facts", {}).items())),
         )  # fmt: skip

@@ -84,7 +84,9 @@ class LedgerState:
             self.filter = filter_for(self.filter_name)
             self.ledger, self.key = body.get("ledger", ""), body.get("key", {})
         elif entry.kind == "budget":
-            self._set_budget(body["unit"], (body["epsilon"], body["delta"]))
+            self.budgets[body["unit"]] = body["epsilon"], body["delta"]
+            if body.get("raised") is True:  # `verify` refuses a row that raises a budget and does not say so
+                self.raised[body["unit"]] = self.raised.get(body["unit"], 0) + 1
         elif entry.kind == "run":
             self.runs[entry.seq] = body
             if claim is not None:
@@ -111,13 +113,6 @@ class LedgerState:
             self.key = body["key"]
         elif entry.kind == "recover":
             self._recover(entry)
-
-    def _set_budget(self, unit: str, budget: tuple[float, float]) -> None:
-        """Set the budget of a unit, and count it if it is a higher one."""
-        before = self.budgets.get(unit)
-        if before is not None and (budget[0] > before[0] or budget[1] > before[1]):
-            self.raised[unit] = self.raised.get(unit, 0) + 1
-        self.budgets[unit] = budget
 
     def _recover(self, entry: LedgerEntry) -> None:
         """Begin again with what a lost ledger spent; no run before this row can continue."""

@@ -37,6 +37,14 @@ def grant(rows: Changes, claim: Claim, partial: bool) -> GrantedClaim:
     return GrantedClaim(entry.seq, entry.hash, rounds)
 
 
+def grant_all(rows: Changes, claims: Sequence[Claim], partial: bool) -> list[GrantedClaim]:
+    """Add the rows of all these runs; raise `Spent` unless they fit together."""
+    granted = [grant(rows, claim, partial) for claim in claims]
+    if not partial:
+        rows.state.filter.check_granted(rows.state, claims)
+    return granted
+
+
 def reserve(rows: Changes, runs: Sequence[int], first: int, last: int) -> LedgerEntry:
     """Add the row of a reservation; raise `Spent` unless the runs may train these rounds."""
     state = rows.state

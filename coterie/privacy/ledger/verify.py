@@ -193,6 +193,8 @@ def _check_run(state: LedgerState, claim: Claim, allowed: int) -> None:
         raise Problem(
             f"a run in the unit 'silo' cannot be seen by {list(claim.seen)} only, since everybody sees merges"
         )
+    if not all(isinstance(digest, str) and len(digest) == 64 for _, digest in claim.facts):
+        raise Problem("its facts must be digests")
     if any(rounds < 1 for rounds, _ in claim.stages):
         raise Problem("every stage of a run must have at least one round")
     if not 1 <= allowed <= claim.rounds:

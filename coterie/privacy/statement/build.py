@@ -33,6 +33,10 @@ CHOSEN = ("shared", "personal")  # the adversaries who see only the chosen trial
 TEST_SCORES = (
     "scores on test examples, which have no noise, if they are shared; choosing a setting by them is tuning"
 )
+TEST_PART = (
+    "which of the silo's examples are for tests, which is assumed to be public; every example is charged for"
+    " the training and for the noised scores, as if it were in both parts"
+)
 ALWAYS_UNCOVERED = (
     TEST_SCORES,
     "the silo's number of examples, the classes and the shape of the data, which are assumed to be public",

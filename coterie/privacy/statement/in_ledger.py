@@ -14,11 +14,13 @@ from ..events import Event, grouped
 from ..ledger.entries import LedgerState
 from ..ledger.filters import charge
 from ..ledger.heads import SignedHead
+from ..ledger.identity import Identity
 from ..ledger.ledger import read_ledger
 from ..ledger.names import silo_key
 from ..ledger.verify import Report, check_ledger
 from ..ledger.witness import Witness
 from ..trials import Trials
+from .run_facts import check_facts
 
 
 def find_in_ledger(content: dict[str, Any], folder: Path, witness: Witness | None = None) -> Report:
@@ -46,7 +48,7 @@ def find_in_ledger(content: dict[str, Any], folder: Path, witness: Witness | Non
     run, now = named["run"], LedgerState.of(entries)
     if run not in state.runs or silo_key(report.identity.silo) != silo_key(content["silo"]):
         raise Problem(f"statement: ledger '{path}' does not contain its run {run}")
-    _check_size(content, report.identity.size)
+    _check_data(content, report.identity)
     claim = state.claim_of(run)
     released = grouped(event for span in state.reserved(run) for event in claim.events(*span))
     if grouped(Event(**event) for event in content["events"]) != released:
@@ -88,6 +90,7 @@ def find_in_ledger(content: dict[str, Any], folder: Path, witness: Witness | Non
                 f"statement: adversaries.{name}: by the ledger, nothing protected against this adversary"
             )
     _find_chosen(content, state)
+    check_facts(content, claim)
     return report
 
 
@@ -102,11 +105,13 @@ def _check_head(content: dict[str, Any], state: LedgerState, head: SignedHead | 
         raise Problem(f"statement: ledger.recovered: its ledger was recovered {state.recoveries} times")
 
 
-def _check_size(content: dict[str, Any], size: int) -> None:
-    """Raise `Problem` unless a statement is about as many examples as its ledger."""
-    rows = content["data"]["rows"]
-    if rows != size or content["declared_size"] > rows:
-        raise Problem(f"statement: data.rows or declared_size: its ledger is that of {size:,} examples")
+def _check_data(content: dict[str, Any], who: Identity) -> None:
+    """Raise `Problem` unless a statement is about the data set of its ledger."""
+    data = content["data"]
+    if data["rows"] != who.size or content["declared_size"] > who.size:
+        raise Problem(f"statement: data.rows or declared_size: its ledger is that of {who.size:,} examples")
+    if (data["source"], data["fingerprint"]) != (who.source, who.fingerprint):
+        raise Problem(f"statement: data.source or data.fingerprint: its ledger is that of {who.source}")
 
 
 def _alike(one: Any, other: Any) -> bool:
