@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from coterie.deploy.guard import CALLS
+from coterie.deploy.calls import CALLS
 from coterie.engines.network import SiloSide
 from coterie.network.transport import DirectTransport
 from coterie.protocol.envelope import Envelope, seal

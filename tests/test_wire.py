@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from coterie.deploy.plan_file import plan_of, traffic
+from coterie.deploy.plan_file import plan_of
+from coterie.deploy.traffic import traffic
 from coterie.network.transport import DirectTransport
 from tests.federations import Small, config_of, digits
 

@@ -265,7 +265,14 @@ def propose(
     from .coordinate import propose_plan
 
     plan = propose_plan(
-        read_config(config, changes, None, None, allow), name, silo, key, out, fewest, seconds
+        read_config(config, changes, None, None, allow),
+        name,
+        silo,
+        key,
+        out,
+        fewest,
+        seconds,
+        lambda line: typer.echo(f"note: {line}", err=True),
     )
     typer.echo(f"wrote '{out}', hash {plan.hash}: send it to the owners of the silos")
 
