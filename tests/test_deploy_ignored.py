@@ -61,7 +61,16 @@ def test_propose_says_that_silos_prepare_their_own_examples(tmp_path):
     lines: list[str] = []
     config = config_of(train={"checkpoint": 5})
     with pytest.raises(Problem):  # nobody described that silo, so there is no plan
-        propose_plan(config, "a", [tmp_path / "none.json"], tmp_path / "key", tmp_path / "plan", None, 1.0, lines.append)
+        propose_plan(
+            config,
+            "a",
+            [tmp_path / "none.json"],
+            tmp_path / "key",
+            tmp_path / "plan",
+            None,
+            1.0,
+            lines.append,
+        )
     assert lines == [
         "train.checkpoint: not used here: a coordinator keeps a checkpoint after every round",
         "data: not used here: silos prepare their own examples",

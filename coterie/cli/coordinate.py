@@ -53,6 +53,7 @@ def coordinate(
     kit: Path | None,
     flower: str | None,
     patience: float,
+    skip_round: bool,
     as_json: bool,
 ) -> None:
     """Run a training to its end, or resume it."""
@@ -67,7 +68,9 @@ def coordinate(
             def on_round(done: int, names: tuple[str, ...]) -> None:
                 progress.update(task, completed=done, score=f"{len(names)} silos")
 
-            coordinator = Coordinator(plan, folder, read_key(key), transport, on_round=on_round)
+            coordinator = Coordinator(
+                plan, folder, read_key(key), transport, on_round=on_round, skip_round=skip_round
+            )
             outcome = coordinator.run()
     finally:
         transport.close()

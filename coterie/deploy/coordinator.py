@@ -32,13 +32,14 @@ from ..privacy.keys import Key
 from ..protocol.messages import addressed, pack
 from ..protocol.state import State
 from ..protocol.tree import Tree
-from ..secure_sum import Missing
+from ..secure_sum import Missing, Terms
 from .calls import read_tree
-from .messenger import Clock, Messenger, SystemClock
+from .masking import BEFORE_UPLOAD
+from .messenger import PRESENCE, Clock, Messenger, SystemClock
 from .plan_file import PlanFile, plan_of, read_plan
 from .scores import shared_scores
-from .secure_rounds import sum_uploads
-from .sum_terms import sum_terms
+from .secure_rounds import load_point, sum_uploads
+from .sum_terms import is_masked, sum_terms
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ class Coordinator:
     """A training at its coordinator, in a folder that holds all it needs to resume.
 
     `on_round` is called with the number of rounds done and the names of the silos whose uploads were merged.
+    With `skip_round`, a secure sum that was begun and cannot be finished is given up: the next round follows.
     """
 
     plan: PlanFile
@@ -76,6 +78,7 @@ class Coordinator:
     clock: Clock = field(default_factory=SystemClock)
     on_round: Callable[[int, tuple[str, ...]], None] | None = None
     streams: Any = field(default_factory=FreshStreams)
+    skip_round: bool = False
 
     def __post_init__(self) -> None:
         if self.key.public.public != self.plan.coordinator.public:
@@ -101,6 +104,9 @@ class Coordinator:
         point = checkpoint.load(path, self.plan.hash)
         self._begin()
         state = first = side.begin() if point is None else point.state
+        if self.skip_round:
+            state = first = self._skipped(side, first)
+            checkpoint.save(path, self.plan.hash, Checkpoint(state, [], []))
         for state, places in side.rounds(first):
             checkpoint.save(path, self.plan.hash, Checkpoint(state, [], []))
             if self.on_round is not None:
@@ -130,7 +136,8 @@ class Coordinator:
         """Send silos their parts of a round, and return the uploads."""
         names = self.plan.names
         bodies = {names[k]: pack(tree) for k, tree in parts.items()}
-        answers = self.messenger.exchange("round", number, bodies)
+        there = self.messenger.there(number, list(bodies), min(self.plan.fewest, len(bodies)))
+        answers = self.messenger.exchange("round", number, {name: bodies[name] for name in there})
         if len(answers) < min(self.plan.fewest, len(bodies)):
             raise Problem(
                 f"round {number}: {len(answers)} of {len(bodies)} silos answered, and the plan needs"
@@ -152,23 +159,54 @@ class Coordinator:
         def ask(step: str, messages: Mapping[str, bytes]) -> dict[str, bytes]:
             facts: dict[str, dict[str, Any]] = {}
             if step == "keys":
+                there = self.messenger.there(number, list(messages), terms.least)
+                messages = {name: messages[name] for name in there}
                 facts = {name: {"terms": terms.digest} for name in messages}
             if step == "upload":
                 facts = {name: {"boxes": len(message)} for name, message in messages.items()}
                 messages = {name: message + trees[name] for name, message in messages.items()}
-            answers = self.messenger.exchange(step, number, messages, facts=facts)
+            again = step not in BEFORE_UPLOAD and self.messenger.silent.issuperset(messages)
+            seconds = min(PRESENCE, self.plan.seconds) if again else None  # they had the plan's time before
+            answers = self.messenger.exchange(step, number, messages, facts=facts, seconds=seconds)
             return {name: answer.body for name, answer in answers.items()}
 
         try:
             total, names = sum_uploads(terms, ask, self.folder / "sum")
         except Missing as problem:
-            reasons = (f"{name}: {self.refusals.get(name, why)}" for name, why in problem.silos.items())
-            raise Problem(
-                f"round {number}: too few of {len(terms.members)} silos are left for its secure sum, which"
-                f" needs {terms.least} uploads and {terms.threshold} confirmations ({'; '.join(reasons)});"
-                " its uploads stay masked: repeat the command when they are back"
-            ) from problem
+            raise Problem(self._lost(terms, problem)) from problem
         return torch.from_numpy(total), [self.plan.names.index(name) for name in names]
+
+    def _lost(self, terms: Terms, problem: Missing) -> str:
+        """Return a sentence that says which silos a secure sum misses, and what to do."""
+        reasons = (f"{name} ({self.refusals.get(name, why)})" for name, why in problem.silos.items())
+        begun = load_point(self.folder / "sum", terms) is not None
+        give_up = (
+            " if their answers to this round are lost for good, add --skip-round to train on without it (what"
+            " was charged for it stays charged);"
+        )
+        return (
+            f"round {terms.round}: its secure sum needs {terms.least} uploads and the shares of"
+            f" {terms.threshold} of {len(terms.members)} silos, and it misses {', '.join(reasons)}: repeat"
+            f" the command when they are back;{give_up if begun else ''} if more than {terms.dropouts}"
+            " silo(s) are lost for good, propose a plan without them"
+        )
+
+    def _skipped(self, side: ServerSide, state: State) -> State:
+        """Return the state after a round whose sum is given up; raise `Problem` if it has not begun.
+
+        Guards allow it to any coordinator: a round may be left out, and answering a later round closes its
+        sum. So the masks of the uploads stay on for ever, and the charge for them stays.
+        """
+        begun = state.round < self.experiment.training.rounds and is_masked(self.planned, state.round)
+        if begun:
+            terms = sum_terms(self.plan, self.planned, state.round)
+            begun = load_point(self.folder / "sum", terms) is not None
+        if not begun:
+            raise Problem(
+                f"--skip-round: no secure sum of round {state.round} was begun, so nothing is lost: repeat"
+                " the command without it"
+            )
+        return side.skipped(state)
 
     def _finish(self, side: ServerSide, state: State) -> Outcome:
         """Send every silo the last shared state, so that it can make its own model at home."""

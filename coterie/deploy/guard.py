@@ -29,7 +29,7 @@ from ..privacy.ledger.ledger import Ledger
 from ..protocol.envelope import Envelope, unseal
 from ..protocol.streams import Streams
 from . import guard_plans
-from .calls import CALLS, head_in, question
+from .calls import CALLS, COORDINATOR, head_in, question
 from .guard_folder import POLICY, GuardFolder, read_table
 from .guard_log import add_line
 from .guard_rounds import do_round, do_sum_step, finish
@@ -95,6 +95,7 @@ class Guard:
             return stored[2]
         if expired := self.policy.expired():
             raise Problem(expired)
+        self.coordinator.check(COORDINATOR)  # a guard lives long, and a key may expire
         return WORK.get(request.kind, do_sum_step)(self, request)
 
     def _check_witnessed(self, request: Envelope) -> None:

@@ -7,7 +7,7 @@ answer becomes a line of the signed transcript.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,6 +22,7 @@ from .calls import CALLS, COORDINATOR
 from .plan_file import PlanFile
 from .transcript import Transcript
 
+PRESENCE = 30.0  # seconds in which a silo that was silent must say that it is there again
 PAUSE, LONGEST = 0.2, 5.0  # seconds before silos that did not answer are asked again: at first, and at most
 
 
@@ -59,6 +60,7 @@ class Messenger:
     transport: Transport
     clock: Clock
     refusals: dict[str, str] = field(default_factory=dict)
+    silent: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         (self.folder / "witness").mkdir(exist_ok=True)
@@ -72,6 +74,19 @@ class Messenger:
         missing = [name for name in asked if name not in set(answered)]
         return "; ".join(f"{name}: {self.refusals.get(name, 'no answer')}" for name in missing)
 
+    def there(self, number: int, asked: Sequence[str], enough: int) -> list[str]:
+        """Return the silos to ask: those that were silent only if they say soon that they are there again.
+
+        A silo that is gone would cost the plan's whole time in every round. If fewer than `enough` others are
+        asked, all are waited for.
+        """
+        away = [name for name in asked if name in self.silent]
+        if not away or len(asked) - len(away) < enough:
+            return list(asked)
+        seconds = min(PRESENCE, self.plan.seconds)
+        back = self.exchange("hello", number, dict.fromkeys(away, b""), seconds=seconds)
+        return [name for name in asked if name not in away or name in back]
+
     def exchange(
         self,
         kind: str,
@@ -79,15 +94,17 @@ class Messenger:
         bodies: Mapping[str, bytes],
         patient: bool = False,
         facts: Mapping[str, dict[str, Any]] | None = None,
+        seconds: float | None = None,
     ) -> dict[str, Envelope]:
-        """Ask silos until all have answered or the plan's time is over; return the answers that are sound.
+        """Ask silos until all have answered or the time (the plan's) is over; return the sound answers.
 
         A silo that refuses is asked again only if the coordinator is `patient`: its owner may still approve.
         `facts` are those of the messages, by silo.
         """
         facts = facts or {}
         answers: dict[str, Envelope] = {}
-        waiting, deadline, pause = dict(bodies), self.clock.time() + self.plan.seconds, PAUSE
+        waiting, pause = dict(bodies), PAUSE
+        deadline = self.clock.time() + (self.plan.seconds if seconds is None else seconds)
         while waiting:
             messages = {
                 name: self._message(kind, number, name, body, facts.get(name, {}))
@@ -107,6 +124,7 @@ class Messenger:
                     break
                 self.clock.sleep(pause)
                 pause = min(2 * pause, LONGEST)
+        self.silent = (self.silent - set(bodies)) | set(waiting)
         return answers
 
     def _message(self, kind: str, number: int, name: str, body: bytes, facts: dict[str, Any]) -> bytes:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from ..planning.plan import Plan
+from ..secure_sum import step_bytes
+from .sum_terms import is_masked
 
 
 def traffic(plan: Plan, k: int) -> tuple[float, float]:
     """Return the bytes that silo k sends and receives in a deployment, without signatures and headers.
 
-    Silos whose own noise is added at home send eight bytes per number. After the last round, every silo
-    receives the shared state once more, because it makes its own model at home.
+    After the last round, every silo receives the shared state once more, because it makes its own model at
+    home. A secure sum adds keys, shares and confirmations for every member.
     """
     silo = plan.silos[0][k]
-    doubled = plan.merge is not None and plan.merge.where != "server"
-    return silo.bytes_up * (2 if doubled else 1), silo.bytes_down * (1 + 1 / max(silo.rounds, 1))
+    up, down = float(silo.bytes_up), silo.bytes_down * (1 + 1 / max(silo.rounds, 1))
+    for number in range(len(plan.counts.merged)):
+        members = plan.asked_at(number)
+        if is_masked(plan, number) and k in members:
+            more_up, more_down = step_bytes(len(members))
+            up, down = up + more_up, down + more_down
+    return up, down

@@ -19,6 +19,7 @@ from .terms import SCHEMA, Terms, canonical
 START = f"{SCHEMA}\n".encode()
 LENGTH_BYTES = 4
 LONGEST_HEADER = 4096
+USUAL_HEADER = 170  # bytes before the rows of a message
 KEY_BYTES, SIGNATURE_BYTES, TAG_BYTES = 32, 64, 16
 KEYS = 3 * KEY_BYTES + SIGNATURE_BYTES  # two public keys, a commitment, and their signature
 SHARE = 2 * KEY_BYTES  # of the mask key, and of the seed of a silo's own mask
@@ -109,3 +110,13 @@ def _difference(terms: Terms, kind: str, silo: int | None, header: bytes) -> str
     if plain.get("silo") != silo:
         return f"a message '{kind}' is from or for another silo"
     return f"the header of a message '{kind}' is not in its canonical form"
+
+
+def step_bytes(members: int) -> tuple[int, int]:
+    """Return the bytes that a member sends and receives in all steps of a sum, apart from its upload's words.
+
+    The headers of messages are counted with the length that they usually have.
+    """
+    up = KEYS + (members - 1) * BOX + 2 * SIGNATURE_BYTES + members * KEY_BYTES
+    down = members * KEYS + (members - 1) * BOX + 2 * members * SIGNATURE_BYTES
+    return up + 5 * USUAL_HEADER, down + 4 * USUAL_HEADER
