@@ -13,11 +13,11 @@ import pytest
 
 from coterie.deploy.calls import question
 from coterie.deploy.guard import WORK, Guard
-from coterie.deploy.guard_rounds import open_training, read_body, reserve
-from coterie.deploy.replies import remembered
+from coterie.deploy.guard_rounds import open_training, own_state, read_body, reserve
+from coterie.deploy.replies import remembered, sealed
 from coterie.deploy.store import Store
 from coterie.guard.secret_streams import EntropyStreams
-from coterie.protocol.messages import pack, unpack
+from coterie.protocol.messages import pack
 from tests.faulty_network import MEMORY, tried
 from tests.federations import Small, config_of, digits
 
@@ -77,12 +77,13 @@ def first_red(small: Small, folder: Path, words: str, **options) -> int:
 def answer_before_charge(guard, request):
     """Do a round as a guard must not: the ledger is charged once the answer is written."""
     prepared, known = open_training(guard, request)
-    own = prepared.side.begin() if known.state is None else unpack(known.state)
+    own = own_state(guard, prepared)
     streams = EntropyStreams({guard.silo: os.urandom(32)})
     streams.begin(guard.silo, "row", request.round, request.round + 1)
     sent = read_body(request.body, prepared)
     upload, own = prepared.side.work(request.round, sent, own, streams)
-    answer = remembered(guard, request, "upload", {}, pack(upload), pack(own), request.round + 1)
+    reply = sealed(guard, request, "upload", {}, pack(upload))
+    answer = remembered(guard, request, reply, pack(own), request.round + 1)
     reserve(guard, prepared, known, request.round)
     return answer
 

@@ -31,7 +31,7 @@ def head_in(facts: object) -> SignedHead | None:
     return head
 
 
-def read_tree(body: bytes, most: int) -> Tree:
+def read_tree(body: bytes | memoryview, most: int) -> Tree:
     """Return the tree in a body; raise `Problem` unless its tensors are finite and of one run."""
     try:
         tree = unpack(body, most)

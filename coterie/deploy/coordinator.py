@@ -168,7 +168,7 @@ class Coordinator:
             again = step not in BEFORE_UPLOAD and self.messenger.silent.issuperset(messages)
             seconds = min(PRESENCE, self.plan.seconds) if again else None  # they had the plan's time before
             answers = self.messenger.exchange(step, number, messages, facts=facts, seconds=seconds)
-            return {name: answer.body for name, answer in answers.items()}
+            return {name: bytes(answer.body) for name, answer in answers.items()}
 
         try:
             total, names = sum_uploads(terms, ask, self.folder / "sum")

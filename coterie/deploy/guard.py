@@ -113,7 +113,7 @@ class Guard:
     def _hello(self, request: Envelope) -> bytes:
         """Say where the ledger stands, and how far the training is."""
         known = self.store.training(request.training)
-        return sealed(self, request, "hello", {"round": 0 if known is None else known.round})[1]
+        return sealed(self, request, "hello", {"round": 0 if known is None else known.round}).message
 
     def prepare(self, file: PlanFile) -> Prepared:
         """Return a training of a plan, with this silo's examples; raise `Problem` if they do not fit.

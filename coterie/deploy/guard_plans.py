@@ -16,7 +16,7 @@ from ..tasks.code import allowing
 from .plan_file import PlanFile, plan_of, read_plan
 from .policy import MONTH, broken_rules, unknown_members
 from .prepared import Prepared
-from .replies import remembered
+from .replies import remembered, sealed
 from .scores import against, claim_of, score_of
 from .store import Training
 from .sum_terms import check_sums
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def accept_plan(guard: Guard, request: Envelope) -> bytes:
     """Accept a plan that the owner approved, and charge it to the ledger."""
-    file = read_plan(request.body)
+    file = read_plan(bytes(request.body))
     if request.round != 0:
         raise Problem(f"a plan is sent before round 0, not before round {request.round}")
     if file.training != request.training:
@@ -44,12 +44,12 @@ def accept_plan(guard: Guard, request: Envelope) -> bytes:
         check_policy(guard, prepared)
         check_approved(guard, file)
         epsilon = prepared.plan.silos[0][prepared.place].epsilon
-        known = Training(file.training, file.hash, file.text, epsilon, stamp(now()), None, 0, None, "begun")
+        known = Training(file.training, file.hash, file.text, epsilon, stamp(now()), None, 0, "begun")
         guard.store.begin(known)
     if known.run is None:
         guard.store.update(file.training, run=_claim(guard, prepared))
     guard.log(f"training {file.training} accepted: {prepared.experiment.method.title}, hash {file.hash}")
-    return remembered(guard, request, "accepted", {"hash": file.hash})
+    return remembered(guard, request, sealed(guard, request, "accepted", {"hash": file.hash}))
 
 
 def _claim(guard: Guard, prepared: Prepared) -> int:

@@ -23,7 +23,7 @@ from .calls import read_tree
 from .masking import BEFORE_UPLOAD, masked, open_sum, split_upload, take_step
 from .plan_file import read_plan
 from .prepared import Prepared
-from .replies import remembered
+from .replies import remembered, sealed
 from .results import finish_training
 from .scores import noised_score, score_of
 from .store import Training
@@ -40,15 +40,24 @@ def do_round(guard: Guard, request: Envelope) -> bytes:
     _check_due(guard, prepared, known, number)
     if is_masked(prepared.plan, number):
         raise Problem(f"round {number}: the plan's uploads are masked, so ask for the steps of their sum")
-    sent, own = read_body(request.body, prepared), _own(prepared, known)
-    prepared.side.check(number, sent, own)
+    reservation, results = _worked(guard, request, prepared, known)
+    state, body = pack(results.pop()), pack(results.pop())  # vectors are dropped once they are bytes
+    digest = _digest(guard, prepared.plan, body)
+    reply = sealed(guard, request, "upload", _salt(prepared.plan), body)
+    del body  # the reply holds it
+    answer = remembered(guard, request, reply, state, number + 1)
+    guard.ledger.commit(reservation, digest)
+    return answer
+
+
+def _worked(guard: Guard, request: Envelope, prepared: Prepared, known: Training) -> tuple[int, list[Tree]]:
+    """Charge a round and do its work; return the reservation, and a list of the upload and the new state."""
+    number, side = request.round, prepared.side
+    sent, own = read_body(request.body, prepared), own_state(guard, prepared)
+    side.check(number, sent, own)
     reservation, streams = reserve(guard, prepared, known, number)
     drawn = is_drawn(prepared.plan, streams, number)
-    upload, own = prepared.side.work(number, sent, own, streams, drawn)
-    body, facts = pack(upload), _salt(prepared.plan)
-    answer = remembered(guard, request, "upload", facts, body, pack(own), number + 1)
-    guard.ledger.commit(reservation, _digest(guard, prepared.plan, body))
-    return answer
+    return reservation, [*side.work(number, sent, own, streams, drawn)]
 
 
 def do_sum_step(guard: Guard, request: Envelope) -> bytes:
@@ -63,7 +72,8 @@ def do_sum_step(guard: Guard, request: Envelope) -> bytes:
     if request.kind == "upload":
         return _masked_upload(guard, request, prepared, known, silo, state)
     state, body = take_step(silo, state, request)
-    return remembered(guard, request, request.kind, {}, body, sum_state=state.to_bytes())
+    reply = sealed(guard, request, request.kind, {}, body)
+    return remembered(guard, request, reply, sum_state=state.to_bytes())
 
 
 def _masked_upload(
@@ -72,7 +82,7 @@ def _masked_upload(
     """Do the work of a round whose upload is masked: charge, train, remember, and only then answer."""
     number, side, (boxes, rest) = request.round, prepared.side, split_upload(request)
     check_boxes(silo, state, boxes)
-    sent, own = read_body(rest, prepared), _own(prepared, known)
+    sent, own = read_body(rest, prepared), own_state(guard, prepared)
     side.check(number, sent, own)
     reservation, streams = reserve(guard, prepared, known, number)
     drawn = is_drawn(prepared.plan, streams, number)
@@ -80,8 +90,10 @@ def _masked_upload(
     dice = cast(KeyedDice, streams.merging(0, guard.silo, number))
     vector = vector_of(upload).detach().cpu().numpy()
     state, body = masked(silo, state, boxes, vector, dice, side.own_clip)
-    answer = remembered(guard, request, "upload", {}, body, pack(own), number + 1, state.to_bytes())
-    guard.ledger.commit(reservation, hashlib.sha256(body).hexdigest())
+    digest, reply = hashlib.sha256(body).hexdigest(), sealed(guard, request, "upload", {}, body)
+    del body, upload, vector, sent  # the reply holds what leaves
+    answer = remembered(guard, request, reply, pack(own), number + 1, state.to_bytes())
+    guard.ledger.commit(reservation, digest)
     return answer
 
 
@@ -93,7 +105,7 @@ def finish(guard: Guard, request: Envelope) -> bytes:
     prepared, known = open_training(guard, request)
     if request.round != prepared.experiment.training.rounds:
         raise Problem("a training finishes after its last round")
-    sent, own = read_body(request.body, prepared), _own(prepared, known)
+    sent, own = read_body(request.body, prepared), own_state(guard, prepared)
     vector = prepared.side.checked_personal(sent, own)
     assert known.run is not None
     told: dict[str, object] = {}
@@ -101,7 +113,8 @@ def finish(guard: Guard, request: Envelope) -> bytes:
         reservation, streams = reserve(guard, prepared, known, request.round)
         told = {"score": noised_score(prepared, vector, event, streams)}
     facts = finish_training(guard.folder, prepared, vector, guard.ledger, known.run)
-    answer = remembered(guard, request, "finished", {**facts, **told}, status="finished")
+    reply = sealed(guard, request, "finished", {**facts, **told})
+    answer = remembered(guard, request, reply, status="finished")
     if told:
         guard.ledger.commit(reservation, hashlib.sha256(repr(told["score"]).encode()).hexdigest())
     guard.log(f"training {request.training} finished: model and statement are in {facts['folder']}")
@@ -127,7 +140,7 @@ def _check_due(guard: Guard, prepared: Prepared, known: Training, number: int) -
         raise Problem(f"the plan does not ask '{guard.silo}' for round {number}")
 
 
-def read_body(body: bytes, prepared: Prepared) -> Tree:
+def read_body(body: bytes | memoryview, prepared: Prepared) -> Tree:
     """Return the tree in a request's body; raise `Problem` unless it holds tensors of a sound form."""
     silo = prepared.plan.silos[0][prepared.place]
     most = 4 * (silo.bytes_down + silo.bytes_up) + 64 * prepared.experiment.task.layout.size + 2**20
@@ -136,9 +149,10 @@ def read_body(body: bytes, prepared: Prepared) -> Tree:
     return read_tree(body, most)
 
 
-def _own(prepared: Prepared, known: Training) -> Tree:
+def own_state(guard: Guard, prepared: Prepared) -> Tree:
     """Return what the silo keeps between rounds."""
-    return prepared.side.begin() if known.state is None else unpack(known.state)
+    state = guard.store.state(prepared.file.training)
+    return prepared.side.begin() if state is None else unpack(state)
 
 
 def reserve(guard: Guard, prepared: Prepared, known: Training, number: int) -> tuple[int, Streams]:

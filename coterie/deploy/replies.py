@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..protocol.envelope import Envelope, seal
 from .calls import COORDINATOR, question
@@ -11,37 +11,39 @@ if TYPE_CHECKING:
     from .guard import Guard
 
 
+class Reply(NamedTuple):
+    """A reply as signed bytes, and the digest of what it says."""
+
+    digest: str
+    message: bytes
+
+
 def remembered(
     guard: Guard,
     request: Envelope,
-    kind: str,
-    facts: dict[str, object],
-    body: bytes = b"",
+    reply: Reply,
     state: bytes | None = None,
     further: int | None = None,
     sum_state: bytes | None = None,
     status: str | None = None,
 ) -> bytes:
-    """Return a reply as signed bytes, which the guard's store holds from now on.
+    """Return a reply's bytes, which the guard's store holds from now on.
 
     The silo's new `state`, its next round (`further`), the state of its secure sum and the training's status
     are written in the same transaction.
     """
-    reply, answer = sealed(guard, request, kind, facts, body)
     known = (request.training, request.round, request.call, question(request), reply.digest)
-    guard.store.answer(*known, answer, state, further, sum_state, status)
-    return answer
+    guard.store.answer(*known, reply.message, state, further, sum_state, status)
+    return reply.message
 
 
-def sealed(
-    guard: Guard, request: Envelope, kind: str, facts: dict[str, object], body: bytes = b""
-) -> tuple[Envelope, bytes]:
-    """Return a reply with the head of the ledger, and as signed bytes."""
+def sealed(guard: Guard, request: Envelope, kind: str, facts: dict[str, object], body: bytes = b"") -> Reply:
+    """Return a reply with the head of the ledger, signed."""
     head = guard.ledger.signed_head
     facts = {**facts, "head": {"text": head.text, "signature": head.signature}}
     belongs = (request.training, request.round, request.call)
     reply = Envelope(*belongs, kind, guard.silo, COORDINATOR, facts, body)
-    return reply, seal(reply, guard.key)
+    return Reply(reply.digest, seal(reply, guard.key))
 
 
 def refusal(guard: Guard, request: Envelope | None, kind: str, why: str) -> bytes:

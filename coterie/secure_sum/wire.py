@@ -64,17 +64,17 @@ def _header(terms: Terms, kind: str, silo: int | None, silos: tuple[int, ...]) -
     return text + b" " * (-(len(START) + LENGTH_BYTES + len(text)) % 8)  # words are aligned
 
 
-def unpack(terms: Terms, kind: str, silo: int | None, message: bytes) -> Message:
+def unpack(terms: Terms, kind: str, silo: int | None, message: bytes | memoryview) -> Message:
     """Return the rows of a message of this kind, from or for this silo; raise `Problem` if it is not one."""
-    if not isinstance(message, bytes):
+    if not isinstance(message, bytes | memoryview):
         raise Problem(f"secure sum: expected a message of bytes, got {type(message).__name__}")
     begin = len(START) + LENGTH_BYTES
-    if not message.startswith(START) or len(message) < begin:
+    if len(message) < begin or message[: len(START)] != START:
         raise Problem(f"secure sum: this is not a message of the schema {SCHEMA}")
     length = int.from_bytes(message[len(START) : begin], "big")
     if length > LONGEST_HEADER or length > len(message) - begin:
         raise Problem(f"secure sum: a message's header is cut off, or longer than {LONGEST_HEADER} bytes")
-    header = message[begin : begin + length]
+    header = bytes(message[begin : begin + length])
     silos = _silos_of(header, len(terms.members))
     if header != _header(terms, kind, silo, silos):
         raise Problem(f"secure sum: {_difference(terms, kind, silo, header)}")
