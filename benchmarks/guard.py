@@ -12,9 +12,8 @@ import tempfile
 import time
 from pathlib import Path
 
-import psutil
-
-from coterie.deploy.guard import CALLS
+from benchmarks.guard_memory import PARTS, in_models
+from coterie.deploy.calls import CALLS
 from coterie.engines.network import SiloSide
 from coterie.network.transport import DirectTransport
 from coterie.protocol.envelope import Envelope, seal
@@ -23,6 +22,7 @@ from tests.federations import Small, config_of, digits
 
 HIDDEN = {"10 k": 133, "1 M": 13_333}
 ROUNDS = 12
+METHODS = ({"name": "fedavg"}, {"name": "mr-mtl", "lam": 0.2})  # the second keeps a model at home
 
 
 class Watch:
@@ -39,14 +39,8 @@ class Watch:
             self.seconds = time.perf_counter() - began
 
 
-def peak() -> int:
-    """The most bytes that this process has held."""
-    status = Path("/proc/self/status").read_text()
-    return 1024 * int(status.partition("VmHWM:")[2].split()[0])
-
-
-def answers(small: Small) -> tuple[list[float], list[float], float]:
-    """Return the guard's own seconds per new round, those per repeated one, and the bytes it grew by."""
+def answers(small: Small) -> tuple[list[float], list[float]]:
+    """Return the guard's own seconds per new round, and those per repeated one."""
     watch = Watch()
     guard = small.guards(streams=None)["silo-0"]
     coordinator = small.coordinator(DirectTransport({}))
@@ -61,8 +55,6 @@ def answers(small: Small) -> tuple[list[float], list[float], float]:
                 small.plan.training, number, CALLS[kind], kind, "coordinator", "silo-0", {}, given
             )
             message = seal(request, small.key)
-            if kind == "round" and number == 0:
-                before = psutil.Process().memory_info().rss
             for times in (new, repeated):
                 began, watch.seconds = time.perf_counter(), 0.0
                 guard.answer(message)
@@ -71,24 +63,39 @@ def answers(small: Small) -> tuple[list[float], list[float], float]:
     finally:
         SiloSide.work = watch.real
         guard.close()
-    return new[1:], repeated[1:], peak() - before
+    return new[1:], repeated[1:]
+
+
+def memory() -> list[str]:
+    """Return a table of the most memory that a round takes, in models of a million numbers."""
+    lines = ["| method | the guard without its training | the training without a guard | both |"]
+    lines.append("| --- | --- | --- | --- |")
+    for method in METHODS:
+        cells = (f"{in_models(part, method, HIDDEN['1 M']):.1f}" for part in PARTS)
+        lines.append(f"| {method['name']} | {' | '.join(cells)} |")
+    return lines
 
 
 def report() -> list[str]:
-    """Return a table of a guard's own time per call, and of its memory in models."""
-    lines = ["| numbers in the model | ms per new call | ms per repeated call | growth in models |"]
-    lines.append("| --- | --- | --- | --- |")
+    """Return a table of a guard's own time per call, and one of its memory in models."""
+    lines = ["| numbers in the model | ms per new call | ms per repeated call |"]
+    lines.append("| --- | --- | --- |")
     for name, hidden in HIDDEN.items():
         with tempfile.TemporaryDirectory() as folder:
             train = {"rounds": ROUNDS, "batch": 8}
             config = config_of(train=train, model={"name": "mlp", "hidden": hidden})
             small = Small(Path(folder), config, digits(3, 60), seconds=60.0)
-            new, repeated, grown = answers(small)
-            size = 4 * small.plan.blank.task.layout.size
+            new, repeated = answers(small)
         cells = [f"{1e3 * statistics.median(took):.1f} ({1e3 * min(took):.1f} to {1e3 * max(took):.1f})"
                  for took in (new, repeated)]  # fmt: skip
-        lines.append(f"| {name} | {cells[0]} | {cells[1]} | {grown / size:.1f} |")
-    return [*lines, "", f"Load at the end: {os.getloadavg()[0]:.2f} on {os.cpu_count()} cores."]
+        lines.append(f"| {name} | {cells[0]} | {cells[1]} |")
+    return [
+        *lines,
+        "",
+        *memory(),
+        "",
+        f"Load at the end: {os.getloadavg()[0]:.2f} on {os.cpu_count()} cores.",
+    ]
 
 
 if __name__ == "__main__":

@@ -202,7 +202,7 @@ class World:
     def behind(self) -> list[str]:
         """The silos whose ledgers are behind what the coordinator has seen."""
         found = []
-        for name, seen in self.coordinator()._seen.items():
+        for name, seen in self.coordinator().messenger.seen.items():
             ledger = self.ledger(name)
             if ledger.why_refused(seen) is not None:
                 found.append(name)
@@ -214,9 +214,9 @@ class World:
         plan, place = self.small.plan, self.folder / "coordinator"
         with patch.object(coordinators, "plan_of", self.planned):
             made = Coordinator(plan, place, self.small.key, self, self.clock)
-        for owner, method in ((made.transcript, "add"), (made.witness, "record")):
+        for owner, method in ((made.messenger.transcript, "add"), (made.messenger.witness, "record")):
             object.__setattr__(owner, method, self.unsafe(getattr(owner, method), "coordinator"))
-        self.seen = made._seen
+        self.seen = made.messenger.seen
         return made
 
     def planned(self, experiment, file):

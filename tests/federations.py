@@ -8,7 +8,8 @@ import coterie as ct
 from coterie.deploy.coordinator import Coordinator
 from coterie.deploy.guard import Guard
 from coterie.deploy.guard_folder import POLICY, GuardFolder, make_guard
-from coterie.deploy.plan_file import PlanFile, make_plan
+from coterie.deploy.make_plan import make_plan
+from coterie.deploy.plan_file import PlanFile
 from coterie.deploy.policy import members_text, policy_text
 from coterie.experiment.config.schema import check
 from coterie.network.transport import DirectTransport

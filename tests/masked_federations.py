@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from coterie.deploy.guard import CALLS, Guard
+from coterie.deploy.calls import CALLS
+from coterie.deploy.guard import Guard
 from coterie.engines.simulation import personal_vectors, simulate
 from coterie.experiment.saved_models import load_model
 from coterie.guard.secret_streams import COINS

@@ -11,10 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from coterie.deploy.guard import Guard, question
+from coterie.deploy.calls import question
+from coterie.deploy.guard import WORK, Guard
+from coterie.deploy.guard_rounds import open_training, own_state, read_body, reserve
+from coterie.deploy.replies import remembered, sealed
 from coterie.deploy.store import Store
 from coterie.guard.secret_streams import EntropyStreams
-from coterie.protocol.messages import pack, unpack
+from coterie.protocol.messages import pack
 from tests.faulty_network import MEMORY, tried
 from tests.federations import Small, config_of, digits
 
@@ -71,21 +74,22 @@ def first_red(small: Small, folder: Path, words: str, **options) -> int:
     raise AssertionError(f"no seed noticed: {words}")
 
 
-def answer_before_charge(self, request):
+def answer_before_charge(guard, request):
     """Do a round as a guard must not: the ledger is charged once the answer is written."""
-    prepared, known = self._training(request)
-    own = prepared.side.begin() if known.state is None else unpack(known.state)
-    streams = EntropyStreams({self.silo: os.urandom(32)})
-    streams.begin(self.silo, "row", request.round, request.round + 1)
-    sent = self._read(request.body, prepared)
+    prepared, known = open_training(guard, request)
+    own = own_state(guard, prepared)
+    streams = EntropyStreams({guard.silo: os.urandom(32)})
+    streams.begin(guard.silo, "row", request.round, request.round + 1)
+    sent = read_body(request.body, prepared)
     upload, own = prepared.side.work(request.round, sent, own, streams)
-    answer = self._send(request, "upload", {}, pack(upload), pack(own), request.round + 1)
-    self._reserve(prepared, known, request.round)
+    reply = sealed(guard, request, "upload", {}, pack(upload))
+    answer = remembered(guard, request, reply, pack(own), request.round + 1)
+    reserve(guard, prepared, known, request.round)
     return answer
 
 
 def test_a_guard_that_answers_before_it_charges_is_noticed(small, folder, monkeypatch):
-    monkeypatch.setattr(Guard, "_round", answer_before_charge)
+    monkeypatch.setitem(WORK, "round", answer_before_charge)
     assert first_red(small, folder, "left without a charge") < 300
 
 

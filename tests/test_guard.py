@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from coterie.deploy.approval import approval_lines, approve
+from coterie.deploy.calls import CALLS
 from coterie.deploy.coordinator import Coordinator
-from coterie.deploy.guard import CALLS, Guard
+from coterie.deploy.guard import Guard
 from coterie.deploy.guard_folder import GuardFolder, make_guard
 from coterie.deploy.plan_file import PlanFile, read_plan
 from coterie.deploy.policy import policy_text

@@ -10,7 +10,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from coterie.deploy.guard import CALLS, Guard
+from coterie.deploy.calls import CALLS
+from coterie.deploy.guard import Guard
 from coterie.deploy.plan_file import read_plan
 from coterie.experiment.saved_models import load_model
 from coterie.network.frames import LENGTH, ask

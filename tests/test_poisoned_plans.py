@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from coterie.deploy.approval import approval_lines
-from coterie.deploy.guard import CALLS, LINE, Guard
+from coterie.deploy.calls import CALLS
+from coterie.deploy.guard import Guard
 from coterie.deploy.guard_folder import POLICY, GuardFolder
+from coterie.deploy.guard_log import LINE
 from coterie.deploy.plan_file import PlanFile, read_plan
 from coterie.deploy.policy import PolicyTable, members_text, unknown_members
 from coterie.errors import Problem

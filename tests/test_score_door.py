@@ -13,10 +13,11 @@ import pytest
 from coterie.cli.coordinate import scores_line
 from coterie.data.federation import Federation
 from coterie.deploy.approval import approval_lines
+from coterie.deploy.calls import CALLS
 from coterie.deploy.federate import make_guards
-from coterie.deploy.guard import CALLS, Guard
+from coterie.deploy.guard import Guard
 from coterie.deploy.guard_folder import GuardFolder
-from coterie.deploy.plan_file import make_plan
+from coterie.deploy.make_plan import make_plan
 from coterie.deploy.scores import claim_of, shared_scores
 from coterie.errors import Problem
 from coterie.privacy.accountant import epsilon_of

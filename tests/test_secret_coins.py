@@ -91,7 +91,7 @@ def first_answers(small, side):
     guard = guards_of(small, streams)["silo-0"]
     assert ask(small, guard, "plan", body=small.plan.text.encode()).kind == "accepted"
     answer = ask(small, guard, "round", 0, first_tree(small))
-    state = guard.store.training(small.plan.training).state
+    state = guard.store.state(small.plan.training)
     return guard, answer, state
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ from rich.console import Console
 
 from ..deploy.coordinator import Coordinator
 from ..deploy.facts import federation_of, read_facts
-from ..deploy.plan_file import PlanFile, make_plan, read_plan
+from ..deploy.make_plan import ignored, make_plan
+from ..deploy.plan_file import PlanFile, read_plan
 from ..errors import Problem
 from ..experiment.config.schema import Config
 from ..network.flower.transport import FlowerTransport
@@ -22,9 +23,20 @@ from .progress import progress_bar, tell
 
 
 def propose_plan(
-    config: Config, name: str, silos: Sequence[Path], key: Path, out: Path, fewest: int | None, seconds: float
+    config: Config,
+    name: str,
+    silos: Sequence[Path],
+    key: Path,
+    out: Path,
+    fewest: int | None,
+    seconds: float,
+    on_note: Callable[[str], None],
 ) -> PlanFile:
-    """Write a plan for silos that were described by their facts."""
+    """Write a plan for silos that were described by their facts; tell what it does not use."""
+    for line in ignored(config):
+        on_note(line)
+    if config.data.model_fields_set:
+        on_note("data: not used here: silos prepare their own examples")
     facts = [read_facts(path) for path in silos]
     keys = {each.name: each.public for each in facts}
     federation = federation_of(facts, name)
@@ -41,6 +53,7 @@ def coordinate(
     kit: Path | None,
     flower: str | None,
     patience: float,
+    skip_round: bool,
     as_json: bool,
 ) -> None:
     """Run a training to its end, or resume it."""
@@ -55,7 +68,9 @@ def coordinate(
             def on_round(done: int, names: tuple[str, ...]) -> None:
                 progress.update(task, completed=done, score=f"{len(names)} silos")
 
-            coordinator = Coordinator(plan, folder, read_key(key), transport, on_round=on_round)
+            coordinator = Coordinator(
+                plan, folder, read_key(key), transport, on_round=on_round, skip_round=skip_round
+            )
             outcome = coordinator.run()
     finally:
         transport.close()

@@ -271,7 +271,14 @@ def propose(
     from .coordinate import propose_plan
 
     plan = propose_plan(
-        read_config(config, changes, None, None, allow), name, silo, key, out, fewest, seconds
+        read_config(config, changes, None, None, allow),
+        name,
+        silo,
+        key,
+        out,
+        fewest,
+        seconds,
+        lambda line: typer.echo(f"note: {line}", err=True),
     )
     typer.echo(f"wrote '{out}', hash {plan.hash}: send it to the owners of the silos")
 
@@ -291,12 +298,15 @@ def coordinate(
     patience: Annotated[
         float, typer.Option(min=1, help="Seconds until silos that do not connect are given up (with --kit).")
     ] = 120.0,
+    skip_round: Annotated[
+        bool, typer.Option("--skip-round", help="Give up a begun secure sum whose silos are lost for good.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Train by a plan with the silos that approved it; after a crash the same command resumes."""
     from .coordinate import coordinate as run_plan
 
-    run_plan(plan, folder, key, socket or [], kit, flower, patience, as_json)
+    run_plan(plan, folder, key, socket or [], kit, flower, patience, skip_round, as_json)
 
 
 @app.command("federate", cls=ConfigCommand)

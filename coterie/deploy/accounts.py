@@ -67,3 +67,8 @@ def make_meeting_place(folder: Path, accounts: Accounts) -> Path:
     os.chown(folder, accounts.guard, accounts.node)
     folder.chmod(0o2750)  # a socket made here belongs to the node's group, which may connect
     return folder
+
+
+def environment(user: int | None, folder: Path) -> dict[str, str]:
+    """Return the environment of a process; another user's home is its folder."""
+    return {**os.environ} if user is None else {**os.environ, "HOME": str(folder)}

@@ -7,9 +7,10 @@ from ..privacy.adversaries import ADVERSARIES
 from ..privacy.keys import now, stamp
 from ..privacy.meaning import meaning_lines, meaning_of
 from .guard import Guard
-from .plan_file import PlanFile, traffic
+from .plan_file import PlanFile
 from .prepared import Prepared
 from .scores import against, claim_of, score_of
+from .traffic import traffic
 
 SCORED = (
     "  at the end, tells the coordinator how its own model scores on its {tests} test examples: one sum, with"

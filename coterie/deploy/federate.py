@@ -10,10 +10,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,17 +20,18 @@ from ..data.federation import Federation
 from ..errors import Problem
 from ..experiment.config.schema import Config, check
 from ..experiment.from_config import load_federation
-from ..network.frames import Broken, connect
 from ..network.transport import SocketTransport, Transport
 from ..privacy.keys import Key, draw_key, read_public_key
-from .accounts import Accounts, accounts_for, hand_over, identity, make_meeting_place
+from .accounts import Accounts, accounts_for, hand_over, make_meeting_place
 from .by_flower import carried_by_flower
+from .by_nvflare import carried_by_nvflare
 from .coordinator import Coordinator, Outcome
 from .guard_folder import POLICY, GuardFolder, make_guard
-from .plan_file import PlanFile, make_plan, plan_of
+from .guard_processes import running
+from .make_plan import check_used, ignored, make_plan
+from .plan_file import PlanFile, plan_of
 from .policy import members_text, policy_text
 
-START = 120.0  # seconds in which a guard must answer
 SPARE = 1.000001  # a budget pays for its plans in spite of rounding
 
 
@@ -58,7 +55,7 @@ class Listening:
 
 def single_runs(config: Config) -> list[Config]:
     """Return a configuration for each method and each value in its lists, with the first seed."""
-    tables = config.model_dump(exclude_none=True, exclude={"tuning"})
+    tables = config.model_dump(exclude_none=True)
     tables["train"]["seeds"] = [config.train.seeds[0]]
     for name in ("ledger", "keys", "witness"):
         tables["privacy"].pop(name, None)
@@ -91,6 +88,9 @@ def federate(
     listening, place = listening or Listening(), Path(folder).absolute()
     if place.exists() and any(place.iterdir()):
         raise Problem(f"'{place}' is not empty: choose a new folder")
+    check_used(config)
+    for line in [*ignored(config), *_other_seeds(config)]:
+        listening.on_note(line)
     federation, configs = load_federation(config, data_dir), single_runs(config)
     key = draw_key("coordinator")
     place.mkdir(parents=True, exist_ok=True)
@@ -104,6 +104,14 @@ def federate(
             at = place / "coordinator" / plan.training
             trainings.append(_train(plan, at, key, transport, guards, listening))
     return trainings
+
+
+def _other_seeds(config: Config) -> list[str]:
+    """Return a sentence about the seeds that are not trained, if there are any."""
+    first, *others = config.train.seeds
+    if not others:
+        return []
+    return [f"train.seeds: a deployment trains one seed, {first}; left out: {', '.join(map(str, others))}"]
 
 
 def _train(
@@ -183,120 +191,4 @@ def asked_directly(
     yield SocketTransport({name: at.socket for name, at in guards.items()})
 
 
-@contextmanager
-def carried_by_nvflare(
-    guards: Mapping[str, GuardFolder], place: Path, accounts: Mapping[str, Accounts] | None = None
-) -> Iterator[Transport]:
-    """Reach guards through an NVFlare server and a node for each, with kits of their own."""
-    try:
-        from ..network.nvflare.kit import Record, make_kits
-        from ..network.nvflare.transport import NVFlareTransport
-    except ImportError as error:
-        raise Problem("engine: NVFlare is not installed: pip install 'coterie[nvflare]'") from error
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    kits = make_kits(Record("federation", "localhost", port, tuple(guards)), place / "kits")
-    processes = []
-    try:
-        with (place / "engine.txt").open("ab") as output:
-            processes.append(_start_part(["server", str(kits["server"])], None, place, output))
-            for name, at in guards.items():
-                user = None if accounts is None else accounts[name].node
-                if user is not None:
-                    hand_over(kits[name], user)
-                command = ["node", str(kits[name]), "--guard", str(at.socket)]
-                processes.append(_start_part(command, user, kits[name], output))
-        transport = NVFlareTransport(kits["coordinator"], tuple(guards))
-        try:
-            yield transport
-        finally:
-            transport.close()
-    finally:
-        _stop(processes)
-
-
 ENGINES = {"local": asked_directly, "nvflare": carried_by_nvflare, "flower": carried_by_flower}
-
-
-def _stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """End processes, by force if they take too long."""
-    for process in processes:
-        process.terminate()
-    for process in processes:
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def _start_part(command: list[str], user: int | None, folder: Path, output: Any) -> subprocess.Popen[bytes]:
-    """Start one of NVFlare's processes in a folder, as a user of its own or as the one who asks."""
-    as_root = ["--as-root"] if user is None else []
-    return subprocess.Popen(
-        [sys.executable, "-m", "coterie.cli.main", *command, *as_root],
-        stdout=output,
-        stderr=output,
-        stdin=subprocess.DEVNULL,
-        cwd=folder,
-        env=_environment(user, folder),
-        **identity(user),
-    )
-
-
-def _environment(user: int | None, folder: Path) -> dict[str, str]:
-    """Return the environment of a process; another user's home is its folder."""
-    return {**os.environ} if user is None else {**os.environ, "HOME": str(folder)}
-
-
-@contextmanager
-def running(
-    guards: Mapping[str, GuardFolder], accounts: Mapping[str, Accounts] | None = None
-) -> Iterator[None]:
-    """Run a process per guard, each as its own user if there are accounts; stop them all at the end."""
-    processes: list[subprocess.Popen[bytes]] = []
-    threads = max(1, (os.cpu_count() or 1) // len(guards))
-    try:
-        for name, guard in guards.items():
-            processes.append(_start(guard, None if accounts is None else accounts[name].guard, threads))
-        for guard, process in zip(guards.values(), processes, strict=True):
-            _await(guard, process)
-        yield
-    finally:
-        _stop(processes)
-
-
-def _start(guard: GuardFolder, user: int | None, threads: int) -> subprocess.Popen[bytes]:
-    """Start a guard's process.
-
-    Guards on one machine share its cores: threads that wait for a busy core cost more than they gain.
-    """
-    share = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
-    with (guard.path / "process.txt").open("ab") as output:
-        return subprocess.Popen(
-            [sys.executable, "-m", "coterie.cli.main", "guard", "run", str(guard.path)],
-            stdout=output,
-            stderr=output,
-            stdin=subprocess.DEVNULL,
-            cwd=guard.path,
-            start_new_session=True,
-            env={**_environment(user, guard.path), **share},
-            **identity(user),
-        )
-
-
-def _await(guard: GuardFolder, process: subprocess.Popen[bytes]) -> None:
-    """Wait until a guard answers; raise `Problem` with its last words if it does not."""
-    until = time.monotonic() + START
-    while time.monotonic() < until:
-        if process.poll() is not None:
-            words = (guard.path / "process.txt").read_text().strip().splitlines()
-            why = words[-1] if words else "no reason given"
-            raise Problem(f"the guard of '{guard.silo}' did not start: {why}")
-        try:
-            connect(guard.socket, 1.0).close()
-            return
-        except Broken:
-            time.sleep(0.05)
-    raise Problem(f"the guard of '{guard.silo}' did not answer within {START:g} seconds")

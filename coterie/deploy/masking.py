@@ -53,18 +53,18 @@ def take_step(silo: Silo, state: State, request: Envelope) -> tuple[State, bytes
     if request.kind == "keys":
         return offer_keys(silo, state)
     if request.kind == "unmask":
-        state, answer = reveal_shares(silo, state, request.body)
+        state, answer = reveal_shares(silo, state, bytes(request.body))
         return forget(state), answer
     step = {"shares": share_secrets, "confirmation": confirm}[request.kind]
-    return step(silo, state, request.body)
+    return step(silo, state, bytes(request.body))
 
 
-def split_upload(request: Envelope) -> tuple[bytes, bytes]:
+def split_upload(request: Envelope) -> tuple[bytes, bytes | memoryview]:
     """Return the two parts of a request for an upload: the others' boxes, and what the method sends."""
     length = request.facts.get("boxes")
     if type(length) is not int or not 0 <= length <= len(request.body):
         raise Problem("the request for an upload does not say how long its first part is")
-    return request.body[:length], request.body[length:]
+    return bytes(request.body[:length]), request.body[length:]
 
 
 def masked(

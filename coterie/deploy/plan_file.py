@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import secrets
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -28,13 +26,12 @@ from ..experiment.config.schema import Config, Scores, check, sentence
 from ..experiment.experiment import Experiment, experiments
 from ..experiment.from_config import make_methods, privacy_of, training_of
 from ..planning.plan import Plan
-from ..privacy.keys import PublicKey, now, parse_time, stamp
+from ..privacy.keys import PublicKey, parse_time
 from ..protocol.envelope import canonical
 from ..tasks.code import Allowed
 from ..tasks.task import make_task
-from .plan_methods import check_contents, with_contents
+from .plan_methods import check_contents
 from .scores import scored_plan
-from .sum_terms import check_sums
 
 FORMAT = "coterie-plan/1"
 LARGEST = 2**22  # bytes of a plan
@@ -217,62 +214,6 @@ def blank_silo(silo: dict[str, Any], facts: dict[str, Any]) -> Silo:
     return Silo(silo["name"], *parts)
 
 
-def make_plan(
-    config: Config,
-    federation: Federation,
-    coordinator: PublicKey,
-    keys: Mapping[str, PublicKey],
-    *,
-    fewest: int | None = None,
-    most_bytes: int = 2**30,
-    seconds: float = 600.0,
-) -> PlanFile:
-    """Return a new plan for a configuration of one run and the public facts of a federation.
-
-    `keys` are those of the silos, by name.
-    """
-    if missing := [name for name in federation.names if name not in keys]:
-        raise Problem(f"the plan needs a key of every silo; there is none of {', '.join(missing)}")
-    tables = config.model_dump(mode="json", exclude_none=True, exclude={"tuning"})
-    for name in ("ledger", "keys", "witness", "checkpoint"):
-        tables["privacy"].pop(name, None)
-        tables["train"].pop(name, None)
-    tables["data"]["source"] = federation.name
-    tables["method"] = with_contents(tables["method"])
-    first = federation.silos[0]
-    facts = {
-        "name": federation.name,
-        "shape": list(federation.shape),
-        "classes": list(federation.classes),
-        "scale": federation.scale,
-        "bytes": first.x.dtype == torch.uint8,
-        "not_covered": list(federation.not_covered),
-        "silos": [
-            {
-                "name": silo.name,
-                "train": len(silo.y),
-                "test": len(silo.test_y),
-                "key": keys[silo.name].facts(),
-            }
-            for silo in federation.silos
-        ],
-    }
-    content = {
-        "format": FORMAT,
-        "training": secrets.token_hex(16),
-        "made": stamp(now()),
-        "software": __version__,
-        "coordinator": coordinator.facts(),
-        "config": tables,
-        "facts": facts,
-        "fewest": len(federation) - config.privacy.dropouts if fewest is None else fewest,
-        "limits": {"bytes": most_bytes, "seconds": seconds},
-    }
-    made = read_plan(content)
-    check_sums(made, plan_of(made.blank, made))
-    return made
-
-
 def read_plan(source: str | Path | bytes | dict[str, Any]) -> PlanFile:
     """Return the plan in a file, in bytes or in plain data; raise `Problem` if it is none."""
     if isinstance(source, dict):
@@ -337,14 +278,3 @@ def plan_of(experiment: Experiment, file: PlanFile) -> Plan:
             " may with privacy.dropouts"
         )
     return plan if file.scores is None else scored_plan(plan, file.scores, file.tests)
-
-
-def traffic(plan: Plan, k: int) -> tuple[float, float]:
-    """Return the bytes that silo k sends and receives in a deployment, without signatures and headers.
-
-    Silos whose own noise is added at home send eight bytes per number. After the last round, every silo
-    receives the shared state once more, because it makes its own model at home.
-    """
-    silo = plan.silos[0][k]
-    doubled = plan.merge is not None and plan.merge.where != "server"
-    return silo.bytes_up * (2 if doubled else 1), silo.bytes_down * (1 + 1 / max(silo.rounds, 1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from datetime import UTC, date, datetime
+from datetime import date
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from ..experiment.experiment import Experiment
 from ..planning.plan import Plan
 from ..privacy.adversaries import ADVERSARIES
+from ..privacy.keys import now
 
 ANY = "any"
 MONTH = 30  # days
@@ -62,7 +63,7 @@ class PolicyTable(BaseModel):
 
     def expired(self, today: date | None = None) -> str | None:
         """Return a sentence if the policy has expired."""
-        today = today or datetime.now(UTC).date()
+        today = today or now().date()
         if self.expires is not None and today >= self.expires:
             return f"the policy expired on {self.expires}: the owner must renew it"
         return None

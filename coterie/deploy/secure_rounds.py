@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ from ..experiment.files import OWNER_ONLY, write
 from ..noise.keystream import WORD
 from ..secure_sum import (
     STEPS,
+    Missing,
     Peer,
     Server,
     Terms,
@@ -30,17 +31,21 @@ from ..secure_sum import (
     route_shares,
 )
 
-SCHEMA = "coterie-sum-journal/1"
+SCHEMA = "coterie-sum-journal/2"
 AskStep = Callable[[str, Mapping[str, bytes]], Mapping[str, bytes]]
 
 
 @dataclass(frozen=True, eq=False)
 class Point:
-    """Where a sum stands: what the server knows, and the messages of the next step, by silo."""
+    """Where a sum stands: what the server knows, and the messages of the next step, by silo.
+
+    `missed` are the messages to silos that uploaded and did not confirm in time: they still may.
+    """
 
     server: Server
     step: str
     messages: Mapping[str, bytes]
+    missed: Mapping[str, bytes] = field(default_factory=dict)
 
 
 def first_point(terms: Terms) -> Point:
@@ -56,7 +61,9 @@ def next_point(point: Point, answers: Mapping[str, bytes]) -> Point:
         return Point(server, following, messages)
     work = {"keys": publish_keys, "upload": add_uploads, "confirmation": collect_confirmations}
     server, message = work[point.step](point.server, answers)
-    return Point(server, following, dict.fromkeys(server.present, message))
+    asked = dict.fromkeys(server.present, message)
+    missed = {name: point.messages[name] for name in asked if name in server.left_out}
+    return Point(server, following, asked, missed)
 
 
 def sum_uploads(terms: Terms, ask: AskStep, journal: Path) -> tuple[np.ndarray, tuple[str, ...]]:
@@ -68,8 +75,25 @@ def sum_uploads(terms: Terms, ask: AskStep, journal: Path) -> tuple[np.ndarray, 
     while point.step != STEPS[-1]:
         point = next_point(point, ask(point.step, point.messages))
         save_point(journal, point)
-    cells = recover_sum(point.server, ask(point.step, point.messages))
-    return from_cells(cells, terms), point.server.present
+    return from_cells(_unmasked(point, ask), terms), point.server.present
+
+
+def _unmasked(point: Point, ask: AskStep) -> np.ndarray:
+    """Return the cells of a sum; silos that missed a step are asked again only if the others are too few.
+
+    A guard reveals shares only after it has confirmed, so a silo that missed that step takes it first.
+    """
+    prompt = {name: message for name, message in point.messages.items() if name not in point.missed}
+    answers = dict(ask(point.step, prompt))
+    try:
+        return recover_sum(point.server, answers)
+    except Missing:
+        if not point.missed:
+            raise
+    back = ask("confirmation", point.missed)
+    if back:
+        answers |= ask(point.step, {name: point.messages[name] for name in back})
+    return recover_sum(point.server, answers)
 
 
 def save_point(path: Path, point: Point) -> None:
@@ -83,6 +107,7 @@ def save_point(path: Path, point: Point) -> None:
         "survivors": server.survivors,
         "left_out": server.left_out,
         "messages": {name: message.hex() for name, message in point.messages.items()},
+        "missed": {name: message.hex() for name, message in point.missed.items()},
     }
     head = json.dumps(facts).encode()
     total = b"" if server.total is None else server.total.tobytes()
@@ -120,5 +145,7 @@ def load_point(path: Path, terms: Terms) -> Point | None:
         words if len(words) else None,
         facts["left_out"],
     )
-    messages = {name: bytes.fromhex(text) for name, text in facts["messages"].items()}
-    return Point(server, facts["step"], messages)
+    messages, missed = (
+        {name: bytes.fromhex(text) for name, text in facts[key].items()} for key in ("messages", "missed")
+    )
+    return Point(server, facts["step"], messages, missed)

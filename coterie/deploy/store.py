@@ -13,7 +13,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from ..errors import Problem
@@ -47,8 +47,10 @@ class Training:
     began: str
     run: int | None
     round: int
-    state: bytes | None
     status: str
+
+
+KNOWN = ", ".join(field.name for field in fields(Training))
 
 
 class Store:
@@ -96,19 +98,24 @@ class Store:
 
     def training(self, name: str) -> Training | None:
         """Return what is known about a training."""
-        row = self.connection.execute("select * from trainings where training = ?", (name,)).fetchone()
+        row = self.connection.execute(f"select {KNOWN} from trainings where training = ?", (name,)).fetchone()
         return None if row is None else Training(*row)
 
     def trainings(self) -> list[Training]:
         """Return all trainings, the oldest first."""
-        rows = self.connection.execute("select * from trainings order by began, training")
+        rows = self.connection.execute(f"select {KNOWN} from trainings order by began, training")
         return [Training(*row) for row in rows]
+
+    def state(self, name: str) -> bytes | None:
+        """Return what a silo keeps between the rounds of a training, which may be as long as a model."""
+        row = self.connection.execute("select state from trainings where training = ?", (name,)).fetchone()
+        return None if row is None else row[0]
 
     def begin(self, training: Training) -> None:
         """Remember a training before it is charged."""
         values = tuple(vars(training).values())
         with self._change() as rows:
-            rows.execute("insert into trainings values (?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
+            rows.execute(f"insert into trainings ({KNOWN}) values (?, ?, ?, ?, ?, ?, ?, ?)", values)
 
     def update(self, name: str, **fields: int | str | bytes | None) -> None:
         """Change some fields of a training."""

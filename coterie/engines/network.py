@@ -189,6 +189,15 @@ class ServerSide:
             state = State(number + 1, self._merge(number, state.shared, uploads, like), own)
             yield state, tuple(sorted(uploads))
 
+    def skipped(self, state: State) -> State:
+        """Return the state after a round whose uploads are lost: their sum counts as zero."""
+        number, sent = state.round, self.method.broadcast(state.shared)
+        doors = doors_of(_Blank(number, self.start.rounds))
+        like, own = self.method.local(addressed(sent, 0, len(self.roster)), state.own, doors)
+        zeros = map_leaves(torch.zeros_like, like)
+        nothing = dict.fromkeys(self.plan.asked_at(number), zeros)
+        return State(number + 1, self._merge(number, state.shared, nothing, like), own)
+
     def _uploads(self, number: int, parts: Mapping[int, Tree], like: Tree) -> dict[int, Tree]:
         """Return the uploads of a round, checked; those of a secure sum have its sum, and no more."""
         rule = self.plan.merge

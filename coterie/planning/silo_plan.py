@@ -239,12 +239,13 @@ def _silo(
 ) -> SiloPlan:
     events, delta = merges.strongest(), terms.delta[k]
     spent = epsilon_of(events, delta)
+    wide = 1 if merges.noise_by == "server" else 2  # silos that add noise send eight bytes per number
     return SiloPlan(
         name, work, terms.epsilon[k] if terms.noise is None else spent, delta,
         steps=sum(event.count for event in events),
         noise=merges.noise,
         epsilon=spent,
-        bytes_up=counts.bytes_up[k],
+        bytes_up=wide * counts.bytes_up[k],
         bytes_down=counts.bytes_down[k],
         rounds=rounds,
         merges=merges,

@@ -40,7 +40,7 @@ class Envelope:
     sender: str
     to: str
     facts: dict[str, Any] = field(default_factory=dict)
-    body: bytes = b""
+    body: bytes | memoryview = b""
 
     @cached_property
     def body_digest(self) -> str:
@@ -79,11 +79,14 @@ def seal(envelope: Envelope, key: Key) -> bytes:
     header = canonical({**json.loads(text), "signature": key.sign(PURPOSE, text)}).encode()
     if len(header) > LONGEST_HEADER:
         raise Problem(f"the header of a message has {len(header):,} bytes; the limit is {LONGEST_HEADER:,}")
-    return FORMAT + LENGTH.pack(len(header)) + header + envelope.body
+    return b"".join([FORMAT, LENGTH.pack(len(header)), header, envelope.body])
 
 
 def unseal(message: bytes, key: PublicKey, most: int, to: str | None = None) -> Envelope:
-    """Return a message that this key signed for the receiver `to`; raise `Unreadable` for other bytes."""
+    """Return a message that this key signed for the receiver `to`; raise `Unreadable` for other bytes.
+
+    The body is a part of the message's own memory, because it may be long.
+    """
     header = _header(message, most)
     content: dict[str, Any] = {name: header.get(name) for name in WHOLE}
     signature = header.get("signature")
@@ -93,7 +96,7 @@ def unseal(message: bytes, key: PublicKey, most: int, to: str | None = None) -> 
         raise Unreadable(f"the message of '{content['sender']}' is not signed with key {key.id}")
     if to is not None and content["to"] != to:
         raise Unreadable(f"the message is for '{content['to']}', not for '{to}'")
-    body = message[-content["size"] :] if content["size"] else b""
+    body = memoryview(message)[len(message) - content["size"] :]
     named = {name: value for name, value in content.items() if name not in ("size", "digest")}
     opened = Envelope(**named, body=body)
     if opened.body_digest != content["digest"]:

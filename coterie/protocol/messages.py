@@ -7,12 +7,10 @@ import math
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import deserialize
-from safetensors.torch import load as load_tensors
-from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from ..errors import Problem
+from .tensor_bytes import from_bytes, to_bytes
 from .tree import Tree, is_record, make_record, map_leaves, record, record_name
 
 TYPES = {
@@ -44,21 +42,19 @@ def pack(tree: Tree) -> bytes:
     """Return a tree as bytes."""
     tensors: dict[str, Tensor] = {}
     outline = _outline(tree, tensors)
-    return save_tensors(tensors, {"shape": json.dumps(outline)})
+    return to_bytes(tensors, json.dumps(outline))
 
 
-def unpack(data: bytes, most: int | None = None) -> Tree:
+def unpack(data: bytes | memoryview, most: int | None = None) -> Tree:
     """Return the tree that `pack` turned into bytes.
 
     Parts that nobody sent are filled with zeros; `most` limits their bytes too, for data from elsewhere.
     """
-    length = int.from_bytes(data[:8], "little")
-    header = json.loads(data[8 : 8 + length])
-    deserialize(data)  # checks all lengths before anything is read
-    outline = json.loads(header["__metadata__"]["shape"])
+    tensors, text = from_bytes(data)
+    outline = json.loads(text)
     if most is not None and _absent_bytes(outline) > most:
         raise Problem(f"a message leaves out more than {most:,} bytes: it is not one of this training")
-    return _fill(outline, load_tensors(data))
+    return _fill(outline, tensors)
 
 
 def _absent_bytes(outline: Any) -> int:
@@ -111,7 +107,7 @@ def _outline(tree: Tree, tensors: dict[str, Tensor]) -> Any:
         return None
     if isinstance(tree, Tensor):
         number = len(tensors)
-        tensors[str(number)] = tree.detach().cpu().contiguous().clone()
+        tensors[str(number)] = tree.detach().cpu().contiguous()
         return number
     if isinstance(tree, Only) and not bool(tree.sends.any()):
         shape = list(tree.value.shape)

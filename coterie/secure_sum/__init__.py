@@ -95,6 +95,7 @@ from .server import (
 from .silo import check_boxes, confirm, mask_upload, offer_keys, reveal_shares, share_secrets
 from .state import STEPS, Silo, State, begin, forget
 from .terms import Member, Terms
+from .wire import step_bytes
 
 __all__ = [
     "STEPS",
@@ -120,5 +121,6 @@ __all__ = [
     "reveal_shares",
     "route_shares",
     "share_secrets",
+    "step_bytes",
     "to_cells",
 ]

@@ -19,6 +19,7 @@ from .terms import SCHEMA, Terms, canonical
 START = f"{SCHEMA}\n".encode()
 LENGTH_BYTES = 4
 LONGEST_HEADER = 4096
+USUAL_HEADER = 170  # bytes before the rows of a message
 KEY_BYTES, SIGNATURE_BYTES, TAG_BYTES = 32, 64, 16
 KEYS = 3 * KEY_BYTES + SIGNATURE_BYTES  # two public keys, a commitment, and their signature
 SHARE = 2 * KEY_BYTES  # of the mask key, and of the seed of a silo's own mask
@@ -63,17 +64,17 @@ def _header(terms: Terms, kind: str, silo: int | None, silos: tuple[int, ...]) -
     return text + b" " * (-(len(START) + LENGTH_BYTES + len(text)) % 8)  # words are aligned
 
 
-def unpack(terms: Terms, kind: str, silo: int | None, message: bytes) -> Message:
+def unpack(terms: Terms, kind: str, silo: int | None, message: bytes | memoryview) -> Message:
     """Return the rows of a message of this kind, from or for this silo; raise `Problem` if it is not one."""
-    if not isinstance(message, bytes):
+    if not isinstance(message, bytes | memoryview):
         raise Problem(f"secure sum: expected a message of bytes, got {type(message).__name__}")
     begin = len(START) + LENGTH_BYTES
-    if not message.startswith(START) or len(message) < begin:
+    if len(message) < begin or message[: len(START)] != START:
         raise Problem(f"secure sum: this is not a message of the schema {SCHEMA}")
     length = int.from_bytes(message[len(START) : begin], "big")
     if length > LONGEST_HEADER or length > len(message) - begin:
         raise Problem(f"secure sum: a message's header is cut off, or longer than {LONGEST_HEADER} bytes")
-    header = message[begin : begin + length]
+    header = bytes(message[begin : begin + length])
     silos = _silos_of(header, len(terms.members))
     if header != _header(terms, kind, silo, silos):
         raise Problem(f"secure sum: {_difference(terms, kind, silo, header)}")
@@ -109,3 +110,13 @@ def _difference(terms: Terms, kind: str, silo: int | None, header: bytes) -> str
     if plain.get("silo") != silo:
         return f"a message '{kind}' is from or for another silo"
     return f"the header of a message '{kind}' is not in its canonical form"
+
+
+def step_bytes(members: int) -> tuple[int, int]:
+    """Return the bytes that a member sends and receives in all steps of a sum, apart from its upload's words.
+
+    The headers of messages are counted with the length that they usually have.
+    """
+    up = KEYS + (members - 1) * BOX + 2 * SIGNATURE_BYTES + members * KEY_BYTES
+    down = members * KEYS + (members - 1) * BOX + 2 * members * SIGNATURE_BYTES
+    return up + 5 * USUAL_HEADER, down + 4 * USUAL_HEADER

@@ -6,7 +6,7 @@ import contextlib
 import io
 import tempfile
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.x509.oid import NameOID
 
 from ...errors import Problem, first_line, reason
+from ...privacy.keys import now
 from .settings import COORDINATOR, IDENTITY, ROLE, SERVER, SILO, Party, administrator, credentials_of
 
 ROOT_CERTIFICATE, ROOT_KEY = "rootCA.pem", "rootCA.key"
@@ -89,7 +90,7 @@ def _provision(
     return content
 
 
-def certificate_problems(party: Party, kit: Path, now: datetime | None = None) -> Iterator[str]:
+def certificate_problems(party: Party, kit: Path, at: datetime | None = None) -> Iterator[str]:
     """Yield what is wrong with the certificates and the private key in a kit."""
     root_path, own_path, key_path = credentials_of(party.kind)
     try:
@@ -105,7 +106,7 @@ def certificate_problems(party: Party, kit: Path, now: datetime | None = None) -
     if fingerprint(root) != party.authority:
         yield f"{root_path}: it is the certificate of another federation than '{party.federation}'"
     for path, certificate in ((root_path, root), (own_path, own)):
-        yield from _time_problems(path, certificate, now or datetime.now(UTC))
+        yield from _time_problems(path, certificate, at or now())
     try:
         own.verify_directly_issued_by(root)
     except (ValueError, TypeError, InvalidSignature):
@@ -117,9 +118,9 @@ def certificate_problems(party: Party, kit: Path, now: datetime | None = None) -
         yield f"{key_path}: it is not the key of {own_path}"
 
 
-def _time_problems(path: str, certificate: x509.Certificate, now: datetime) -> Iterator[str]:
+def _time_problems(path: str, certificate: x509.Certificate, at: datetime) -> Iterator[str]:
     first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-    if now < first:
+    if at < first:
         yield f"{path}: it is valid from {first:%Y-%m-%d %H:%M} UTC on; is the clock of this machine right?"
-    if now > last:
+    if at > last:
         yield f"{path}: it expired on {last:%Y-%m-%d %H:%M} UTC; ask the coordinator for a new kit"
