@@ -22,18 +22,16 @@ def kit_make(
     import tomllib
 
     from ..errors import Problem, reason
-    from ..network.nvflare.kit import Record, make_kits
+    from ..network.nvflare.kit import make_kits, record_from
 
     try:
-        content = tomllib.loads(federation.read_text())
-        record = Record(**{**content, "silos": tuple(content.get("silos", ()))})
-    except OSError as error:
+        record = record_from(tomllib.loads(federation.read_text()))
+    except (OSError, UnicodeDecodeError) as error:
         raise Problem(f"cannot read '{federation}': {reason(error)}") from error
-    except (tomllib.TOMLDecodeError, TypeError) as error:
-        raise Problem(
-            f"'{federation}' must name federation, host, port and silos, and may name organisation and days:"
-            f" {error}"
-        ) from error
+    except tomllib.TOMLDecodeError as error:
+        raise Problem(f"'{federation}' is not valid TOML: {error}") from error
+    except Problem as problem:
+        raise Problem(f"'{federation}': {problem}") from problem
     for name, path in make_kits(record, out).items():
         typer.echo(f"{name}: {path}")
     typer.echo(

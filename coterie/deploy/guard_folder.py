@@ -12,6 +12,7 @@ keys/ ledger/ guard.sqlite results/ log.txt     made by the guard
 from __future__ import annotations
 
 import json
+import shutil
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ..data.federation import Silo
 from ..errors import Problem, reason
 from ..experiment.config.schema import sentence
+from ..network.serve import user_ids
 from ..privacy.keys import Key, PublicKey, find_key, new_key, read_public_key
 from ..privacy.ledger.custody import Custody
 from ..privacy.ledger.identity import Identity
@@ -174,23 +176,33 @@ def make_guard(
 ) -> GuardFolder:
     """Make the folder of a new guard, with its key and its ledger; nothing in it may exist before.
 
-    Its socket is in the folder too, unless a path says where.
+    Its socket is in the folder too, unless a path says where. If anything is wrong, no folder remains.
     """
     path = Path(folder)
     if path.exists() and any(path.iterdir()):
         raise Problem(f"'{path}' is not empty: a guard is made in a new folder")
+    user_ids(users)
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
     path.chmod(0o700)
-    write_examples(path / DATA, silo, classes)
-    table: dict[str, Any] = {"silo": silo.name, "data_name": data_name, "users": list(users), "scale": scale}
-    if socket is not None:
-        table["socket"] = socket
-    (path / GUARD).write_text(tomli_w.dumps(table))
-    (path / POLICY).write_text(policy)
-    read_table(path / POLICY, PolicyTable)
-    (path / COORDINATOR).write_text(json.dumps(coordinator.facts(), indent=1))
-    (path / "witness").mkdir(mode=0o700)
-    new_key(path / "keys", silo.name)
-    made = GuardFolder(path)
-    made.ledger(budget, unit).close()
+    try:
+        write_examples(path / DATA, silo, classes)
+        table: dict[str, Any] = {
+            "silo": silo.name,
+            "data_name": data_name,
+            "users": list(users),
+            "scale": scale,
+        }
+        if socket is not None:
+            table["socket"] = socket
+        (path / GUARD).write_text(tomli_w.dumps(table))
+        (path / POLICY).write_text(policy)
+        read_table(path / POLICY, PolicyTable)
+        (path / COORDINATOR).write_text(json.dumps(coordinator.facts(), indent=1))
+        (path / "witness").mkdir(mode=0o700)
+        new_key(path / "keys", silo.name)
+        made = GuardFolder(path)
+        made.ledger(budget, unit).close()
+    except Problem:
+        shutil.rmtree(path)  # so that the same command works once the mistake is mended
+        raise
     return made

@@ -12,7 +12,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,12 +72,33 @@ def _record_problems(record: Record) -> Iterator[str]:
         yield f"days: expected 1 to 360, got {shown(record.days)}"
 
 
+def record_from(content: Mapping[str, Any]) -> Record:
+    """Return the record that a TOML file describes; raise `Problem` with everything that is wrong with it."""
+    fields = {each.name: each for each in dataclasses.fields(Record)}
+    problems = [f"'{name}': there is no such key" for name in content if name not in fields]
+    for name, field in fields.items():
+        if name not in content:
+            if field.default is dataclasses.MISSING:
+                problems.append(f"'{name}' is missing")
+        elif name == "silos":
+            silos = content[name]
+            if not isinstance(silos, list) or not all(isinstance(silo, str) for silo in silos):
+                problems.append(f'silos: expected a list of names such as ["north"], got {shown(silos)}')
+        elif type(content[name]) is not (kind := int if name in ("port", "days") else str):
+            what = "a whole number" if kind is int else "text"
+            problems.append(f"{name}: expected {what}, got {shown(content[name])}")
+    if problems:
+        raise Problem("; ".join(problems))
+    return Record(**{**content, "silos": tuple(content["silos"])})
+
+
 def make_kits(record: Record, folder: Path) -> dict[str, Path]:
     """Make a kit for every party that has none in the folder yet, and return all kits by name.
 
     The folder `authority` holds the root key that signs certificates. Keep it, and keep it secret: with it, a
     second call with one more silo makes a kit for that silo and leaves the others as they are. The kits of
-    `server` and `coordinator` name all silos, so delete these two folders before such a call.
+    `server` and `coordinator` name all silos, so delete these two folders before such a call. A kit that does
+    not fit the record is refused.
     """
     authority = folder / "authority"
     root = fingerprint(root_of(authority, record.federation, record.days))
@@ -85,10 +106,21 @@ def make_kits(record: Record, folder: Path) -> dict[str, Path]:
     parties += [_party(record, SILO, silo, root) for silo in record.silos]
     kits = {party.name: folder / party.name for party in parties}
     missing = [party for party in parties if not kits[party.name].exists()]
+    if stale := [party.name for party in parties if party not in missing and _is_stale(party, kits)]:
+        folders = " and ".join(f"'{kits[name]}'" for name in stale)
+        raise Problem(
+            f"{folders}: made from another federation.toml. To make them anew, delete them and repeat"
+            f" this; for another federation, choose another folder than '{folder}'"
+        )
     issued = issue(authority, record.days, missing)
     for party in missing:
         _write(party, kits[party.name], (authority / "rootCA.pem").read_bytes(), *issued[common_name(party)])
     return kits
+
+
+def _is_stale(party: Party, kits: dict[str, Path]) -> bool:
+    """Return whether the kit that is there says something else than a new one would."""
+    return dataclasses.replace(read_party(kits[party.name]), authority=party.authority) != party
 
 
 def _party(record: Record, kind: str, name: str, authority: str) -> Party:
@@ -130,7 +162,9 @@ def read_party(kit: Path) -> Party:
         return Party(**{**record, "silos": tuple(record["silos"])})
     except (OSError, ValueError, TypeError, KeyError) as error:
         why = reason(error) if isinstance(error, OSError) else "it is not what Coterie wrote"
-        raise Problem(f"'{kit}' is no kit: {RECORD}: {why}") from error
+        inside = sorted(path.parent.name for path in kit.glob(f"*/{RECORD}"))
+        hint = f"; name one of the kits in it: {', '.join(inside)}" if inside else ""
+        raise Problem(f"'{kit}' is no kit: {RECORD}: {why}{hint}") from error
 
 
 def check_kit(kit: Path, federation: str | None = None, kind: str | None = None) -> list[str]:

@@ -83,11 +83,17 @@ def _communication() -> dict[str, Any]:
     """Return the limits of what may come in, and no connections but those to the server.
 
     A long message travels as a stream of frames of 1 MB. NVFlare itself would take a frame of 2 GB.
+    A party's processes talk to each other over loopback, which other users of the machine reach too. So
+    the one who connects must show a certificate of the federation, which NVFlare does not ask for by default.
     """
     frames = ["grpc.max_send_message_length", "grpc.max_receive_message_length"]
     return {
         "allow_adhoc_conns": False,
         "backbone_conn_gen": 2,
+        "internal": {
+            "scheme": "tcp",
+            "resources": {"host": "localhost", "connection_security": "mtls"},
+        },
         "max_message_size": MOST + ROOM,
         "streaming_max_blob_size": MOST + ROOM,
         "grpc": {"max_workers": 100, "options": [[name, FRAME] for name in frames]},
