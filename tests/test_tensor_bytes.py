@@ -96,3 +96,12 @@ def test_bytes_that_end_early_are_refused():
         from_bytes(data[:20])
     with pytest.raises(Problem, match="have 16 bytes, and it holds 15"):
         from_bytes(data[:-1])
+
+
+def test_one_number_of_a_larger_tensor_is_written_whatever_its_stride():
+    one = torch.arange(10.0).reshape(2, 5)[1:, 3:4]
+    strided = one.as_strided((1, 1), (5, 5))  # torch calls it contiguous, with a last stride of 5
+    assert strided.is_contiguous()
+    tensors, _ = from_bytes(to_bytes({"a": strided, "b": torch.zeros(0)}, "x"))
+    assert torch.equal(tensors["a"], torch.tensor([[8.0]]))
+    assert tensors["b"].shape == (0,)

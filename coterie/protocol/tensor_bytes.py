@@ -46,7 +46,9 @@ def to_bytes(tensors: Mapping[str, Tensor], text: str) -> bytes:
             "shape": list(tensor.shape),
             "data_offsets": [begin, end],
         }
-        views.append(tensor.reshape(-1).view(torch.uint8).numpy().data)
+        # A contiguous tensor of one number may keep any stride, and torch then refuses to see it as bytes.
+        flat = tensor.reshape(-1).as_strided((tensor.numel(),), (1,))
+        views.append(flat.view(torch.uint8).numpy().data)
     head = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     head += b" " * (-len(head) % 8)
     return b"".join([len(head).to_bytes(LENGTH_BYTES, "little"), head, *views])
