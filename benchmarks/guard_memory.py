@@ -101,4 +101,6 @@ def in_models(part: str, method: dict, hidden: int) -> float:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 4:
+        sys.exit("benchmarks.guard_memory is a part of another benchmark: run python -m benchmarks.guard")
     print(json.dumps(measured(sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3]))))
