@@ -105,3 +105,12 @@ def test_one_number_of_a_larger_tensor_is_written_whatever_its_stride():
     tensors, _ = from_bytes(to_bytes({"a": strided, "b": torch.zeros(0)}, "x"))
     assert torch.equal(tensors["a"], torch.tensor([[8.0]]))
     assert tensors["b"].shape == (0,)
+
+
+@pytest.mark.parametrize(
+    "part", [lambda x: x[::2], lambda x: x[1:2], lambda x: x[:1].expand(4), lambda x: x.reshape(2, 5).T]
+)
+def test_a_part_of_a_tensor_is_written_without_its_neighbours(part):
+    tensor = part(torch.arange(10.0))
+    tensors, _ = from_bytes(to_bytes({"a": tensor}, "x"))
+    assert torch.equal(tensors["a"], tensor)

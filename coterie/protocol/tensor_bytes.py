@@ -34,7 +34,7 @@ ENTRY = {"dtype", "shape", "data_offsets"}
 
 
 def to_bytes(tensors: Mapping[str, Tensor], text: str) -> bytes:
-    """Return contiguous tensors in the main memory, and a text about them, as bytes."""
+    """Return tensors in the main memory, and a text about them, as bytes."""
     names = sorted(tensors, key=lambda name: (PLACES[tensors[name].dtype], name))
     header: dict[str, object] = {"__metadata__": {"shape": text}}
     views, end = [], 0
@@ -47,7 +47,7 @@ def to_bytes(tensors: Mapping[str, Tensor], text: str) -> bytes:
             "data_offsets": [begin, end],
         }
         # A contiguous tensor of one number may keep any stride, and torch then refuses to see it as bytes.
-        flat = tensor.reshape(-1).as_strided((tensor.numel(),), (1,))
+        flat = tensor.contiguous().as_strided((tensor.numel(),), (1,))
         views.append(flat.view(torch.uint8).numpy().data)
     head = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     head += b" " * (-len(head) % 8)
