@@ -18,6 +18,7 @@ from .examples import Examples
 from .gradients.clipping import clipped_sums, rows_within
 from .imitation import Teacher, imitating
 from .noise import add_noise, drawn_for, material_bytes
+from .noise import fill as fill_noise
 from .sampling import (
     Batches,
     CoinSegment,
@@ -219,7 +220,7 @@ def _draw(
 
     def fill(segment: CoinSegment) -> tuple[int, np.ndarray | None]:
         if noisy[segment.pair]:
-            dice[segment.pair].fill(noises[segment.pair, : segment.steps])
+            fill_noise(dice[segment.pair], noises[segment.pair, : segment.steps])
         count = toss_segment(segment, draws[segment.pair], hits)
         return count, slots_of_segment(segment, dice[segment.pair], hits)
 

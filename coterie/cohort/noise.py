@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -12,7 +13,9 @@ from ..noise.dice import KeyedDice
 from ..noise.rounded import add_noise as add_exact_noise
 from ..protocol.streams import FAST, Dice
 
-WORTH_A_THREAD = 50_000  # numbers that a thread must have to pay off
+# Numbers that a thread must have to pay off: after a product, torch's own threads hold the cores for a while.
+WORTH_A_THREAD = 1_000_000
+WORTH_A_CALL = 1_000  # numbers of a step that are worth a call of the dice of their own
 
 
 def material_bytes(dice: list[Dice]) -> int:
@@ -21,8 +24,22 @@ def material_bytes(dice: list[Dice]) -> int:
 
 
 def drawn_for(dice: list[Dice], steps: int, size: int) -> np.ndarray:
-    """Return zeros `[pairs, steps, size]` of the type that the dice fill in."""
-    return np.zeros((len(dice), steps, size), dtype=dice[0].material if dice else FAST)
+    """Return zeros `[pairs, steps, size]` of the type that the dice fill in; each step is contiguous."""
+    by_step = np.zeros((steps, len(dice), size), dtype=dice[0].material if dice else FAST)
+    return by_step.swapaxes(0, 1)
+
+
+def fill(dice: Dice, out: np.ndarray) -> None:
+    """Draw the material of one pair's steps `[steps, size]`, which may lie apart in memory."""
+    if out.flags.c_contiguous:
+        dice.fill(out)
+    elif out.shape[1] >= WORTH_A_CALL:
+        for step in out:
+            dice.fill(step)
+    else:
+        together = np.empty(out.shape, dtype=out.dtype)
+        dice.fill(together)
+        out[...] = together
 
 
 def add_noise(sums: Tensor, deviation: Tensor, drawn: np.ndarray, dice: list[Dice]) -> Tensor:
@@ -51,15 +68,14 @@ def _add_exactly(values: np.ndarray, deviations: np.ndarray, drawn: np.ndarray, 
     if len(keyed) != len(dice):
         raise ValueError("all pairs draw exact noise, or none does")
     words = np.ascontiguousarray(drawn)
+    parts = max(1, min(torch.get_num_threads(), len(values), values.size // WORTH_A_THREAD))
+    if parts == 1:
+        add_exact_noise(values, deviations, words, keyed)
+        return
 
     def add(rows: slice) -> None:
         add_exact_noise(values[rows], deviations[rows], words[rows], keyed[rows])
 
-    parts = max(1, min(torch.get_num_threads(), len(values), values.size // WORTH_A_THREAD))
     bounds = np.linspace(0, len(values), parts + 1).astype(int).tolist()
-    cuts = [slice(first, last) for first, last in zip(bounds[:-1], bounds[1:], strict=True)]
-    if parts == 1:
-        add(cuts[0])
-    else:
-        with ThreadPoolExecutor(parts) as pool:
-            list(pool.map(add, cuts))
+    with ThreadPoolExecutor(parts) as pool:
+        list(pool.map(add, itertools.starmap(slice, itertools.pairwise(bounds))))

@@ -15,7 +15,7 @@ from torch import Tensor
 from ...protocol.streams import Dice, Streams
 from ..dp_sgd import Cohort
 from ..gradients.clipping import ROUNDING
-from ..noise import add_noise_to_array, drawn_for
+from ..noise import add_noise_to_array, drawn_for, fill
 from ..sampling import coins, slots_for
 from .linear import Points, linear_shape, points_of
 
@@ -219,7 +219,7 @@ def _draw(
             placed = True
             slots[row, :, : slots_for(work)] = dealt
         if pairs.noise[row] > 0:
-            dice[row].fill(drawn[row, :count])
+            fill(dice[row], drawn[row, :count])
     return hits, slots if placed else None, drawn[..., shape.places()], dice
 
 
