@@ -69,6 +69,8 @@ def load(
     silo_column: str | None = None,
     target_column: str | None = None,
     drop: Sequence[str] = (),
+    person_column: str | None = None,
+    rows_per_person: int | None = None,
     name: str | None = None,
     silos: int | None = None,
     rows: int | None = None,
@@ -99,6 +101,9 @@ def load(
     examples held out. `features`, `feature_range`, `norm` and `target_range` prepare the numbers, `positive`
     sets one class against the rest, and `kind` says whether the target is a class or a number.
 
+    `person_column` says whose row each is: all rows of a person in a silo are then either training or test
+    rows. A training that protects persons (`unit="person"`) uses at most `rows_per_person` rows of each.
+
     >>> len(load("digits", silos=5))
     5
     """
@@ -110,6 +115,8 @@ def load(
         "silo_column": silo_column,
         "target_column": target_column,
         "drop": drop if isinstance(drop, str) or not isinstance(drop, Iterable) else list(drop),
+        "person_column": person_column,
+        "rows_per_person": rows_per_person,
         "silos": silos,
         "rows": rows,
         "partition": partition,

@@ -64,6 +64,8 @@ class Data(Section):
     silo_column: str | None = None
     target_column: str | None = None
     drop: list[str] = []
+    person_column: str | None = None
+    rows_per_person: Annotated[int, Field(ge=1)] | None = None
 
 
 class Model(BaseModel):
