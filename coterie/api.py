@@ -159,8 +159,8 @@ def plan(
     parameters are then the start of every run. `loss` is a name, or a function of outputs and targets that
     returns one number per example; `loss_options` are `class_weights` and `huber_delta`. The other arguments
     are the keys of a configuration's [train] table. `changes` override keys of a configuration file:
-    `changes=["train.rounds=10"]`. A model or loss that a file names is imported only if its module lies beside
-    the file, or if `allow` names it: `allow=["my_models"]`.
+    `changes=["train.rounds=10"]`. A model or loss that a file names is imported only if its module lies
+    beside the file, or if `allow` names it: `allow=["my_models"]`.
 
     With `ledger`, a folder of ledgers, `coverage` of the plan says what each silo's ledger has left and what
     the training would charge, and `refusal` why it would not begin. The ledgers are only read; keys are not

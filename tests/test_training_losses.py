@@ -178,7 +178,10 @@ def test_both_engines_agree_on_numbers(federation, loss):
         (constant, "does not depend on the model's outputs"),
         (infinite, "has a loss or a gradient that is not finite"),
         (raising, "fails on made-up outputs of shape (4, 3): LookupError: no table"),
-        (lambda output, target: 3, "must return one number per example, so shape (4,) for 4 examples, got int"),
+        (
+            lambda output, target: 3,
+            "must return one number per example, so shape (4,) for 4 examples, got int",
+        ),
         (lambda output: output.sum(-1), "fails on made-up outputs of shape (4, 3): TypeError"),
     ],
 )
@@ -245,7 +248,10 @@ def test_duals_refuse_losses_without_a_form(classes, federation):
     for task, federation in (
         (make_task("linear", shape=numbers.shape, classes=0, loss="huber"), numbers),
         (make_task("linear", shape=shape, classes=count, loss=focal), classes),
-        (make_task("linear", shape=shape, classes=count, loss="one-against-rest", settings=weighted), classes),
+        (
+            make_task("linear", shape=shape, classes=count, loss="one-against-rest", settings=weighted),
+            classes,
+        ),
     ):
         with refused("dual coordinates need a linear model"):
             experiment(federation, Dual(), task=task)
@@ -292,8 +298,14 @@ def test_a_configuration_names_a_loss_beside_it(tmp_path, monkeypatch):
     loaded = coterie.load_model(path)  # predictions need no loss
     assert loaded.loss == "my_losses:plain"
     for name, said in (
-        ("my_losses:cross_entropy", "model.loss: 'my_losses:cross_entropy' is defined in 'torch.nn.functional'"),
-        ("os:system", "model.loss: 'os:system' is part of Python's standard library, which is never run as a loss"),
+        (
+            "my_losses:cross_entropy",
+            "model.loss: 'my_losses:cross_entropy' is defined in 'torch.nn.functional'",
+        ),
+        (
+            "os:system",
+            "model.loss: 'os:system' is part of Python's standard library, which is never run as a loss",
+        ),
         ("elsewhere:loss", "model.loss: 'elsewhere:loss' needs the module 'elsewhere'"),
     ):
         config.write_text(CONFIG.format(model=f'loss = "{name}"'))

@@ -21,8 +21,8 @@ Function = Callable[[Tensor, Tensor], Tensor]
 EXAMPLES = 4  # that a check makes up
 KEY = "model.loss"
 REMEMBERS = (
-    KEY
-    + ": '{name}' gives two answers to the same question: it must not remember what it has seen or draw numbers"
+    "model.loss: '{name}' gives two answers to the same question: it must not remember what it has seen or"
+    " draw numbers"
 )
 
 
