@@ -47,7 +47,7 @@ def imitating(task: Task) -> ImitatingTask:
     """Return the task of learning and imitating at the same time."""
     if not task.classes:
         raise Problem(NEEDS_CLASSES)
-    other = ImitatingTask(task.build, task.loss, task.shape, task.classes)
+    other = ImitatingTask(task.build, task.loss, task.shape, task.classes, task.ids)
     vars(other)["module"] = task.module  # the same frozen parts, on the same device
     return other
 

@@ -181,9 +181,8 @@ def task_of(model: Any, federation: Federation, loss: Any, options: Any) -> Task
         raise Problem(f"model.loss: expected the name of a loss, got {shown(loss)}")
     if options is not None and not isinstance(options, Mapping):
         raise Problem(f"model_options: expected a dict of settings, got {shown(options)}")
-    return make_task(
-        model, shape=federation.shape, classes=len(federation.classes), loss=loss, options=options
-    )
+    shape, classes = federation.shape, len(federation.classes)
+    return make_task(model, shape=shape, classes=classes, loss=loss, options=options, ids=federation.ids)
 
 
 def read_methods(given: Any, problems: list[str]) -> list[tuple[Method, str]]:

@@ -98,6 +98,7 @@ def make_experiments(config: Config, data_dir: str | Path | None = None) -> list
         loss=config.model.loss,
         options=dict(config.model.model_extra or {}),
         allowed=config.allowed,
+        ids=federation.ids,
     )
     training = training_of(config.train, len(federation))
     return experiments(federation, task, make_methods(config), privacy, training)

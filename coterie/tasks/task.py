@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,9 +14,11 @@ from torch import Tensor, nn
 from ..errors import Problem, nearest, plainly
 from .check import check_module
 from .code import Allowed
+from .layers import exchanged, restored
 from .layout import Layout, call, fill, tensors_of, tied_names
 from .losses import ALSO_CALLED, LOSSES, SCORE_EACH_CLASS, TWO_CLASSES, predicted_class, squared
 from .models import make_factory
+from .trials import ids_below
 
 # The seed for whatever a module draws when it is built and never trains.
 FROZEN_SEED = 0
@@ -27,13 +28,15 @@ FROZEN_SEED = 0
 class Task:
     """What is learned: `build()` makes the module, `loss` names the loss of one example.
 
-    `shape` is that of one example's features, `classes` their number (0 for regression).
+    `shape` is that of one example's features, `classes` their number (0 for regression). Features are
+    numbers or, with `ids`, whole numbers that the module looks up in a table.
     """
 
     build: Callable[[], nn.Module]
     loss: str
     shape: tuple[int, ...]
     classes: int = 0
+    ids: bool = False
 
     def __post_init__(self) -> None:
         if self.loss not in LOSSES:
@@ -82,8 +85,8 @@ class Task:
         parameters and buffers are part of every model. They come from one fixed seed, so that a
         training that is resumed or repeated has the same ones, and every seed of training shares them.
         """
-        module = self.seeded_module()
-        check_module(module, self.shape, self.outputs)
+        module = exchanged(self.seeded_module())
+        check_module(module, self.shape, self.outputs, self.ids)
         self._check_frozen(module)
         return module
 
@@ -137,6 +140,16 @@ class Task:
         """Return the loss of each output."""
         return LOSSES[self.loss](output, target)
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the features that the module takes."""
+        return torch.int64 if self.ids else torch.float32
+
+    @property
+    def ids_below(self) -> int:
+        """A number below which the module takes every id; 0 if it takes numbers."""
+        return ids_below(self.module, self.ids)
+
     def blank_targets(self, *shape: int) -> Tensor:
         """Return targets that are all zero, for trials on made-up examples."""
         kind = torch.int64 if self.classes else torch.float32
@@ -166,7 +179,7 @@ class Task:
 
     def to_module(self, vector: Tensor) -> nn.Module:
         """Return the model of one vector as a plain module on the CPU."""
-        module = copy.deepcopy(self.module).cpu()
+        module = restored(self.module).cpu()
         fill(module, self.state(vector))
         return module
 
@@ -180,13 +193,15 @@ def make_task(
     loss: str = "auto",
     options: Mapping[str, Any] | None = None,
     allowed: Allowed | None = None,
+    ids: bool = False,
 ) -> Task:
     """Return a task for a model: a name, "package.module:function", a function, a class or a module.
 
     A user's function or class gets `input_shape` and `outputs` if it has such parameters; `options`
-    are its other arguments. `allowed` says which modules a name from a configuration may stand for.
+    are its other arguments. `allowed` says which modules a name from a configuration may stand for. With
+    `ids`, examples are whole numbers that the module looks up in a table.
     """
     if loss == "auto":
         loss = "cross-entropy" if classes else "squared"
     outputs = classes if loss in SCORE_EACH_CLASS else 1
-    return Task(make_factory(model, shape, outputs, options, allowed), loss, shape, classes)
+    return Task(make_factory(model, shape, outputs, options, allowed), loss, shape, classes, ids)
