@@ -37,8 +37,9 @@ class Persons:
 class Examples:
     """Examples `x` `[silos, longest, ...]` and targets `y` `[silos, longest]` of all silos.
 
-    Row i of silo k is real if i < sizes[k]; the other rows are padding. With `persons`, `sizes` counts
-    persons instead, and whoever asks for one of them gets all of that person's rows, along a further axis.
+    Row i of silo k is real if i < sizes[k]; the other rows are padding. Features are numbers, or `ids`. With
+    `persons`, `sizes` counts persons instead, and whoever asks for one of them gets all of that person's
+    rows, along a further axis.
     """
 
     names: tuple[str, ...]
@@ -46,6 +47,7 @@ class Examples:
     x: Tensor
     y: Tensor
     scale: float
+    ids: bool = False
     persons: Persons | None = None
 
     @property
@@ -59,7 +61,7 @@ class Examples:
             silo, row = silo.unsqueeze(-1), self.persons.rows[silo, row]
         place = (silo * self.y.shape[1] + row).reshape(-1)
         x = self.x.flatten(0, 1).index_select(0, place).unflatten(0, row.shape)
-        if x.dtype != torch.float32:
+        if x.dtype != torch.float32 and not self.ids:
             x = x.float()
         if self.scale != 1.0:
             x = x * self.scale
@@ -69,7 +71,7 @@ class Examples:
         """Return the examples of some of the silos."""
         names, sizes = tuple(self.names[k] for k in places), tuple(self.sizes[k] for k in places)
         persons = None if self.persons is None else self.persons.pick(places)
-        return Examples(names, sizes, self.x[places], self.y[places], self.scale, persons)
+        return Examples(names, sizes, self.x[places], self.y[places], self.scale, self.ids, persons)
 
     def weights(self, silo: Tensor, row: Tensor, real: Tensor) -> Tensor:
         """Return the weight of each row of `gather`, 0 for what is not `real`."""
@@ -96,11 +98,12 @@ def stack(federation: Federation, part: str, device: str = "cpu", unit: str = "e
     x, y = _pad(xs, sizes).to(device), _pad(ys, sizes).to(device)
     if unit == "person":
         numbers = [getattr(silo, f"{prefix}person") for silo in federation.silos]
-        each = min(federation.rows_per_person, max(map(largest_of, numbers)))
-        if each > 1:
+        largest = max(map(largest_of, numbers))
+        if largest > 1:
+            each = min(federation.rows_per_person, largest)
             persons, sizes = _persons(federation.names, numbers, each, device)
-            return Examples(federation.names, sizes, x, y, federation.scale, persons)
-    return Examples(federation.names, sizes, x, y, federation.scale)
+            return Examples(federation.names, sizes, x, y, federation.scale, federation.ids, persons)
+    return Examples(federation.names, sizes, x, y, federation.scale, federation.ids)
 
 
 def _persons(

@@ -42,9 +42,10 @@ from ..protocol.streams import SeededStreams
 from ..protocol.tree import map_leaves
 from ..tasks.task import Task
 from .diagnostics import Watch
+from .id_check import check_ids
 from .notes import notes_of
 from .outcome import Outcome, make_result
-from .public_facts import PublicTask, public_federation
+from .public_facts import PublicTask, check_counts, public_federation
 from .result import Result, label_of
 
 
@@ -224,9 +225,11 @@ class Experiment:
                 " an array 'person'"
             )
         self.task.module.to(self.training.device)
+        check_ids(self.task, self.federation)
         rows_within(self.task, self.training.memory, self.roster.each)
         check_passes(self.training, self.federation.names, self.sizes)
         check_dropping(self.training, self.federation.names, self.work, self.privacy, self.budgets)
+        check_counts(self.task, self.federation)
         private = not bool(torch.isinf(self.epsilon).all())
         self.method.check(PublicTask(self.task), public_federation(self.federation, self.sizes, private))
         clip = [c for v in self.variants for c in per_silo("privacy.clip", v.clip, self.federation.names)]

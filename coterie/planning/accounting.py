@@ -99,7 +99,7 @@ class Accounting(ABC):
 
 
 class DoorAccounting(Accounting):
-    """The unit is an example or a person: a silo's doors add noise, and it is charged for what they release."""
+    """The unit is an example or a person: doors add noise, and silos are charged for what they release."""
 
     columns = ("rate", "steps")
 

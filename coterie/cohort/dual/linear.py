@@ -18,8 +18,8 @@ from ..examples import Examples
 CONVEX = ("squared", "hinge", "squared-hinge", "one-against-rest")
 SLACK = 1e-4
 NEEDED = (
-    "model: dual coordinates need a linear model (model.name = 'linear') with one of these losses: "
-    + ", ".join(CONVEX)
+    "model: dual coordinates need a linear model (model.name = 'linear') with one of these losses, and no"
+    f" class weights: {', '.join(CONVEX)}"
 )
 
 
@@ -57,7 +57,7 @@ def linear_shape(task: Task) -> Shape:
     width, shapes = math.prod(task.shape), [tuple(shape) for shape in task.layout.shapes]
     bias = len(shapes) == 2
     wanted = [(task.outputs, width), (task.outputs,)] if bias else [(task.outputs, width)]
-    if task.loss not in CONVEX or shapes != wanted:
+    if task.loss not in CONVEX or task.settings.class_weights or shapes != wanted:
         raise Problem(NEEDED)
     shape = Shape(task.outputs, width + bias, bias)
     generator = torch.Generator().manual_seed(0)
@@ -116,8 +116,8 @@ def points_of(examples: Examples, task: Task) -> Points:
     x, y = examples.x.cpu().flatten(2).float() * examples.scale, examples.y.cpu().unsqueeze(-1)
     real = torch.arange(x.shape[1]) < torch.tensor(examples.sizes).unsqueeze(1)
     if examples.persons is not None:
-        rows, silo = examples.persons.rows.cpu().flatten(1), torch.arange(len(x)).unsqueeze(1)
-        x, y, real = x[silo, rows], y[silo, rows], examples.persons.weight.cpu().flatten(1) > 0
+        place, silo = examples.persons.rows.cpu().flatten(1), torch.arange(len(x)).unsqueeze(1)
+        x, y, real = x[silo, place], y[silo, place], examples.persons.weight.cpu().flatten(1) > 0
     finite = real & torch.isfinite(x).all(-1)
     x = torch.where(finite.unsqueeze(-1), _with_one(x, shape.bias), 0.0)
     if task.classes:
