@@ -19,7 +19,7 @@ OTHER = "replace-one"
 
 
 # The units in which a run is charged, its own first.
-CHARGED = {"example": ("example",), "person": ("person", "example"), "silo": ("silo", "person", "example")}
+CHARGED = {"example": ("example",), "person": ("person", "example"), "silo": ("silo", "example", "person")}
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ def delta_words(content: dict[str, Any]) -> str:
 def delta_warning(content: dict[str, Any]) -> str:
     """Return a sentence if delta is not below 1 / (number of units); "" if it is."""
     delta, merges = content["guarantee"]["delta"], content["merges"]
-    unit = content["guarantee"]["unit"]
+    unit = content["guarantee"]["unit"] if merges is None else "silo"
     units, what = (
         (content["declared_size"], f"{unit}s of this silo") if merges is None else (merges["silos"], "silos")
     )
