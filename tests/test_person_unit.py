@@ -224,6 +224,17 @@ def test_a_score_of_a_person_is_at_most_one():
     assert totals == {"person": 1.0, "example": 500.0}
 
 
+def test_a_score_of_a_person_is_the_mean_over_their_rows():
+    data = federation(rows=(4, 1), silos=1, most=4)
+    silo = data.silos[0]
+    y = (torch.cumsum(silo.person == 0, 0) == 1).long() * (silo.person == 0)  # one row of person 0 is wrong
+    data = replace(data, silos=(replace(silo, y=y),))
+    task = make_task("linear", shape=(3,), classes=2)
+    vector = torch.zeros(1, 1, task.layout.size)
+    vector[..., -2] = 10.0
+    assert float(bounded_total(task, stack(data, "train", unit="person"), vector)) == 1.75
+
+
 def test_persons_are_sampled_not_rows():
     """Every batch holds all rows of a person or none: with a huge learning rate, models say who was in it."""
     data = federation(rows=(3,) * 8, silos=1, shape=(8,), most=3)
