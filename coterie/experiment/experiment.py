@@ -24,6 +24,7 @@ from ..errors import Problem
 from ..guard.checkpoint import History, Recorded
 from ..guard.claims import secret_draw
 from ..guard.session import Session
+from ..measures.catalogue import Metric
 from ..methods.adaptive_clip import AdaptiveClip
 from ..methods.relations import Relations
 from ..planning.accounting import ACCOUNTING, Accounting
@@ -42,6 +43,7 @@ from ..protocol.streams import SeededStreams
 from ..protocol.tree import map_leaves
 from ..tasks.task import Task
 from .diagnostics import Watch
+from .measures import measures_of
 from .notes import notes_of
 from .outcome import Outcome, make_result
 from .public_facts import PublicTask, public_federation
@@ -67,7 +69,10 @@ def _shown(value: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Experiment:
-    """Runs of one method that train together: every variant with every seed, or only those `picked`."""
+    """Runs of one method that train together: every variant with every seed, or only those `picked`.
+
+    `metrics` are the measures of its result; none stands for those that suit the task.
+    """
 
     federation: Federation
     task: Task
@@ -76,6 +81,7 @@ class Experiment:
     training: Training
     picked: tuple[tuple[int, int], ...] | None = None
     budgets: str = "own"
+    metrics: tuple[Metric, ...] = ()
 
     @cached_property
     def variants(self) -> list[Variant]:
@@ -352,7 +358,8 @@ class Experiment:
                 f"{self.method.name}: {broken} of {vectors[..., 0].numel()} models diverged (their numbers"
                 " are not finite) and have no score: lower train.lr, or the strength of the pull"
             )
-        trained = Outcome(scores, vectors.cpu(), history, seconds, opened.spent())
+        measures = measures_of(self, test, vectors)
+        trained = Outcome(scores, vectors.cpu(), history, seconds, opened.spent(), measures)
         return watch.add_to(make_result(self, plan, trained, notes))
 
     def _training_losses(self, cohort: Cohort, vectors: Tensor) -> list[list[float] | None]:
@@ -373,10 +380,11 @@ def experiments(
     methods: Sequence[tuple[Method, str]],
     privacy: Privacy,
     training: Training,
+    metrics: tuple[Metric, ...] = (),
 ) -> list[Experiment]:
     """Return one checked experiment for each (method, how it uses silos' budgets)."""
     planned = [
-        Experiment(federation, task, method, privacy, training, budgets=budgets)
+        Experiment(federation, task, method, privacy, training, budgets=budgets, metrics=metrics)
         for method, budgets in methods
     ]
     seen: set[str] = set()
