@@ -43,10 +43,11 @@ from ..protocol.streams import SeededStreams
 from ..protocol.tree import map_leaves
 from ..tasks.task import Task
 from .diagnostics import Watch
+from .id_check import check_ids
 from .measures import measures_of
 from .notes import notes_of
 from .outcome import Outcome, make_result
-from .public_facts import PublicTask, public_federation
+from .public_facts import PublicTask, check_counts, public_federation
 from .result import Result, label_of
 
 
@@ -219,9 +220,11 @@ class Experiment:
         """Raise `Problem` if a setting does not fit the data, the model or the method."""
         check_device(self.training.device)
         self.task.module.to(self.training.device)
+        check_ids(self.task, self.federation)
         rows_within(self.task, self.training.memory)
         check_passes(self.training, self.federation.names, self.federation.sizes)
         check_dropping(self.training, self.federation.names, self.work, self.privacy, self.budgets)
+        check_counts(self.task, self.federation)
         private = not bool(torch.isinf(self.epsilon).all())
         self.method.check(PublicTask(self.task), public_federation(self.federation, private))
         clip = [c for v in self.variants for c in per_silo("privacy.clip", v.clip, self.federation.names)]

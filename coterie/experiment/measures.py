@@ -14,7 +14,7 @@ from ..cohort.outputs import outputs_of
 from ..measures.catalogue import Facts, Metric, default_metrics
 from ..measures.measured import Measured, class_shares, constant_score, measure, silos_no_better
 from ..measures.predictions import NUMBER, SEVERAL, TWO, Predictions, predictions
-from ..tasks.losses import PROBABILITIES, class_scores, predicted_class
+from ..tasks.losses import PROBABILITIES, class_scores, predicted_class, predicted_number
 from ..tasks.task import Task
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def predictions_of(task: Task, test: Examples, vectors: Tensor, memory: int) -> 
     output = outputs_of(task, test, vectors, memory)
     targets = np.concatenate([test.y[k, :size].cpu().numpy() for k, size in enumerate(test.sizes)])
     if facts.kind == NUMBER:
-        numbers = output.squeeze(-1).double().cpu().numpy()
+        numbers = predicted_number(task.loss, output.double()).cpu().numpy()
         return predictions(facts.kind, test.sizes, targets.astype(float), numbers)
     called = predicted_class(task.loss, output).cpu().numpy()
     scores = class_scores(task.loss, output.double()).cpu().numpy()

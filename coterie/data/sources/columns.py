@@ -1,4 +1,4 @@
-"""CSV and Parquet files, with a target column and optionally a silo column."""
+"""CSV and Parquet files, with a target column and optionally a silo column and a person column."""
 
 from __future__ import annotations
 
@@ -70,9 +70,16 @@ def values_of(column: pd.Series[Any]) -> tuple[str, ...]:
     return values
 
 
-def read(path: Path, silo_column: str | None, target_column: str | None, drop: Sequence[str] = ()) -> Table:
+def read(
+    path: Path,
+    silo_column: str | None,
+    target_column: str | None,
+    drop: Sequence[str] = (),
+    person_column: str | None = None,
+) -> Table:
     """Read a file of columns; a text column becomes one column per value."""
-    return from_frame(read_frame(path), path.stem, path.name, silo_column, target_column, drop)
+    names = (silo_column, target_column, drop, person_column)
+    return from_frame(read_frame(path), path.stem, path.name, *names)
 
 
 def _check_cells(column: pd.Series[Any], what: str) -> None:
@@ -105,6 +112,7 @@ def from_frame(
     silo_column: str | None,
     target_column: str | None,
     drop: Sequence[str] = (),
+    person_column: str | None = None,
 ) -> Table:
     """Make a table from a frame; messages call the frame `what`."""
     import pandas as pd
@@ -114,8 +122,9 @@ def from_frame(
         raise Problem(f"data: '{what}' has two columns named '{repeated[0]}': rename or drop one")
     if target_column is None:
         raise Problem(f"data.target_column: name the column of '{what}' to predict")
-    wanted = [("target_column", target_column), ("silo_column", silo_column), *(("drop", c) for c in drop)]
-    for key, column in wanted:
+    keys = {"target_column": target_column, "silo_column": silo_column, "person_column": person_column}
+    roles = {column: key for key, column in keys.items() if column is not None}
+    for key, column in [*keys.items(), *(("drop", c) for c in drop)]:
         if column is not None and column not in frame.columns:
             hint = nearest(column, map(str, frame.columns))
             if len(frame.columns) == 1:
@@ -123,16 +132,19 @@ def from_frame(
             raise Problem(f"data.{key}: '{what}' has no column '{column}'; {hint}")
     if silo_column == target_column:
         raise Problem(f"data.silo_column: '{silo_column}' is the column to predict too: name two columns")
-    named = [c for c in (target_column, silo_column) if c is not None]
+    if person_column is not None and person_column in (target_column, silo_column):
+        what_else = "column to predict" if person_column == target_column else "silo_column"
+        raise Problem(f"data.person_column: '{person_column}' is the {what_else} too: name two columns")
+    named = list(roles)
     for column in drop:
-        if column in named:
-            key = "target_column" if column == target_column else "silo_column"
+        if column in roles:
             raise Problem(
-                f"data.drop: '{column}' is the {key}, which is no feature anyway: leave it out here"
+                f"data.drop: '{column}' is the {roles[column]}, which is no feature anyway: leave it out here"
             )
     rest = frame.drop(columns=[*named, *drop])
     if rest.columns.empty:
-        raise Problem(f"data: '{what}' has no feature column besides the target and the silo")
+        besides = "the target, the silo and the person" if person_column else "the target and the silo"
+        raise Problem(f"data: '{what}' has no feature column besides {besides}")
     text = [c for c in rest.columns if not pd.api.types.is_numeric_dtype(rest[c])]
     for column in rest.columns:
         _check_cells(rest[column], what)
@@ -170,6 +182,7 @@ def from_frame(
         x,
         y.astype(np.int64) if y.dtype.kind == "b" else y,
         None if silo_column is None else frame[silo_column].astype(str).to_numpy(str),
+        person=None if person_column is None else frame[person_column].astype(str).to_numpy(str),
         columns=tuple(encoded),
         not_covered=notes,
         indicators=tuple(range(kept, len(encoded))),
