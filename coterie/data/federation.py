@@ -24,6 +24,7 @@ from .preparation import Preparation, SiloSteps, plan_preparation
 from .recipe import Recipe
 from .sources.catalogue import find_table
 from .sources.memory import read as read_memory
+from .sources.rules import rules_of
 from .sources.table import Table, some_rows
 
 
@@ -184,18 +185,30 @@ def load(
     silo_column: str | None = None,
     target_column: str | None = None,
     drop: Sequence[str] = (),
+    keep: Sequence[str] = (),
+    missing: Any = "refuse",
+    medians: Mapping[str, float] | None = None,
+    categories: Mapping[str, Sequence[str | int]] | None = None,
+    unknown: str = "other",
+    dates: Any = None,
     **options: Any,
 ) -> Federation:
     """Load a federation from a name (see `coterie data list`), a file, a folder, or data in memory.
 
     The columns (`drop`: those to leave out) are those of a CSV or Parquet file, of a DataFrame or of a dict
-    of columns. `name` is for data in memory, whose ledgers are found by it. Further options are those of
-    `from_table`.
+    of columns. So are the rules by which they become numbers (see `sources.rules`). `name` is for data in
+    memory, whose ledgers are found by it. Further options are those of `from_table`.
 
     >>> len(load("digits", silos=5))
     5
     """
-    chosen: dict[str, Any] = {"silo_column": silo_column, "target_column": target_column, "drop": drop}
+    rules = rules_of(keep, missing, medians, categories, unknown, dates).asked(options.get("feature_range"))
+    chosen: dict[str, Any] = {
+        "silo_column": silo_column,
+        "target_column": target_column,
+        "drop": drop,
+        "rules": rules,
+    }
     if silo_column is not None and options.get("partition") is not None:
         raise Problem(
             f"data.partition: the silos are those of the column '{silo_column}'; leave out one of the two"
@@ -318,7 +331,7 @@ def from_table(
 
 def _notes(table: Table, preparation: Preparation, silos: Sequence[Silo]) -> tuple[str, ...]:
     """Return what looks like a mistake in the options, but may be meant."""
-    notes = []
+    notes = list(table.notes)
     if preparation.feature_range is not None:
         facts = (preparation.feature_range, table.columns, table.indicators)
         lost = preprocess.out_of_range(table.x, *facts)

@@ -10,6 +10,7 @@ import numpy as np
 
 from ...errors import Problem, nearest
 from . import columns, npz
+from .rules import Rules
 from .table import Table
 
 ARRAYS = ("x", "y", "silo", "split")
@@ -21,6 +22,7 @@ def read(
     silo_column: str | None = None,
     target_column: str | None = None,
     drop: Sequence[str] = (),
+    rules: Rules = Rules(),
 ) -> Table:
     """Take a DataFrame, a dict of columns (with `target_column`), or a dict of arrays x, y, silo and split.
 
@@ -28,7 +30,7 @@ def read(
     """
     pandas = sys.modules.get("pandas")
     if pandas is not None and isinstance(source, pandas.DataFrame):
-        return columns.from_frame(source, name, name or "the frame", silo_column, target_column, drop)
+        return columns.from_frame(source, name, name or "the frame", silo_column, target_column, drop, rules)
     if not isinstance(source, Mapping):
         raise Problem(
             "data.source: expected a name, a file, a folder, a pandas DataFrame or a dict of arrays, got a"
@@ -41,7 +43,7 @@ def read(
             frame = pd.DataFrame(dict(source))
         except ValueError as error:
             raise Problem(f"data: these columns do not make a table: {error}") from error
-        return columns.from_frame(frame, name, name or "the dict", silo_column, target_column, drop)
+        return columns.from_frame(frame, name, name or "the dict", silo_column, target_column, drop, rules)
     return _arrays(source, name)
 
 

@@ -20,6 +20,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from ...data.sources.dates import written_dates
+from ...data.sources.rules import rules_of
 from ...errors import Problem, nearest, reason
 from ...privacy.preferences import check_preference
 from ...privacy.units import UnitName
@@ -30,6 +32,9 @@ from .methods import method_problems
 
 MOST_SEEDS = 10_000
 PARTITION_NAMES = Literal["iid", "shards", "dirichlet", "rotated", "rotated-masked"]
+
+
+WHOLE = "coterie-whole"  # an error whose text names its keys itself, one problem per line
 
 
 def _fail(text: str) -> PydanticCustomError:
@@ -158,6 +163,19 @@ def _ranges(value: Any) -> Any:
     return _range(value)
 
 
+def _rule(key: str) -> Any:
+    """Return a validator for a key that says how columns become numbers."""
+
+    def check(value: Any) -> Any:
+        try:
+            rules_of(**{key: value})
+        except Problem as problem:
+            raise PydanticCustomError(WHOLE, "{text}", {"text": str(problem)}) from problem
+        return written_dates(value) if key == "dates" else value
+
+    return check
+
+
 class Section(BaseModel):
     """A table of the file; unknown keys are errors."""
 
@@ -187,6 +205,12 @@ class Data(Section):
     silo_column: str | None = None
     target_column: str | None = None
     drop: list[str] = []
+    keep: list[str] = []
+    missing: Annotated[Any, AfterValidator(_rule("missing"))] = "refuse"
+    medians: Annotated[Any, AfterValidator(_rule("medians"))] = {}
+    categories: Annotated[Any, AfterValidator(_rule("categories"))] = {}
+    unknown: Literal["other", "refuse"] = "other"
+    dates: Annotated[Any, AfterValidator(_rule("dates"))] = {}
 
 
 class Model(BaseModel):
@@ -321,7 +345,7 @@ def check(content: dict[str, Any], where: str = "config", allowed: Allowed | Non
     try:
         config = Config.model_validate(content)
     except ValidationError as error:
-        problems += [sentence(dict(e)) for e in error.errors()]
+        problems += [line for e in error.errors() for line in sentence(dict(e)).split("\n")]
     methods = content.get("method")
     if isinstance(methods, list):
         problems += [p for k, table in enumerate(methods) for p in method_problems(k, table)]
@@ -397,6 +421,8 @@ def sentence(error: Mapping[str, Any]) -> str:
         return f"{key}: unknown key; {nearest(parts[-1], table.model_fields)}"
     if kind == "missing":
         return f"{key}: required"
+    if kind == WHOLE:
+        return message
     if kind == "coterie":
         return f"{key}: {message}"
     expected = message.removeprefix("Input should be ")
