@@ -570,7 +570,7 @@ def test_a_list_as_long_as_the_silos_has_a_note(clinics):
         (
             ("local", PRIVACY),
             {"loss": "mse"},
-            "unknown loss 'mse'; did you mean 'squared'? (all: squared, cross",
+            "unknown loss 'mse'; did you mean 'squared'? (all: squared, huber",
         ),
         (("local", PRIVACY), {"loss": "BCE"}, "unknown loss 'BCE'; did you mean 'logistic'?"),
         (

@@ -157,7 +157,7 @@ def shown_in(folder: Path, ledgers: Path) -> dict[str, object]:
     del result["summary"]
     found["result"] = result
     for file in sorted(ledgers.glob("*.sqlite")):
-        blank = dict.fromkeys(("time", "digest", "ledger", "key"), 0)
+        blank = dict.fromkeys(("time", "nonce", "digest", "ledger", "key"), 0)
         rows = [(row.kind, {**row.body, **blank}) for row in read_ledger(file).entries()]
         found[file.name] = rows
     found["files"] = sorted(str(file.relative_to(folder)) for file in folder.rglob("*"))

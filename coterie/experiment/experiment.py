@@ -44,7 +44,7 @@ from ..tasks.task import Task
 from .diagnostics import Watch
 from .notes import notes_of
 from .outcome import Outcome, make_result
-from .public_facts import PublicTask, public_federation
+from .public_facts import PublicTask, check_counts, public_federation
 from .result import Result, label_of
 
 
@@ -216,6 +216,7 @@ class Experiment:
         rows_within(self.task, self.training.memory)
         check_passes(self.training, self.federation.names, self.federation.sizes)
         check_dropping(self.training, self.federation.names, self.work, self.privacy, self.budgets)
+        check_counts(self.task, self.federation)
         private = not bool(torch.isinf(self.epsilon).all())
         self.method.check(PublicTask(self.task), public_federation(self.federation, private))
         clip = [c for v in self.variants for c in per_silo("privacy.clip", v.clip, self.federation.names)]

@@ -21,7 +21,7 @@ from ..data.new_rows import Rows
 from ..data.preparation import Preparation
 from ..errors import Problem, as_path, plain_methods, plainly, reason
 from ..tasks.layout import fill, tensors_of
-from ..tasks.losses import PROBABILITIES, class_scores, predicted_class
+from ..tasks.losses import PROBABILITIES, class_scores, predicted_class, predicted_number
 from ..tasks.models import MODELS, Factory, qualified_name
 from ..tasks.task import Task, make_task
 from .files import OWNER_ONLY
@@ -80,9 +80,9 @@ class PersonalModel:
             )
         output = self._outputs(preparation.inputs(rows, self.silo))
         index = rows.index if isinstance(rows, pd.DataFrame) else None
-        if self.loss == "squared":
+        if not preparation.classes:
             low, high = preparation.target_range or (0.0, 1.0)
-            values = low + output.squeeze(-1).double().numpy() * (high - low)
+            values = low + predicted_number(self.loss, output).double().numpy() * (high - low)
             return pd.DataFrame({"prediction": values}, index=index)
         names = np.array(preparation.classes, dtype=object)
         columns = {"prediction": names[predicted_class(self.loss, output).numpy()]}
@@ -213,7 +213,7 @@ def load_model(
             preparation = Preparation.from_json(record["preparation"])
             _check_preparation(preparation, record)
         model = PersonalModel(
-            task.seeded_module(), str(record["silo"]), str(record["method"]), task.loss, preparation
+            task.seeded_module(), str(record["silo"]), str(record["method"]), record["loss"], preparation
         )
         values = _values_for(model.module, tensors, dict(record["tied"]), path)
         expected = read_probes(record)
@@ -284,8 +284,10 @@ def _task_of(record: Mapping[str, Any], module: Any, options: Any, path: str | P
     settings = dict(about["settings"] if built_in else options or {})
     if not isinstance(module, nn.Module) and not built_in:
         _check_options(about, {**getattr(module, "keywords", {}), **settings}, settings, path)
-    shape, loss = tuple(map(int, record["shape"])), str(record["loss"])
-    return make_task(module, shape=shape, classes=len(record["classes"]), loss=loss, options=settings)
+    shape, classes, loss = tuple(map(int, record["shape"])), len(record["classes"]), str(record["loss"])
+    if ":" in loss:  # one of the user's own, which predictions do not need
+        loss = "auto"
+    return make_task(module, shape=shape, classes=classes, loss=loss, options=settings)
 
 
 def _check_options(

@@ -61,6 +61,7 @@ def find_table(
     silo_column: str | None = None,
     target_column: str | None = None,
     drop: Sequence[str] = (),
+    person_column: str | None = None,
     rules: Rules = Rules(),
 ) -> Table:
     """Read a source: a built-in name, a name in the data folder, a file or a folder."""
@@ -72,8 +73,8 @@ def find_table(
         return har.read(path)  # which has one name, wherever it is
     readers: dict[str | None, Callable[[Path], Table]] = {
         "npz": npz.read,
-        "CSV": lambda path: columns.read(path, silo_column, target_column, drop, rules),
-        "Parquet": lambda path: columns.read(path, silo_column, target_column, drop, rules),
+        "CSV": lambda path: columns.read(path, silo_column, target_column, drop, person_column, rules),
+        "Parquet": lambda path: columns.read(path, silo_column, target_column, drop, person_column, rules),
         "MATLAB": matlab.read,
         "LEAF": leaf.read,
         "IDX": idx.read,

@@ -1,4 +1,4 @@
-"""CSV and Parquet files, with a target column and optionally a silo column."""
+"""CSV and Parquet files, with a target column and optionally a silo column and a person column."""
 
 from __future__ import annotations
 
@@ -69,11 +69,13 @@ def read(
     silo_column: str | None,
     target_column: str | None,
     drop: Sequence[str] = (),
+    person_column: str | None = None,
     rules: Rules = Rules(),
 ) -> Table:
     """Read a file of columns; a text column becomes one column per value."""
     frame = read_frame(path, rules.as_written)
-    return from_frame(frame, path.stem, path.name, silo_column, target_column, drop, rules)
+    named = (silo_column, target_column, drop, person_column)
+    return from_frame(frame, path.stem, path.name, *named, rules)
 
 
 def from_frame(
@@ -83,19 +85,21 @@ def from_frame(
     silo_column: str | None,
     target_column: str | None,
     drop: Sequence[str] = (),
+    person_column: str | None = None,
     rules: Rules = Rules(),
 ) -> Table:
     """Make a table from a frame; messages call the frame `what`, and name all its problems at once."""
     import pandas as pd
 
-    keys = {"target_column": target_column, "silo_column": silo_column}
+    keys = {"target_column": target_column, "silo_column": silo_column, "person_column": person_column}
     roles = {column: key for key, column in keys.items() if column is not None}
     problems = _names_of(frame, what, keys, drop, rules)
     if target_column is None or set(roles) - set(frame.columns) or not frame.columns.is_unique:
         _refuse(problems, what)
     rest = frame.drop(columns=[column for column in (*roles, *drop) if column in frame.columns])
     if rest.columns.empty:
-        problems.append(f"data: '{what}' has no feature column besides the target and the silo")
+        besides = "the target, the silo and the person" if person_column else "the target and the silo"
+        problems.append(f"data: '{what}' has no feature column besides {besides}")
     for column in roles:
         missing = np.flatnonzero(frame[column].isna())
         if len(missing):
@@ -120,6 +124,7 @@ def from_frame(
         x,
         y.astype(np.int64) if y.dtype.kind == "b" else y,
         None if silo_column is None else frame[silo_column].astype(str).to_numpy(str),
+        person=None if person_column is None else frame[person_column].astype(str).to_numpy(str),
         columns=tuple(encoded),
         not_covered=features.not_covered,
         indicators=tuple(range(features.numbers, len(encoded))),
@@ -151,9 +156,12 @@ def _names_of(
         if len(known) == 1:
             hint = "it has only one column: are its values separated by commas?"
         problems.append(f"data.{key}: '{what}' has no column '{name}'; {hint}")
-    target, silo = keys["target_column"], keys["silo_column"]
+    target, silo, person = keys["target_column"], keys["silo_column"], keys["person_column"]
     if silo is not None and silo == target:
         problems.append(f"data.silo_column: '{silo}' is the column to predict too: name two columns")
+    if person is not None and person in (target, silo):
+        what_else = "column to predict" if person == target else "silo_column"
+        problems.append(f"data.person_column: '{person}' is the {what_else} too: name two columns")
     roles = {name: key for key, name in reversed([*keys.items()]) if name is not None}
     problems += [
         f"data.drop: '{name}' is the {roles[name]}, which is no feature anyway: leave it out here"

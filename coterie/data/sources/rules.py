@@ -17,6 +17,7 @@ from .dates import Dates, dates_of
 REFUSE, INDICATOR, MEDIAN = "refuse", "indicator", "public-median"
 WORDS = (REFUSE, INDICATOR, MEDIAN)
 DEFAULT = "default"  # the key of a table that stands for all columns that it does not name
+RULES = ("keep", "missing", "medians", "categories", "unknown", "dates")  # the keys of a [data] table
 UNKNOWN = ("other", "refuse")
 # What pandas takes for a missing value in a CSV file, unless a vocabulary names it.
 MISSING_WORDS = (

@@ -66,7 +66,9 @@ def column_from_json(content: Mapping[str, Any]) -> Column:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Features, targets and, if the source has them, silos and a split (1 = test).
+    """Features, targets and, if the source has them, silos, persons and a split (1 = test).
+
+    `person` says whose row each is.
 
     `raw_columns` are the feature columns of the source before text became numbers, `other_columns` those
     that are no features. `indicators` are the columns that are 0 or 1 because they came from text.
@@ -82,6 +84,7 @@ class Table:
     y: np.ndarray
     silo: np.ndarray | None = None
     split: np.ndarray | None = None
+    person: np.ndarray | None = None
     columns: tuple[str, ...] = ()
     not_covered: tuple[str, ...] = ()
     indicators: tuple[int, ...] = ()
@@ -134,4 +137,5 @@ def some_rows(table: Table, count: int, seed: int) -> Table:
     kept = np.sort(np.random.default_rng([seed, 0x7085]).permutation(len(table.y))[:count])
     silo = None if table.silo is None else table.silo[kept]
     split = None if table.split is None else table.split[kept]
-    return replace(table, x=table.x[kept], y=table.y[kept], silo=silo, split=split)
+    person = None if table.person is None else table.person[kept]
+    return replace(table, x=table.x[kept], y=table.y[kept], silo=silo, split=split, person=person)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import secrets
 import time
 from collections.abc import Sequence
 from copy import copy
@@ -268,9 +269,13 @@ class Changes:
         self.texts: list[str] = []
 
     def add(self, kind: str, body: dict[str, Any], claim: Claim | None = None) -> LedgerEntry:
-        """Add a row; `claim` may be given for a new run, so that it need not be parsed."""
+        """Add a row; `claim` may be given for a new run, so that it need not be parsed.
+
+        Each row has a random `nonce`. Two copies of a ledger that add the same row in the same millisecond
+        would otherwise agree, and their witness could not tell that there are two.
+        """
         seq, previous = (self.last.seq + 1, self.last.hash) if self.last is not None else (1, FIRST)
-        body = {**body, "time": round(time.time(), 3)}
+        body = {**body, "time": round(time.time(), 3), "nonce": secrets.token_hex(8)}
         text = text_of(body)
         entry = LedgerEntry(seq, kind, body, previous, hash_of(seq, kind, text, previous))
         self.added.append(entry)
