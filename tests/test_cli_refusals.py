@@ -68,7 +68,7 @@ def test_bad_input_is_one_sentence_and_nothing_is_written(config, monkeypatch, c
 )
 def test_bad_tables(config, tmp_path, monkeypatch, capsys, rows, said):
     if "which no silo" in said:
-        monkeypatch.setattr("coterie.data.federation._held_out", _last_is_test)
+        monkeypatch.setattr("coterie.data.federation.held_out_rows", _last_is_test)
     source = csv(tmp_path, rows)
     arguments = [part for change in (source, *COLUMNS) for part in ("--set", change)]
     code, _, err = call(monkeypatch, capsys, "run", config, *arguments, "--set", "data.silos=2")
@@ -77,7 +77,7 @@ def test_bad_tables(config, tmp_path, monkeypatch, capsys, rows, said):
     assert not Path("runs").exists()
 
 
-def _last_is_test(name, rows, split, test, seed):
+def _last_is_test(name, rows, split, test, seed, person):
     import numpy as np
 
     return np.arange(len(rows)) == len(rows) - 1

@@ -276,6 +276,8 @@ def test_columns_that_look_like_ids_are_left_out_and_named():
     kept = ct.load(data, **COLUMNS, keep=["patient_id"], feature_range={"row": (0, n)}, drop=["name"])
     assert kept.preparation.encoded == ("patient_id", "ward_id", "row", "dose")
     assert kept.notes == kept.not_covered == ()
+    tokens = data[["patient_id", "row", "clinic", "ill"]]
+    assert ct.load(tokens, **COLUMNS, features="ids").preparation.encoded == ("patient_id", "row")
     with refused("data: 'the frame' has no feature column: 'patient_id' look like ids"):
         ct.load(data[["patient_id", "clinic", "ill"]], **COLUMNS)
 

@@ -60,7 +60,7 @@ def plan_features(frame: pd.DataFrame, what: str, rules: Rules, problems: list[s
         if wrong := _wrong_cells(cells, called):
             problems.append(wrong)
             continue
-        if name not in asked and looks_like_id(cells):
+        if not rules.with_ids and name not in asked and looks_like_id(cells):
             ids.append(name)
             continue
         column = _column(cells, called, rules, problems)

@@ -43,6 +43,7 @@ class Rules:
     unknown: str = "other"
     dates: Mapping[str, Dates] = field(default_factory=dict)
     wanted: tuple[str, ...] = ()
+    with_ids: bool = False
 
     @property
     def as_written(self) -> dict[str, tuple[str, ...]]:
@@ -54,10 +55,13 @@ class Rules:
         for key in ("keep", "missing", "medians", "categories", "dates"):
             yield from ((key, name) for name in getattr(self, key) if (key, name) != ("missing", DEFAULT))
 
-    def asked(self, columns: Any) -> Rules:
-        """Return the rules if bounds for these columns are given too, if any: then they are no ids."""
-        named = tuple(map(str, columns)) if isinstance(columns, Mapping) else ()
-        return replace(self, wanted=named)
+    def asked(self, bounds: Any, features: Any) -> Rules:
+        """Return the rules for the bounds and the kind of features that are asked for, too.
+
+        Columns with bounds of their own are no ids, and where features are ids, all columns are wanted.
+        """
+        named = tuple(map(str, bounds)) if isinstance(bounds, Mapping) else ()
+        return replace(self, wanted=named, with_ids=features == "ids")
 
     def missing_in(self, name: str, number: bool) -> tuple[str, float | str | None]:
         """Return the rule for missing values of one column, and the value they become if there is one."""
