@@ -76,6 +76,7 @@ class Federation:
     another way is another data set. It defaults to the `name`; data without a name has no ledgers.
     `cut` knows what older ledgers call the same data (none for a federation made by hand).
     `recipe` is the [data] table of a configuration that loads the same federation, if there is one.
+    With `ids`, features are whole numbers that a model looks up in a table.
     `notes` say what a user should know about the data; plans and results repeat them.
     `rows_per_person` is the most rows of one person that a training uses if it protects persons.
     """
@@ -91,6 +92,7 @@ class Federation:
     notes: tuple[str, ...] = ()
     cut: Cut | None = None
     rows_per_person: int = MOST_ROWS
+    ids: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "source", tidy(self.name if self.source is None else self.source))
@@ -285,7 +287,7 @@ def from_table(
     alone. "invert" first subtracts bytes from 255, which turns dark writing on white into large numbers on
     zero. "log" is log(1 + x). "unit" divides each example by its own norm. "standardize" uses the mean and
     deviation of each silo's own training examples. No budget pays for that access to examples, and the
-    statement says so.
+    statement says so. "ids" are whole numbers from 0 on that the model looks up in a table (nn.Embedding).
     """
     total = len(table.y)
     if rows is not None:
@@ -365,7 +367,7 @@ def from_table(
     notes, source = _notes(table, preparation, made), cut.source
     return Federation(
         name, tuple(made), classes, scale, not_covered, preparation, source, notes=notes, cut=cut,
-        rows_per_person=rows_per_person or MOST_ROWS,
+        rows_per_person=rows_per_person or MOST_ROWS, ids=features == "ids",
     )  # fmt: skip
 
 

@@ -66,6 +66,8 @@ class Preparation:
 
     def shared(self, x: np.ndarray) -> np.ndarray:
         """Take the steps that are the same for all silos."""
+        if self.features == "ids":
+            return preprocess.ids(x)
         if not self.uint8:
             x = numbers(x, "the features")
         if self.feature_range is not None:
@@ -105,8 +107,11 @@ class Preparation:
         return self.silo_only(steps.view.apply(self.shared(raw)), steps)
 
     def inputs(self, rows: Rows, silo: str) -> Tensor:
-        """Return raw rows as a model gets them: prepared, as float32 numbers, scaled."""
-        x = self.prepare(rows, silo).float()
+        """Return raw rows as a model gets them: prepared, as float32 numbers, scaled, or as ids."""
+        x = self.prepare(rows, silo)
+        if self.features == "ids":
+            return x
+        x = x.float()
         return x if self.scale == 1.0 else x * self.scale
 
     def pick(self, silos: Sequence[str]) -> Preparation:
@@ -182,8 +187,10 @@ def plan_preparation(
         preprocess.check_ranges(feature_range, table.columns, table.called, text)
     if norm is not None:
         preprocess.check_norm(norm)
-        if features not in ("auto", "none"):
+        if features not in ("auto", "none", "ids"):
             raise Problem(f"data.norm: a public bound is for features as they are, not for '{features}'")
+    if features == "ids" and (feature_range is not None or norm is not None):
+        raise Problem("data.features: 'ids' stay as they are: leave out data.feature_range and data.norm")
     uint8 = table.x.dtype == np.uint8
     stays_uint8 = uint8 and feature_range is None and norm is None
     if features == "invert" and not stays_uint8:

@@ -116,9 +116,14 @@ class SlowOracle(Oracle):
             sums, moved = (silo.in_turn if whole else silo.apart)(*state, self.steps, dice)
         return share * sums.reshape(1, 1, -1), duals + share * moved.reshape(duals.shape)
 
+    def example(self, row: int) -> tuple[Tensor, Tensor]:
+        """Return one example as a model gets it, and its target."""
+        x, y = self.silo.x[row : row + 1], self.silo.y[row : row + 1]
+        return x if self.task.ids else x.float() * self.scale, y
+
     def error(self, vector: Tensor, row: int) -> float:
         """Return the error of one example, in [0, 1]."""
-        x, y = self.silo.x[row : row + 1].float() * self.scale, self.silo.y[row : row + 1]
+        x, y = self.example(row)
         value = float(self.task.scores(self.task.layout.unflatten(vector), x, y))
         return 1 - value if self.task.higher_is_better else min(max(value, 0.0), 1.0)
 
@@ -127,7 +132,7 @@ class SlowOracle(Oracle):
     ) -> Tensor:
         """Return the gradient of one example."""
         leaf = vector.clone().requires_grad_(True)
-        x, y = self.silo.x[row : row + 1].float() * self.scale, self.silo.y[row : row + 1]
+        x, y = self.example(row)
         loss = self.task.losses(self.task.layout.unflatten(leaf), x, y).sum()
         if imitate is not None:
             ours, theirs = (

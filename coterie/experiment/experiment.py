@@ -42,6 +42,7 @@ from ..protocol.streams import SeededStreams
 from ..protocol.tree import map_leaves
 from ..tasks.task import Task
 from .diagnostics import Watch
+from .id_check import check_ids
 from .notes import notes_of
 from .outcome import Outcome, make_result
 from .public_facts import PublicTask, check_counts, public_federation
@@ -213,6 +214,7 @@ class Experiment:
         """Raise `Problem` if a setting does not fit the data, the model or the method."""
         check_device(self.training.device)
         self.task.module.to(self.training.device)
+        check_ids(self.task, self.federation)
         rows_within(self.task, self.training.memory)
         check_passes(self.training, self.federation.names, self.federation.sizes)
         check_stepping(self.training, self.method)

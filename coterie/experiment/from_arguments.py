@@ -201,6 +201,7 @@ def task_of(model: Any, federation: Federation, loss: Any, options: Any, loss_op
         loss=loss,
         options=options,
         settings=loss_settings(**plain(known), classes=federation.classes),
+        ids=federation.ids,
     )
 
 

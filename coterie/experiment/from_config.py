@@ -109,6 +109,7 @@ def task_of(config: Config, federation: Federation) -> Task:
         options=dict(model.model_extra or {}),
         allowed=config.allowed,
         settings=loss_settings(model.class_weights, model.huber_delta, federation.classes),
+        ids=federation.ids,
     )
 
 

@@ -24,8 +24,9 @@ from ..tasks.layout import fill, tensors_of
 from ..tasks.losses import PROBABILITIES, class_scores, predicted_class, predicted_number
 from ..tasks.models import MODELS, Factory, qualified_name
 from ..tasks.task import Task, make_task
+from ..tasks.trials import REFUSALS, ids_below
 from .files import OWNER_ONLY
-from .probes import REFUSALS, differs, probe, read_probes
+from .probes import differs, probe, read_probes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -148,6 +149,7 @@ def record_of(
     several. `probes` are outputs for made-up examples, by which loading recognises another module.
     """
     own = None if preparation is None else preparation.pick([silo])
+    kind = {"ids": True} if task.ids else {}
     parameters = task.layout.unflatten(vector.detach().to(task.device))
     return {
         "schema": SCHEMA,
@@ -160,8 +162,9 @@ def record_of(
         "model": _model_of(task),
         "trained": list(task.layout.names),
         "tied": task.tied,
-        "probes": probe(lambda x: task.predict(parameters, x.to(task.device)), task.shape),
+        "probes": probe(lambda x: task.predict(parameters, x.to(task.device)), task.shape, task.ids_below),
         "preparation": None if own is None else own.to_json(),
+        **kind,
         "notes": [HOLDS_STATISTICS] if own is not None and own.steps_of(silo).mean is not None else [],
     }
 
@@ -223,7 +226,7 @@ def load_model(
         raise Problem(f"the model '{path}' is damaged: {type(error).__name__}: {error}") from error
     fill(model.module, values)
     try:
-        other = differs(model.module, task.shape, expected)
+        other = differs(model.module, task.shape, expected, ids_below(model.module, task.ids))
     except REFUSALS as error:
         raise Problem(f"'{path}' does not fit the module: {str(error).splitlines()[0]}") from error
     if other:
@@ -287,7 +290,8 @@ def _task_of(record: Mapping[str, Any], module: Any, options: Any, path: str | P
     shape, classes, loss = tuple(map(int, record["shape"])), len(record["classes"]), str(record["loss"])
     if ":" in loss:  # one of the user's own, which predictions do not need
         loss = "auto"
-    return make_task(module, shape=shape, classes=classes, loss=loss, options=settings)
+    ids = bool(record.get("ids", False))  # older files have none
+    return make_task(module, shape=shape, classes=classes, loss=loss, options=settings, ids=ids)
 
 
 def _check_options(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import hashlib
 from collections.abc import Callable, Mapping
@@ -16,11 +15,13 @@ from torch import Tensor, nn
 from ..errors import Problem, plainly
 from .check import check_module
 from .code import Allowed
+from .layers import exchanged, restored
 from .layout import Layout, call, fill, tensors_of, tied_names
 from .losses import LOSSES, NUMBERS, TWO_CLASSES, outputs_of, predicted_class, predicted_number, squared
 from .models import make_factory, qualified_name
 from .own_loss import alone, check_loss, find_loss
 from .settings import LossSettings, unknown_loss
+from .trials import ids_below
 
 # The seed for whatever a module draws when it is built and never trains.
 FROZEN_SEED = 0
@@ -31,7 +32,8 @@ class Task:
     """What is learned: `build()` makes the module, `loss` names the loss of one example.
 
     `shape` is that of one example's features, `classes` their number (0 for regression). A loss of one's own
-    is the function `own_loss`, and `loss` is its name.
+    is the function `own_loss`, and `loss` is its name. Features are numbers or, with `ids`, whole numbers
+    that the module looks up in a table.
     """
 
     build: Callable[[], nn.Module]
@@ -40,6 +42,7 @@ class Task:
     classes: int = 0
     settings: LossSettings = LossSettings()
     own_loss: Callable[[Tensor, Tensor], Tensor] | None = None
+    ids: bool = False
 
     def __post_init__(self) -> None:
         self.settings.check(self.loss, self.classes)
@@ -89,8 +92,8 @@ class Task:
         parameters and buffers are part of every model. They come from one fixed seed, so that a
         training that is resumed or repeated has the same ones, and every seed of training shares them.
         """
-        module = self.seeded_module()
-        check_module(module, self.shape, self.outputs)
+        module = exchanged(self.seeded_module())
+        check_module(module, self.shape, self.outputs, self.ids)
         self._check_frozen(module)
         if self.own_loss is not None:
             check_loss(self.loss, self.own_loss, self.outputs, self._made_up_targets)
@@ -163,6 +166,16 @@ class Task:
             return functools.partial(LOSSES["huber"], width=self.settings.huber_delta)
         return LOSSES[self.loss]
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the features that the module takes."""
+        return torch.int64 if self.ids else torch.float32
+
+    @property
+    def ids_below(self) -> int:
+        """A number below which the module takes every id; 0 if it takes numbers."""
+        return ids_below(self.module, self.ids)
+
     def blank_targets(self, *shape: int) -> Tensor:
         """Return targets that are all zero, for trials on made-up examples."""
         kind = torch.int64 if self.classes else torch.float32
@@ -192,7 +205,7 @@ class Task:
 
     def to_module(self, vector: Tensor) -> nn.Module:
         """Return the model of one vector as a plain module on the CPU."""
-        module = copy.deepcopy(self.module).cpu()
+        module = restored(self.module).cpu()
         fill(module, self.state(vector))
         return module
 
@@ -207,12 +220,14 @@ def make_task(
     options: Mapping[str, Any] | None = None,
     allowed: Allowed | None = None,
     settings: LossSettings | None = None,
+    ids: bool = False,
 ) -> Task:
     """Return a task for a model: a name, "package.module:function", a function, a class or a module.
 
     A user's function or class gets `input_shape` and `outputs` if it has such parameters; `options`
     are its other arguments. The `loss` is a name, "package.module:function" or a function, and `settings` are
-    its own. `allowed` says which modules a name from a configuration may stand for.
+    its own. `allowed` says which modules a name from a configuration may stand for. With `ids`, examples are
+    whole numbers that the module looks up in a table.
     """
     own, name = (None, loss) if isinstance(loss, str) else (loss, qualified_name(loss))
     if own is None and ":" in name:
@@ -220,4 +235,4 @@ def make_task(
     if name == "auto":
         name = "cross-entropy" if classes else "squared"
     factory = make_factory(model, shape, outputs_of(name, classes), options, allowed)
-    return Task(factory, name, shape, classes, settings or LossSettings(), own)
+    return Task(factory, name, shape, classes, settings or LossSettings(), own, ids)

@@ -54,7 +54,7 @@ class Data(Section):
     mask: Annotated[float, Field(ge=0, le=1)] = 0.1
     test: Annotated[Any, AfterValidator(values.share)] = 0.2
     seed: Annotated[int, Field(ge=0)] = 0
-    features: Literal["auto", "none", "invert", "log", "standardize", "unit"] = "auto"
+    features: Literal["auto", "none", "invert", "log", "standardize", "unit", "ids"] = "auto"
     norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     positive: str | None = None
     feature_range: Annotated[Any, AfterValidator(values.ranges)] = None
