@@ -56,6 +56,11 @@ class TrainingOptions(TypedDict, total=False):
     batch: int
     sampling: str
     lr: Swept
+    optimizer: str
+    momentum: float | None
+    weight_decay: float
+    schedule: str
+    warmup: int
     seeds: int | Sequence[int]
     participation: float | Mapping[str, float] | None
     drop: PerSilo

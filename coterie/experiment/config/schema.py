@@ -93,6 +93,11 @@ class Train(Section):
     batch: Annotated[int, Field(ge=1)] = 32
     sampling: Literal["poisson", "passes"] = "poisson"
     lr: values.Positive = 0.1
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    momentum: Annotated[float, Field(ge=0, lt=1)] | None = None
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    schedule: Literal["constant", "cosine", "linear", "step"] = "constant"
+    warmup: Annotated[int, Field(ge=0)] = 0
     seeds: Annotated[Any, BeforeValidator(values.seeds)] = [0]
     participation: Annotated[Any, AfterValidator(values.participation)] = None
     drop: values.Chance = 0.0
