@@ -465,7 +465,7 @@ def with_columns(**options):
         (pd.concat([frame(), frame()[["age"]]], axis=1), with_columns(), "two columns named 'age'"),
         ({"x": [[1.0]] * 4, "y": [[0], [1]] * 2}, {}, "needs one target for each of 4 rows"),
         ({"x": [[1.0]] * 4, "y": [0, 1]}, {}, "differ in length"),
-        ({"x": [[1.0]] * 4, "z": [0, 1] * 2}, {}, "has x, y, silo and perhaps split, not 'z'"),
+        ({"x": [[1.0]] * 4, "z": [0, 1] * 2}, {}, "has x, y, silo and perhaps split and person, not 'z'"),
         ({"x": [[1.0]] * 4}, {}, "has no array 'y'"),
         (
             {"x": [[1.0]] * 4, "y": [0, 1] * 2, "silo": ["a", None, "b", "b"]},

@@ -32,7 +32,7 @@ from ..planning.plan import Plan, absent_remarks
 from ..planning.request import MergeTerms, Request
 from ..planning.schedule import Schedule, check_dropping, draw_schedule
 from ..planning.silo_plan import Terms, clip_remarks, secure_remarks, terms_of
-from ..planning.training import Training, check_device, check_passes
+from ..planning.training import Training, check_device, check_passes, check_stepping
 from ..privacy.budget import PerSilo, Privacy, check_budgets, per_silo, values_of
 from ..protocol.doors import Work
 from ..protocol.method import Method
@@ -223,6 +223,7 @@ class Experiment:
         check_ids(self.task, self.federation)
         rows_within(self.task, self.training.memory)
         check_passes(self.training, self.federation.names, self.federation.sizes)
+        check_stepping(self.training, self.method)
         check_dropping(self.training, self.federation.names, self.work, self.privacy, self.budgets)
         check_counts(self.task, self.federation)
         private = not bool(torch.isinf(self.epsilon).all())
@@ -295,7 +296,7 @@ class Experiment:
         device = self.training.device
         clip = self.clip if plan.unit.noise_in_doors else torch.full_like(self.clip, math.inf)
         lr, clip, noise = (value.float().to(device) for value in (self.lr, clip, plan.noise()))
-        return Settings(lr, clip, noise, plan.choice_noise().to(device))
+        return Settings(lr, clip, noise, plan.choice_noise().to(device), self.training.optimizer)
 
     def cohort(self, plan: Plan) -> Cohort:
         """Return the silos, ready to train."""
