@@ -80,8 +80,8 @@ def recover_ledger(path: Path, reason: str, custody: Custody, new_key: bool = Fa
             body = {"reason": reason, **head, "signature": "" if seen is None else seen.signature}
             changes.number = max(changes.number, 1 if seen is None else seen.number + 1)
             raised = raised_from(changes.state, ledger.signed_head.number, seen)
-            body |= {"raised": raised} if raised else {}
-            changes.add("recover", {**body, "carried": finite(carried), "bare": bare})
+            more = {"raised": raised} if raised else {}
+            changes.add("recover", {**body, "carried": finite(carried), "bare": bare, **more})
     except BaseException:
         ledger.close()
         raise
