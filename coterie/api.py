@@ -17,7 +17,14 @@ from .data.preprocess import Ranges
 from .data.sources.catalogue import FILES
 from .errors import Function, Problem, as_path, check_call, plainly
 from .experiment.config.schema import Config, Train, Tuning, read
-from .experiment.from_arguments import MethodLike, ModelLike, TrainingOptions, load_source, make_study
+from .experiment.from_arguments import (
+    LossLike,
+    MethodLike,
+    ModelLike,
+    TrainingOptions,
+    load_source,
+    make_study,
+)
 from .experiment.from_config import study_of
 from .experiment.ledger_coverage import covered
 from .experiment.listener import Listener, OnRound, listener_of
@@ -62,6 +69,14 @@ def load(
     silo_column: str | None = None,
     target_column: str | None = None,
     drop: Sequence[str] = (),
+    person_column: str | None = None,
+    rows_per_person: int | None = None,
+    keep: Sequence[str] = (),
+    missing: str | float | Mapping[str, str | float] = "refuse",
+    medians: Mapping[str, float] | None = None,
+    categories: Mapping[str, Sequence[str | int]] | None = None,
+    unknown: str = "other",
+    dates: Sequence[str] | Mapping[str, Any] = (),
     name: str | None = None,
     silos: int | None = None,
     rows: int | None = None,
@@ -87,10 +102,19 @@ def load(
     `target_column`, and columns to `drop`); a dict of the arrays x, y and silo; an .npz file or another
     format that `coterie data list` shows; or "digits". Data in memory needs a `name` to have ledgers.
 
+    Columns become numbers by public rules. `missing` says what a missing value becomes: "refuse",
+    "indicator", a value or "public-median" (the column's number in `medians`), or one of these per column.
+    `categories` are public vocabularies of text columns, and `unknown` ("other" or "refuse") says what a
+    value outside them becomes. `dates` are columns of dates, which become years since a day: a list, or a day
+    for each column. Columns that look like ids are left out unless `keep` names them.
+
     The other arguments are the keys of a configuration's [data] table. `silos` and `partition` split data
     that has no silos ("iid", "shards", "dirichlet", "rotated", "rotated-masked"), and `test` is the share of
     examples held out. `features`, `feature_range`, `norm` and `target_range` prepare the numbers, `positive`
     sets one class against the rest, and `kind` says whether the target is a class or a number.
+
+    `person_column` says whose row each is: all rows of a person in a silo are then either training or test
+    rows. A training that protects persons (`unit="person"`) uses at most `rows_per_person` rows of each.
 
     >>> len(load("digits", silos=5))
     5
@@ -103,6 +127,14 @@ def load(
         "silo_column": silo_column,
         "target_column": target_column,
         "drop": drop if isinstance(drop, str) or not isinstance(drop, Iterable) else list(drop),
+        "person_column": person_column,
+        "rows_per_person": rows_per_person,
+        "keep": keep if isinstance(keep, str) or not isinstance(keep, Iterable) else list(keep),
+        "missing": missing,
+        "medians": medians or {},
+        "categories": categories or {},
+        "unknown": unknown,
+        "dates": dates or {},
         "silos": silos,
         "rows": rows,
         "partition": partition,
@@ -129,8 +161,9 @@ def plan(
     ledger: str | Path | None = None,
     witness: str | Path | None = None,
     model: ModelLike = "linear",
-    loss: str = "auto",
+    loss: LossLike = "auto",
     model_options: Mapping[str, Any] | None = None,
+    loss_options: Mapping[str, Any] | None = None,
     data_dir: str | Path | None = None,
     changes: Sequence[str] = (),
     allow: Sequence[str] = (),
@@ -141,15 +174,18 @@ def plan(
     Pass a federation, methods and budgets, or the path of a configuration file. A method is an object
     (`methods.Ditto(lam=0.2)`), a name ("ditto") or a table (`{"name": "ditto", "lam": 0.2}`). `model` is a
     name ("linear", "mlp", "cnn"), a function or class that builds a torch module, or a module, whose
-    parameters are then the start of every run. The other arguments are the keys of a configuration's [train]
-    table. `changes` override keys of a configuration file: `changes=["train.rounds=10"]`. A model that a file
-    names is imported only if its module lies beside the file, or if `allow` names it: `allow=["my_models"]`.
+    parameters are then the start of every run. `loss` is a name, or a function of outputs and targets that
+    returns one number per example; `loss_options` are `class_weights` and `huber_delta`. The other arguments
+    are the keys of a configuration's [train] table. `changes` override keys of a configuration file:
+    `changes=["train.rounds=10"]`. A model or loss that a file names is imported only if its module lies
+    beside the file, or if `allow` names it: `allow=["my_models"]`.
 
     With `ledger`, a folder of ledgers, `coverage` of the plan says what each silo's ledger has left and what
     the training would charge, and `refusal` why it would not begin. The ledgers are only read; keys are not
     needed. `run` of such a plan is metered by these ledgers.
     """
-    how = {"model": model, "loss": loss, "model_options": model_options}
+    how: dict[str, Any] = {"model": model, "loss": loss}
+    how |= {"model_options": model_options, "loss_options": loss_options}
     asked = _study(study, methods, privacy, training, how, data_dir, changes, allow)
     return covered(plan_study(asked.with_ledger(*_places(ledger, None, witness))))
 
@@ -165,8 +201,9 @@ def run(
     witness: str | Path | None = None,
     out: str | Path | None = None,
     model: ModelLike = "linear",
-    loss: str = "auto",
+    loss: LossLike = "auto",
     model_options: Mapping[str, Any] | None = None,
+    loss_options: Mapping[str, Any] | None = None,
     data_dir: str | Path | None = None,
     changes: Sequence[str] = (),
     allow: Sequence[str] = (),
@@ -186,7 +223,8 @@ def run(
     interrupted, the same call resumes it. `on_round(method, round, score)` is called after every round.
     """
     heard = listener_of(listener, on_round)
-    how = {"model": model, "loss": loss, "model_options": model_options}
+    how: dict[str, Any] = {"model": model, "loss": loss}
+    how |= {"model_options": model_options, "loss_options": loss_options}
     planned = study if isinstance(study, StudyPlan) else None
     if planned is not None:
         _refuse_more(methods, privacy, training, how)
@@ -217,8 +255,9 @@ def sweep(
     witness: str | Path | None = None,
     out: str | Path | None = None,
     model: ModelLike = "linear",
-    loss: str = "auto",
+    loss: LossLike = "auto",
     model_options: Mapping[str, Any] | None = None,
+    loss_options: Mapping[str, Any] | None = None,
     data_dir: str | Path | None = None,
     changes: Sequence[str] = (),
     allow: Sequence[str] = (),
@@ -234,7 +273,8 @@ def sweep(
     `result.tuning` says what was tried and chosen, and what it costs.
     """
     heard = listener_of(listener, on_round)
-    how: dict[str, Any] = {"model": model, "loss": loss, "model_options": model_options}
+    how: dict[str, Any] = {"model": model, "loss": loss}
+    how |= {"model_options": model_options, "loss_options": loss_options}
     asked = {"trials": trials, "mean": mean, "shape": shape, "most": most, "score": score}
     given = {key: value for key, value in asked.items() if value != getattr(Tuning(), key)}
     if isinstance(study, Study | Config | str | Path):

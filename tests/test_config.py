@@ -58,7 +58,7 @@ def test_defaults_are_enough():
         ("data.partition", "idd", "data.partition: expected 'iid'"),
         ("data.silos", 0, "data.silos: expected a number >= 1, got 0"),
         ("data.target_range", [3, 1], "data.target_range: expected [lowest, highest], got [3, 1]"),
-        ("model.loss", "mse", "model.loss: expected 'auto', 'squared'"),
+        ("model.loss", "mse", "model.loss: unknown loss 'mse'; did you mean 'squared'?"),
         ("method", [], "method: expected at least one [[method]] table, got none"),
         ("method", [{}], 'method: the first [[method]] has no name; add one, such as name = "local"'),
         ("method", [{"name": "local"}, {"lam": 1}], "method: the second [[method]] has no name"),

@@ -121,6 +121,37 @@ def test_only_models_on_the_owner_s_list_are_made(tmp_path, small, guard, monkey
     assert "hospital_models.tools" not in sys.modules
 
 
+def test_only_losses_on_the_owner_s_list_are_run(tmp_path, small, guard, monkeypatch):
+    """A policy allows no loss of anybody's own unless it names it; nothing else is imported or called."""
+    module = tmp_path / "code" / "hospital_losses.py"
+    module.parent.mkdir()
+    module.write_text(
+        "import torch.nn.functional as F\nfrom pathlib import Path\n"
+        f"Path({str(tmp_path / 'called')!r}).touch()\n"
+        "def good(output, target):\n    return F.cross_entropy(output, target, reduction='none')\n"
+        "def other(output, target):\n    return good(output, target)\n"
+    )
+    monkeypatch.syspath_prepend(str(module.parent))
+
+    def answer(name: str):
+        config = {**small.plan.content["config"], "model": {"name": "linear", "loss": name}}
+        plan = read_plan(changed(small.plan, config=config, training="ab" * 16))
+        opened.store.approve(plan.hash, TODAY, "owner")
+        return ask(small, opened, "plan", 0, plan.text.encode(), plan.training)
+
+    opened = guard
+    for name in ("hospital_losses:good", "os:system"):
+        assert f"loss: the policy does not allow '{name}'" in answer(name).facts["why"]
+    assert not (tmp_path / "called").exists()
+    place = guard.folder.path / POLICY
+    place.write_text(place.read_text().replace("losses = []", 'losses = ["hospital_losses:good"]'))
+    guard.close()
+    opened = Guard(GuardFolder(guard.folder.path))
+    assert "the policy does not allow" in answer("hospital_losses:other").facts["why"]
+    assert answer("hospital_losses:good").kind == "accepted"
+    assert (tmp_path / "called").exists()
+
+
 def test_a_refusal_tells_nothing_about_examples(small, guard):
     """The largest norm of a silo's examples used to be found by asking with many scales."""
     tables = {

@@ -61,15 +61,15 @@ def check(federation: Federation, table: Table, raw, **options) -> None:
 def test_arrays_with_every_choice_of_features(kind, features):
     if features == "invert" and kind != np.uint8:
         pytest.skip("for bytes only")
-    raw = images() if kind == np.uint8 else (images() / 7).astype(kind)
+    raw = images().astype(kind) if kind == np.uint8 or features == "ids" else (images() / 7).astype(kind)
     table, options = Table("made", raw, LABELS), {"silos": 4, "seed": 3}
     federation = from_table(table, features=features, **options)
     check(federation, table, raw, **options)
     check(federation, table, raw.reshape(ROWS, 36), **options)
     silo = federation.names[1]
     inputs = federation.preparation.inputs(raw, silo)
-    assert inputs.dtype == torch.float32
-    same(inputs, federation.preparation.prepare(raw, silo).float() * federation.scale)
+    assert inputs.dtype == (torch.int64 if features == "ids" else torch.float32)
+    same(inputs.float(), federation.preparation.prepare(raw, silo).float() * federation.scale)
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.float32])
@@ -259,7 +259,7 @@ def test_values_below_zero_have_no_logarithm():
 
 
 def test_values_that_only_look_the_same_are_refused(frame, tmp_path):
-    from coterie.data.sources.columns import values_of
+    from coterie.data.sources.features import values_of
 
     with refused("column 'ward' holds '1' both as text and as something else"):
         values_of(pd.Series([1, "1"], name="ward", dtype=object))

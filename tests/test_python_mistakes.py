@@ -193,7 +193,7 @@ def test_a_result_prepares_rows_for_its_modules(clinics):
 
 
 def test_a_result_shows_the_notes_of_its_plan():
-    fed = ct.load(frame().assign(age=range(120)), **with_columns())
+    fed = ct.load(frame().assign(age=np.arange(120) % 70), **with_columns())
     plan = ct.plan(fed, "local", PRIVACY, rounds=1)
     result = ct.run(plan)
     (note,) = plan.notes
@@ -570,7 +570,7 @@ def test_a_list_as_long_as_the_silos_has_a_note(clinics):
         (
             ("local", PRIVACY),
             {"loss": "mse"},
-            "unknown loss 'mse'; did you mean 'squared'? (all: squared, cross",
+            "unknown loss 'mse'; did you mean 'squared'? (all: squared, huber",
         ),
         (("local", PRIVACY), {"loss": "BCE"}, "unknown loss 'BCE'; did you mean 'logistic'?"),
         (

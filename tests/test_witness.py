@@ -216,7 +216,8 @@ def test_two_copies_are_a_fork_whoever_is_first(tmp_path):
 
 
 def test_two_copies_that_change_at_the_same_time_do_not_both_go_on(tmp_path, monkeypatch):
-    """Both look, both write, both record: at most one may rely on it."""
+    """Both look, both write, both record: at most one may rely on it, though the clock says the same to both."""
+    monkeypatch.setattr("coterie.privacy.ledger.entries.time.time", lambda: 1_800_000_000.123)
     book = opened(tmp_path / "one")
     use(book)
     book.close()
@@ -434,6 +435,40 @@ def test_a_recovery_that_charges_too_little_is_found(tmp_path):
     rewrite(book.path, cheaper)
     sign_last(book.path, read_key(book.path.with_suffix(".key")))
     with pytest.raises(Problem, match="row 3: it does not charge what its witness had seen"):
+        check_ledger(book.path, FolderWitness(tmp_path / "none", make=True))
+
+
+@pytest.mark.parametrize("how", ["removed", "an old copy", "lowered since"])
+def test_a_recovery_does_not_forget_that_the_budget_was_raised(tmp_path, how):
+    """Before, raising a budget, removing the ledger and recovering it left a budget that was never raised."""
+    book = opened(tmp_path, budget=(5.0, 1e-3))
+    old = closed(book)
+    book = opened(tmp_path, budget=(5.0, 1e-3))
+    if how == "lowered since":
+        book.set_budget("example", 4.0, 1e-3)
+    else:
+        book.set_budget("example", 9.0, 1e-3, "board", higher=True)
+        book.set_budget("example", 50.0, 1e-3, "board", higher=True)
+    book.close()
+    if how == "removed":
+        book.path.unlink()
+    else:
+        restore(book.path, old)
+    coterie.recover_ledgers(book.path, "the disk died")
+    times = 1 if how == "lowered since" else 2
+    again = read_ledger(book.path)
+    assert again.state().raised == {"example": times}
+    again.close()
+    said = f"; the budget in the unit 'example' had been raised {times} time(s) before"
+    assert check_ledger(book.path).notes[-1].endswith(f"the disk died{said}")
+
+    def forgetful(rows):
+        *rest, (kind, body) = rows
+        return [*rest, (kind, {name: value for name, value in body.items() if name != "raised"})]
+
+    rewrite(book.path, forgetful)
+    sign_last(book.path, read_key(book.path.with_suffix(".key")))
+    with pytest.raises(Problem, match="it does not say how often its witness had seen the budget raised"):
         check_ledger(book.path, FolderWitness(tmp_path / "none", make=True))
 
 

@@ -15,7 +15,7 @@ from ..data.federation import Federation
 class Examples:
     """Examples `x` `[silos, longest, ...]` and targets `y` `[silos, longest]` of all silos.
 
-    Row i of silo k is real if i < sizes[k]; the other rows are padding.
+    Row i of silo k is real if i < sizes[k]; the other rows are padding. Features are numbers, or `ids`.
     """
 
     names: tuple[str, ...]
@@ -23,12 +23,13 @@ class Examples:
     x: Tensor
     y: Tensor
     scale: float
+    ids: bool = False
 
     def gather(self, silo: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
         """Return some rows of some silos; this is where bytes become floats."""
         place = (silo * self.y.shape[1] + row).reshape(-1)
         x = self.x.flatten(0, 1).index_select(0, place).unflatten(0, row.shape)
-        if x.dtype != torch.float32:
+        if x.dtype != torch.float32 and not self.ids:
             x = x.float()
         if self.scale != 1.0:
             x = x * self.scale
@@ -37,7 +38,7 @@ class Examples:
     def pick(self, places: list[int]) -> Examples:
         """Return the examples of some of the silos."""
         names, sizes = tuple(self.names[k] for k in places), tuple(self.sizes[k] for k in places)
-        return Examples(names, sizes, self.x[places], self.y[places], self.scale)
+        return Examples(names, sizes, self.x[places], self.y[places], self.scale, self.ids)
 
 
 def stack(federation: Federation, part: str, device: str = "cpu") -> Examples:
@@ -46,9 +47,8 @@ def stack(federation: Federation, part: str, device: str = "cpu") -> Examples:
     xs = [getattr(silo, f"{prefix}x") for silo in federation.silos]
     ys = [getattr(silo, f"{prefix}y") for silo in federation.silos]
     sizes = tuple(len(y) for y in ys)
-    return Examples(
-        federation.names, sizes, _pad(xs, sizes).to(device), _pad(ys, sizes).to(device), federation.scale
-    )
+    x, y = _pad(xs, sizes).to(device), _pad(ys, sizes).to(device)
+    return Examples(federation.names, sizes, x, y, federation.scale, federation.ids)
 
 
 def _pad(parts: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:

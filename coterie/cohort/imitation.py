@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -47,7 +47,7 @@ def imitating(task: Task) -> ImitatingTask:
     """Return the task of learning and imitating at the same time."""
     if not task.classes:
         raise Problem(NEEDS_CLASSES)
-    other = ImitatingTask(task.build, task.loss, task.shape, task.classes)
+    other = ImitatingTask(**{field.name: getattr(task, field.name) for field in fields(task)})
     vars(other)["module"] = task.module  # the same frozen parts, on the same device
     return other
 

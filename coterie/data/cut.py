@@ -24,7 +24,7 @@ class Cut:
     `names` are what ledgers call the data: first its own name, then those of older versions. `own_silos` says
     whether it has silos, `total` is its number of rows, and `labels` say how they were labelled. `partition`
     decides only if it was `asked` for, or if the data has no silos. `named` data had its cut in its name even
-    if none was asked for, in older versions.
+    if none was asked for, in older versions. `by_person` says that silos were cut between persons.
     """
 
     names: tuple[str, ...]
@@ -37,6 +37,7 @@ class Cut:
     seed: int = 0
     labels: dict[str, Any] = field(default_factory=dict)
     named: bool = False
+    by_person: bool = False
 
     @property
     def source(self) -> str:
@@ -57,6 +58,8 @@ class Cut:
             if setting is not None:
                 value = getattr(self.partition, setting)
                 cut |= {setting: int(value) if setting == "shards" else float(value), **self.labels}
+            if self.by_person:
+                cut |= {"persons": "together"}
         name = tidy(self.names[0])
         if not name or not cut:
             return name
@@ -67,7 +70,7 @@ class Cut:
     @property
     def former_sources(self) -> tuple[str, ...]:
         """What older versions called the same data, where they called no other data so."""
-        if self._forgot_labels:
+        if self._forgot_labels or self.by_person:
             return ()
         if not (self.asked or self.rows is not None or self.named):
             # They forgot the seed by which data without silos was cut.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,23 +18,33 @@ from ..privacy.ledger.ledger import Identity
 from ..privacy.ledger.names import silo_key, tidy, tidy_silo
 from . import preprocess
 from .cut import DEFAULT_SILOS, Cut
-from .partition import Part, Partition, View, split_into_silos
+from .partition import Partition, split_into_silos
+from .persons import MOST_ROWS, check_numbers, check_rows_per_person, count_of, numbered
+from .persons import blank as blank_persons
 from .preparation import Preparation, SiloSteps, plan_preparation
 from .recipe import Recipe
 from .sources.catalogue import find_table
 from .sources.memory import read as read_memory
+from .sources.rules import RULES, rules_of
 from .sources.table import Table, some_rows
+from .split import check_labels, held_out_rows, natural_silos
 
 
 @dataclass(frozen=True, eq=False)
 class Silo:
-    """One member: its training examples, and test examples that no statement covers."""
+    """One member: its training examples, and test examples that no statement covers.
+
+    `person` is the number of the person that each training row is about, `test_person` of each test row, if
+    that is known. Both count from 0: nobody is in both parts.
+    """
 
     name: str
     x: Tensor
     y: Tensor
     test_x: Tensor
     test_y: Tensor
+    person: Tensor | None = None
+    test_person: Tensor | None = None
 
     def __post_init__(self) -> None:
         for part, x, y in (("training", self.x, self.y), ("test", self.test_x, self.test_y)):
@@ -44,6 +53,12 @@ class Silo:
                     f"data: silo '{self.name}' needs one target for each of its {len(x)} {part} examples, got"
                     f" targets of shape {tuple(y.shape)}"
                 )
+        for key, person, rows in (
+            ("person", self.person, self.y),
+            ("test_person", self.test_person, self.test_y),
+        ):
+            if person is not None:
+                check_numbers(self.name, key, person, len(rows))
 
     def __repr__(self) -> str:
         return f"Silo('{self.name}': {len(self.y)} training and {len(self.test_y)} test examples)"
@@ -62,7 +77,9 @@ class Federation:
     another way is another data set. It defaults to the `name`; data without a name has no ledgers.
     `cut` knows what older ledgers call the same data (none for a federation made by hand).
     `recipe` is the [data] table of a configuration that loads the same federation, if there is one.
+    With `ids`, features are whole numbers that a model looks up in a table.
     `notes` say what a user should know about the data; plans and results repeat them.
+    `rows_per_person` is the most rows of one person that a training uses if it protects persons.
     """
 
     name: str
@@ -75,6 +92,8 @@ class Federation:
     recipe: Mapping[str, Any] | None = None
     notes: tuple[str, ...] = ()
     cut: Cut | None = None
+    rows_per_person: int = MOST_ROWS
+    ids: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "source", tidy(self.name if self.source is None else self.source))
@@ -105,6 +124,17 @@ class Federation:
     def sizes(self) -> tuple[int, ...]:
         """Declared, public number of training examples of each silo."""
         return tuple(len(silo.y) for silo in self.silos)
+
+    @property
+    def knows_persons(self) -> bool:
+        """Whether it is known whose rows are whose, in every silo."""
+        return all(silo.person is not None and silo.test_person is not None for silo in self.silos)
+
+    def protected_sizes(self, unit: str) -> tuple[int, ...]:
+        """Return, for each silo, how many training examples it has, or persons under the unit "person"."""
+        if unit != "person":
+            return self.sizes
+        return tuple(count_of(silo.person) for silo in self.silos if silo.person is not None)
 
     @cached_property
     def identities(self) -> tuple[Identity, ...]:
@@ -172,7 +202,16 @@ class Federation:
         def blank(values: Tensor) -> Tensor:
             return values.new_zeros(()).expand(values.shape)  # one number, however large the shape
 
-        silos = (Silo(s.name, blank(s.x), blank(s.y), blank(s.test_x), blank(s.test_y)) for s in self.silos)
+        def nobody(person: Tensor | None) -> Tensor | None:
+            return None if person is None else blank_persons(person)
+
+        silos = (
+            Silo(
+                s.name, blank(s.x), blank(s.y), blank(s.test_x), blank(s.test_y),
+                nobody(s.person), nobody(s.test_person),
+            )
+            for s in self.silos
+        )  # fmt: skip
         return replace(self, silos=tuple(silos))
 
 
@@ -184,18 +223,26 @@ def load(
     silo_column: str | None = None,
     target_column: str | None = None,
     drop: Sequence[str] = (),
+    person_column: str | None = None,
     **options: Any,
 ) -> Federation:
     """Load a federation from a name (see `coterie data list`), a file, a folder, or data in memory.
 
     The columns (`drop`: those to leave out) are those of a CSV or Parquet file, of a DataFrame or of a dict
     of columns. `name` is for data in memory, whose ledgers are found by it. Further options are those of
-    `from_table`.
+    `from_table`, and the rules by which columns become numbers (`sources.rules.rules_of`).
 
     >>> len(load("digits", silos=5))
     5
     """
-    chosen: dict[str, Any] = {"silo_column": silo_column, "target_column": target_column, "drop": drop}
+    rules = rules_of(**{key: options.pop(key) for key in RULES if key in options})
+    chosen: dict[str, Any] = {
+        "silo_column": silo_column,
+        "target_column": target_column,
+        "drop": drop,
+        "person_column": person_column,
+        "rules": rules.asked(options.get("feature_range"), options.get("features")),
+    }
     if silo_column is not None and options.get("partition") is not None:
         raise Problem(
             f"data.partition: the silos are those of the column '{silo_column}'; leave out one of the two"
@@ -228,24 +275,28 @@ def from_table(
     kind: str = "auto",
     min_examples: int = 2,
     rows: int | None = None,
+    rows_per_person: int | None = None,
 ) -> Federation:
     """Return a federation made from rows.
 
     Data that already has silos keeps them, and `silos` keeps only the largest ones; other data is split by
     `partition` (with its settings `shards`, `alpha`, `rotations` and `mask`). `test` is the share of each
     silo held out, or "official". `feature_range` (one pair, or one per column) and `target_range` are public
-    bounds, scaled to [0, 1]. `rows` keeps only that many rows, drawn at random.
+    bounds, scaled to [0, 1]. `rows` keeps only that many rows, drawn at random. If it is known whose rows
+    they are, all rows of a person in a silo are either training or test rows; `rows_per_person` is the most
+    of them that a training uses if it protects persons.
 
     `features` says how numbers are prepared for a model. "auto" divides bytes by 255 and leaves other numbers
     alone. "invert" first subtracts bytes from 255, which turns dark writing on white into large numbers on
     zero. "log" is log(1 + x). "unit" divides each example by its own norm. "standardize" uses the mean and
     deviation of each silo's own training examples. No budget pays for that access to examples, and the
-    statement says so.
+    statement says so. "ids" are whole numbers from 0 on that the model looks up in a table (nn.Embedding).
     """
     total = len(table.y)
     if rows is not None:
         table = some_rows(table, rows, seed)
     preprocess.check_rows(table)
+    check_rows_per_person(rows_per_person, table.person is not None)
     preparation = plan_preparation(table, features, feature_range, norm)
     x = preparation.shared(table.x)
     y, classes = preprocess.targets(table, kind, target_range)
@@ -273,14 +324,15 @@ def from_table(
         seed=seed,
         labels={key: value for key, value in labels.items() if value},
         named=table.always_cut,
+        by_person=table.person is not None,
     )
     if table.silo is None or asked:
         hint = "use fewer silos"
-        parts = split_into_silos(x, y, bool(classes), partition, silos or DEFAULT_SILOS, seed)
+        parts = split_into_silos(x, y, bool(classes), partition, silos or DEFAULT_SILOS, seed, table.person)
     else:
-        parts = _natural(table.silo, silos, min_examples)
+        parts = natural_silos(table.silo, silos, min_examples)
         hint = "leave small silos out with data.min_examples (3 or more) or data.silos"
-    members = []
+    members, persons = [], []
     for name, places, view in parts:
         here = f"data: silo '{name}'"
         if len(places) < max(2, min_examples):
@@ -288,7 +340,8 @@ def from_table(
                 f"{here} has {len(places)} example(s), it needs at least {max(2, min_examples)} (some to"
                 f" train, some to test): {hint}"
             )
-        held_out = _held_out(name, places, table.split, test, seed)
+        person = None if table.person is None else table.person[places]
+        held_out = held_out_rows(name, places, table.split, test, seed, person)
         if held_out.all() or not held_out.any():
             part = "training" if held_out.all() else "test"
             raise Problem(
@@ -297,28 +350,33 @@ def from_table(
         train = ~held_out
         silo_x = view.apply(x[places])
         members.append((name, silo_x[train], y[places[train]], silo_x[held_out], y[places[held_out]]))
-    _check_labels(members, classes)
+        persons.append([None if person is None else numbered(person[part]) for part in (train, held_out)])
+    check_labels(members, classes)
     steps = {}
     made = []
-    for (name, train_x, train_y, test_x, test_y), (_, _, view) in zip(members, parts, strict=True):
+    for (name, train_x, train_y, test_x, test_y), (_, _, view), numbers in zip(
+        members, parts, persons, strict=True
+    ):
         own_statistics = preprocess.statistics(train_x) if features == "standardize" else ()
         steps[name] = SiloSteps(view, *own_statistics)
         train_x, test_x = (preparation.silo_only(part, steps[name]) for part in (train_x, test_x))
         arrays = (train_x, train_y, test_x, test_y)
-        made.append(Silo(name, *(torch.from_numpy(np.ascontiguousarray(a)) for a in arrays)))
+        tensors = (torch.from_numpy(np.ascontiguousarray(a)) for a in arrays)
+        made.append(Silo(name, *tensors, *(None if n is None else torch.from_numpy(n) for n in numbers)))
     limits = None if target_range is None else (float(target_range[0]), float(target_range[1]))
     preparation = replace(preparation, classes=classes, target_range=limits, silos=steps)
     scale, not_covered = preparation.scale, preparation.not_covered
     name = table.name or "unnamed data"
     notes, source = _notes(table, preparation, made), cut.source
     return Federation(
-        name, tuple(made), classes, scale, not_covered, preparation, source, notes=notes, cut=cut
-    )
+        name, tuple(made), classes, scale, not_covered, preparation, source, notes=notes, cut=cut,
+        rows_per_person=rows_per_person or MOST_ROWS, ids=features == "ids",
+    )  # fmt: skip
 
 
 def _notes(table: Table, preparation: Preparation, silos: Sequence[Silo]) -> tuple[str, ...]:
     """Return what looks like a mistake in the options, but may be meant."""
-    notes = []
+    notes = list(table.notes)
     if preparation.feature_range is not None:
         facts = (preparation.feature_range, table.columns, table.indicators)
         lost = preprocess.out_of_range(table.x, *facts)
@@ -332,59 +390,3 @@ def _notes(table: Table, preparation: Preparation, silos: Sequence[Silo]) -> tup
             f"{len(few)} silo(s), such as '{few[0]}', have a single training example: hold out fewer (test)"
         )
     return tuple(notes)
-
-
-def _natural(silo: np.ndarray, limit: int | None, min_examples: int) -> list[Part]:
-    """Return the data's own silos: those with enough examples, and at most the `limit` largest."""
-    names, owner, counts = np.unique(silo, return_inverse=True, return_counts=True)
-    first = np.full(len(names), len(silo))
-    np.minimum.at(first, owner, np.arange(len(silo)))
-    if min_examples > 2:
-        kept = [k for k in range(len(names)) if counts[k] >= min_examples]
-        if not kept:
-            raise Problem(
-                f"data.min_examples: no silo has {min_examples} examples, the most is {counts.max()}"
-            )
-    else:
-        kept = list(range(len(names)))
-    if limit is not None and limit > len(kept):
-        raise Problem(f"data.silos: expected at most the {len(kept)} silos the data has, got {limit}")
-    if limit is not None:
-        kept = sorted(kept, key=lambda k: (-counts[k], first[k]))[:limit]
-    kept.sort(key=lambda k: first[k])
-    return [(str(names[k]), np.flatnonzero(owner == k), View()) for k in kept]
-
-
-def _held_out(
-    name: str, rows: np.ndarray, split: np.ndarray | None, test: float | str, seed: int
-) -> np.ndarray:
-    """Return which rows of one silo are test rows."""
-    if test == "official":
-        if split is None:
-            raise Problem("data.test: the data has no official split: give a share, as 0.2")
-        return np.asarray(split[rows] == 1)
-    if isinstance(test, str) or not 0 < test < 1:
-        raise Problem(f"data.test: expected a share between 0 and 1 or 'official', got {test!r}")
-    count = min(max(1, round(len(rows) * test)), len(rows) - 1)
-    digest = hashlib.blake2b(f"split/{seed}/{name}".encode(), digest_size=8).digest()
-    order = np.random.default_rng(int.from_bytes(digest)).permutation(len(rows))
-    marked = np.zeros(len(rows), dtype=bool)
-    marked[order[:count]] = True
-    return marked
-
-
-def _check_labels(
-    members: Sequence[tuple[str, np.ndarray, np.ndarray, np.ndarray, np.ndarray]],
-    classes: tuple[str, ...],
-) -> None:
-    """Raise a Problem for a test label that no silo has in training."""
-    if not classes:
-        return
-    seen = set(np.concatenate([np.unique(m[2]) for m in members]).tolist())
-    for name, _, _, _, test_y in members:
-        unseen = sorted(set(np.unique(test_y).tolist()) - seen)
-        if unseen:
-            raise Problem(
-                f"data: silo '{name}' has the label '{classes[unseen[0]]}' among its test examples,"
-                " which no silo has in training: drop it, or choose another data.seed"
-            )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import PlainlyMade, Problem, nearest
+from .persons import numbered, rows_of_groups
 
 PARTITIONS = ("iid", "shards", "dirichlet", "rotated", "rotated-masked")
 # Those that distribute rows by their labels, each with its setting; the others distribute them at random.
@@ -72,11 +73,25 @@ Part = tuple[str, np.ndarray, View]
 
 
 def split_into_silos(
-    x: np.ndarray, y: np.ndarray, classes: bool, partition: Partition, silos: int, seed: int
+    x: np.ndarray,
+    y: np.ndarray,
+    classes: bool,
+    partition: Partition,
+    silos: int,
+    seed: int,
+    person: np.ndarray | None = None,
 ) -> list[Part]:
-    """Distribute rows among silos; return (name, rows, how the silo sees their features) for each."""
+    """Distribute rows among silos; return (name, rows, how the silo sees their features) for each.
+
+    If it is known whose rows they are, all rows of a `person` go to one silo.
+    """
     if silos > len(y):
         raise Problem(f"data.silos: {silos} silos are too many for {len(y)} examples")
+    if person is not None and partition.name in BY_LABEL:
+        raise Problem(
+            f"data.partition: '{partition.name}' distributes rows by their labels, so one person would"
+            " have rows in several silos; use 'iid'"
+        )
     generator = np.random.default_rng([seed, 0x5110])
     if partition.name == "shards":
         rows_by_silo = shards(y, silos, partition.shards, generator)
@@ -86,8 +101,13 @@ def split_into_silos(
                 "data.partition: 'dirichlet' needs classes, but the target is a number; use 'shards'"
             )
         rows_by_silo = dirichlet(y, silos, partition.alpha, generator)
-    else:
+    elif person is None:
         rows_by_silo = iid(len(y), silos, generator)
+    else:
+        several = int(numbered(person).max()) + 1
+        if silos > several:
+            raise Problem(f"data.silos: {silos} silos are too many for {several} persons")
+        rows_by_silo = rows_of_groups(person, iid(several, silos, generator))
     width = len(str(silos - 1))
     return [
         (f"silo-{k:0{width}d}", rows, view_of(partition, x.shape[1:], k, silos, seed))

@@ -13,7 +13,8 @@ import numpy as np
 from ..errors import Problem, nearest
 from .sources.table import Table, numbers
 
-FEATURES = ("auto", "none", "invert", "log", "standardize", "unit")
+FEATURES = ("auto", "none", "invert", "log", "standardize", "unit", "ids")
+MOST_IDS = 2**24  # float32 numbers, as tables of columns hold them, are exact up to here
 KINDS = ("auto", "classification", "regression")
 # One pair of public bounds for all number columns, or a pair for each column named.
 Ranges = tuple[float, float] | Mapping[str, tuple[float, float]]
@@ -178,6 +179,18 @@ def unit(x: np.ndarray, bound: float | None = None) -> np.ndarray:
     norm = np.linalg.norm(wide, axis=1, keepdims=True)
     least = np.where(norm > 0, norm, 1.0) if bound is None else np.maximum(norm, bound)
     return (wide / least).reshape(x.shape).astype(np.float32)
+
+
+def ids(x: np.ndarray) -> np.ndarray:
+    """Return ids as whole numbers from 0 on."""
+    wrong = ~((x >= 0) & (x == np.floor(x)) & (x < MOST_IDS))
+    if wrong.any():
+        row, *rest = (int(i) for i in np.unravel_index(wrong.argmax(), wrong.shape))
+        raise Problem(
+            f"data.features: 'ids' needs whole numbers from 0 to {MOST_IDS - 1}, got {x[row, *rest]:g} in row"
+            f" {row + 1}"
+        )
+    return x.astype(np.int64)
 
 
 def log(x: np.ndarray) -> np.ndarray:

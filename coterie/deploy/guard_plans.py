@@ -91,7 +91,8 @@ def check_policy(guard: Guard, prepared: Prepared) -> None:
 def prepare(guard: Guard, file: PlanFile) -> Prepared:
     """Return a training of a plan, with the silo's examples; raise `Problem` if they do not fit."""
     _check_facts(guard, file)
-    modules = [name.partition(":")[0] for name in guard.policy.models if ":" in name]
+    code = [*guard.policy.models, *guard.policy.losses]
+    modules = [name.partition(":")[0] for name in code if ":" in name]
     experiment = file.experiment(_examples(guard, file), allowing(None, modules))
     plan = plan_of(experiment, file)
     check_sums(file, plan)
@@ -104,6 +105,8 @@ def _check_facts(guard: Guard, file: PlanFile) -> None:
         raise Problem(f"the plan names another key of '{guard.silo}' than this guard's")
     if ":" in file.model and file.model not in guard.policy.models:  # nobody's code is even imported
         raise Problem(f"the policy refuses the plan: model: the policy does not allow '{file.model}'")
+    if ":" in file.loss and file.loss not in guard.policy.losses:
+        raise Problem(f"the policy refuses the plan: loss: the policy does not allow '{file.loss}'")
     if file.content["facts"]["scale"] != guard.folder.table.scale:
         raise Problem(
             f"the plan multiplies examples by {file.content['facts']['scale']:g}, but those of"

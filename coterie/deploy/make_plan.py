@@ -33,6 +33,10 @@ def check_used(config: Config) -> None:
             "tuning: a deployment draws no trials: remove [tuning]; train a plan for each setting and choose"
             " by noised scores ([scores]), or tune in a simulation with `coterie sweep`"
         )
+    if config.data.features == "ids":
+        raise Problem(
+            "data.features: a deployment trains on numbers, not on 'ids': train on them in a simulation"
+        )
 
 
 def ignored(config: Config) -> list[str]:

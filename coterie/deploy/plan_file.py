@@ -24,12 +24,11 @@ from ..data.federation import Federation, Silo
 from ..errors import Problem, reason
 from ..experiment.config.schema import Config, Scores, check, sentence
 from ..experiment.experiment import Experiment, experiments
-from ..experiment.from_config import make_methods, privacy_of, training_of
+from ..experiment.from_config import make_methods, privacy_of, task_of, training_of
 from ..planning.plan import Plan
 from ..privacy.keys import PublicKey, parse_time
 from ..protocol.envelope import canonical
 from ..tasks.code import Allowed
-from ..tasks.task import make_task
 from .plan_methods import check_contents
 from .scores import scored_plan
 
@@ -155,8 +154,16 @@ class PlanFile:
     @property
     def model(self) -> str:
         """The name of the model, before anything is made of it."""
+        return self._in_model("name", "linear")
+
+    @property
+    def loss(self) -> str:
+        """The name of the loss, before anything is made of it."""
+        return self._in_model("loss", "auto")
+
+    def _in_model(self, key: str, default: str) -> str:
         table = self.content["config"].get("model", {})
-        return str(table.get("name", "linear") if isinstance(table, dict) else table)
+        return str(table.get(key, default) if isinstance(table, dict) else table)
 
     def experiment(self, own: Silo | None = None, allowed: Allowed | None = None) -> Experiment:
         """Return the experiment of the plan, with the examples of one silo; the others are blank.
@@ -165,14 +172,7 @@ class PlanFile:
         """
         config = self.config(allowed)
         federation = self.federation()
-        task = make_task(
-            config.model.name,
-            shape=federation.shape,
-            classes=len(federation.classes),
-            loss=config.model.loss,
-            options=dict(config.model.model_extra or {}),
-            allowed=config.allowed,
-        )
+        task = task_of(config, federation)
         training = training_of(config.train, len(federation))
         found = experiments(federation, task, make_methods(config), privacy_of(config.privacy), training)
         if len(found) != 1 or len(found[0].keys) != 1:

@@ -22,6 +22,7 @@ POLICY_TEXT = """\
 # What may be asked of this silo's data. Nothing is trained that breaks one of these rules.
 methods = "any"            # or a list, as ["local", "fedavg", "mr-mtl"]
 models = ["linear", "mlp", "cnn"]   # built-in names, or module:function of installed modules
+losses = []                # losses of your own that a plan may use: module:function of installed modules
 units = ["example", "silo"]
 accounting = ["certified"]          # noise as certified; "paper" would allow a paper's own sensitivity
 epsilon_per_training = {training}
@@ -46,6 +47,7 @@ class PolicyTable(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     methods: Literal["any"] | list[str] = "any"
     models: list[str] = ["linear", "mlp", "cnn"]
+    losses: list[str] = []
     units: list[Literal["example", "silo"]] = ["example", "silo"]
     accounting: list[Literal["certified", "paper"]] = ["certified"]
     epsilon_per_training: Annotated[float, Field(gt=0, allow_inf_nan=False)]

@@ -29,6 +29,7 @@ from ..tasks.task import Task
 from .reference_duals import SlowDuals, with_noise
 from .reference_duals import Terms as Terms
 from .reference_merging import SlowMerger
+from .reference_steps import SlowSteps
 from .start import SeededStart
 
 
@@ -66,6 +67,7 @@ class SlowOracle(Oracle):
         dice = self.streams.dice(0, name, self.round, call)
         hits = coins(dice, work, work.steps)
         vector = start.reshape(-1).clone()
+        stepping = SlowSteps(terms.optimizer, terms.lr * terms.optimizer.factor(self.round, self.rounds))
         for step in range(self.steps):
             total = torch.zeros_like(vector)
             for i in np.flatnonzero(hits[step]):
@@ -75,10 +77,10 @@ class SlowOracle(Oracle):
             if terms.noise:
                 noisy = with_noise(total.double().numpy(), terms.noise * terms.clip, dice)
                 total = torch.from_numpy(noisy).float()
-            direction = total / work.expected
+            pull = None
             if toward is not None:
-                direction = direction + per_run(strength).reshape(-1) * (vector - toward.reshape(-1))
-            vector = vector - terms.lr * direction
+                pull = per_run(strength).reshape(-1) * (vector - toward.reshape(-1))
+            vector = stepping.step(vector, total / work.expected, pull)
         return vector.reshape(1, 1, -1)
 
     def select(self, candidates: Tensor, share: float) -> Tensor:
@@ -114,9 +116,14 @@ class SlowOracle(Oracle):
             sums, moved = (silo.in_turn if whole else silo.apart)(*state, self.steps, dice)
         return share * sums.reshape(1, 1, -1), duals + share * moved.reshape(duals.shape)
 
+    def example(self, row: int) -> tuple[Tensor, Tensor]:
+        """Return one example as a model gets it, and its target."""
+        x, y = self.silo.x[row : row + 1], self.silo.y[row : row + 1]
+        return x if self.task.ids else x.float() * self.scale, y
+
     def error(self, vector: Tensor, row: int) -> float:
         """Return the error of one example, in [0, 1]."""
-        x, y = self.silo.x[row : row + 1].float() * self.scale, self.silo.y[row : row + 1]
+        x, y = self.example(row)
         value = float(self.task.scores(self.task.layout.unflatten(vector), x, y))
         return 1 - value if self.task.higher_is_better else min(max(value, 0.0), 1.0)
 
@@ -125,7 +132,7 @@ class SlowOracle(Oracle):
     ) -> Tensor:
         """Return the gradient of one example."""
         leaf = vector.clone().requires_grad_(True)
-        x, y = self.silo.x[row : row + 1].float() * self.scale, self.silo.y[row : row + 1]
+        x, y = self.example(row)
         loss = self.task.losses(self.task.layout.unflatten(leaf), x, y).sum()
         if imitate is not None:
             ours, theirs = (

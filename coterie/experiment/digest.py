@@ -23,8 +23,9 @@ def examples_digest(study: Study, salt: bytes) -> str:
     federation, task = study.experiments[0].federation, study.experiments[0].task
     for silo in federation.silos:
         digest.update(f"{silo.name}\0{federation.scale!r}\0".encode(errors="surrogatepass"))
-        for values in (silo.x, silo.y, silo.test_x, silo.test_y):
-            _add(digest, values)
+        for values in (silo.x, silo.y, silo.test_x, silo.test_y, silo.person, silo.test_person):
+            if values is not None:
+                _add(digest, values)
     if isinstance(task.build, Factory) and isinstance(task.build.function, Copies):
         for values in task.module.state_dict().values():
             _add(digest, values)

@@ -47,7 +47,7 @@ def rehearse(experiment: Experiment, plan: Plan) -> None:
         sizes = tuple(min(len(silo.test_y), 2 * WIDEST) for silo in experiment.federation.silos)
         examples = cohort.examples
         x, y = (part[:, :1].expand(-1, max(sizes), *part.shape[2:]) for part in (examples.x, examples.y))
-        test = Examples(examples.names, sizes, x, y, examples.scale)
+        test = Examples(examples.names, sizes, x, y, examples.scale, examples.ids)
         score(experiment.task, test, _zeros(cohort), experiment.training.memory)
     except Problem:
         raise
@@ -64,10 +64,13 @@ def _made_up(experiment: Experiment, plan: Plan, steps: int) -> Cohort:
     shape = (len(federation), max(federation.sizes))
     x = torch.zeros(*shape, *federation.shape, dtype=federation.silos[0].x.dtype)
     y = torch.zeros(*shape, dtype=federation.silos[0].y.dtype)
-    examples = Examples(federation.names, federation.sizes, x.to(device), y.to(device), federation.scale)
+    examples = Examples(
+        federation.names, federation.sizes, x.to(device), y.to(device), federation.scale, federation.ids
+    )
     clip = experiment.clip if plan.unit.noise_in_doors else torch.full_like(experiment.clip, torch.inf)
     numbers = (experiment.lr, clip, plan.noise())
-    settings = Settings(*(value.float().to(device) for value in numbers))
+    lr, clip, noise = (value.float().to(device) for value in numbers)
+    settings = Settings(lr, clip, noise, optimizer=experiment.training.optimizer)
     work = tuple(replace(w, steps=steps, sampler=POISSON) for w in experiment.work)
     return Cohort(experiment.task, examples, work, settings, experiment.training.memory)
 

@@ -25,6 +25,7 @@ from ..privacy.budget import NOT_GIVEN, PerSilo, Privacy, Swept
 from ..protocol.method import Method
 from ..protocol.settings import settings_of
 from ..tasks.models import Factory
+from ..tasks.settings import loss_settings
 from ..tasks.task import Task, make_task
 from .config.files import find_beside
 from .config.methods import method_problems
@@ -33,7 +34,9 @@ from .experiment import experiments
 from .from_config import load_data, methods_of, training_of
 from .study import Study
 
+LOSS_OPTIONS = ("class_weights", "huber_delta")
 ModelLike = str | Callable[..., nn.Module] | nn.Module | Task
+LossLike = str | Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 MethodLike = Method | type[Method] | str | Mapping[str, Any]
 NEEDS_ANOTHER = (
     "'tune' trains on what silos learned together: use Then(first=FedAvg(), second=Tune(), share=0.6); alone"
@@ -53,6 +56,11 @@ class TrainingOptions(TypedDict, total=False):
     batch: int
     sampling: str
     lr: Swept
+    optimizer: str
+    momentum: float | None
+    weight_decay: float
+    schedule: str
+    warmup: int
     seeds: int | Sequence[int]
     participation: float | Mapping[str, float] | None
     drop: PerSilo
@@ -72,6 +80,7 @@ def make_study(
     model: Any = "linear",
     loss: Any = "auto",
     model_options: Any = None,
+    loss_options: Any = None,
     tuning: Mapping[str, Any] | None = None,
 ) -> Study:
     """Check the arguments of a call and return its study; `options` are those of [train]."""
@@ -94,12 +103,12 @@ def make_study(
     if isinstance(privacy, Privacy):
         budgets = _table(problems, PrivacyTable, "privacy", _privacy(privacy))
     if isinstance(federation, Federation):
-        task = _checked(problems, lambda: task_of(model, federation, loss, model_options))
+        task = _checked(problems, lambda: task_of(model, federation, loss, model_options, loss_options))
     _refuse(problems)
     training = training_of(train, len(federation))
     config = Config(
         data=_data(federation),
-        model=_model(task, model, loss),
+        model=_model(task, model, loss, federation.classes),
         train=train,
         privacy=budgets,
         tuning=chosen,
@@ -132,7 +141,8 @@ def _table(problems: list[str], kind: type[Any], name: str, values: Mapping[str,
     try:
         return kind.model_validate(plain(values))
     except ValidationError as error:
-        problems += [sentence({**wrong, "loc": (name, *wrong["loc"])}) for wrong in error.errors()]
+        wrongs = [sentence({**wrong, "loc": (name, *wrong["loc"])}) for wrong in error.errors()]
+        problems += [line for wrong in wrongs for line in wrong.split("\n")]
         return None
 
 
@@ -173,16 +183,26 @@ def load_source(
     return replace(federation, recipe=data.model_dump()) if named else federation
 
 
-def task_of(model: Any, federation: Federation, loss: Any, options: Any) -> Task:
+def task_of(model: Any, federation: Federation, loss: Any, options: Any, loss_options: Any = None) -> Task:
     """Return the task of a model for the examples of a federation."""
     if isinstance(model, Task):
         return model
-    if not isinstance(loss, str):
-        raise Problem(f"model.loss: expected the name of a loss, got {shown(loss)}")
-    if options is not None and not isinstance(options, Mapping):
-        raise Problem(f"model_options: expected a dict of settings, got {shown(options)}")
+    if not isinstance(loss, str) and not callable(loss):
+        raise Problem(f"model.loss: expected the name of a loss or a function, got {shown(loss)}")
+    for name, given in (("model_options", options), ("loss_options", loss_options)):
+        if given is not None and not isinstance(given, Mapping):
+            raise Problem(f"{name}: expected a dict of settings, got {shown(given)}")
+    known = dict(loss_options or {})
+    if unknown := [key for key in known if key not in LOSS_OPTIONS]:
+        raise Problem(f"loss_options: unknown setting '{unknown[0]}'; {nearest(unknown[0], LOSS_OPTIONS)}")
     return make_task(
-        model, shape=federation.shape, classes=len(federation.classes), loss=loss, options=options
+        model,
+        shape=federation.shape,
+        classes=len(federation.classes),
+        loss=loss,
+        options=options,
+        settings=loss_settings(**plain(known), classes=federation.classes),
+        ids=federation.ids,
     )
 
 
@@ -284,13 +304,18 @@ def _data(federation: Federation) -> Data:
     return Data.model_validate(recipe)
 
 
-def _model(task: Task, model: ModelLike, loss: str) -> Model:
-    """Return a model as a [model] table."""
+def _model(task: Task, model: ModelLike, loss: LossLike, classes: Sequence[str]) -> Model:
+    """Return a model and its loss as a [model] table."""
+    settings = task.settings
+    by_name = isinstance(model, str) and isinstance(loss, str)
+    table: dict[str, Any] = {"loss": loss if by_name else task.loss, "huber_delta": settings.huber_delta}
+    if settings.class_weights:
+        table["class_weights"] = dict(zip(classes, settings.class_weights, strict=True))
     if isinstance(model, str):
         options = plain(task.build.settings) if isinstance(task.build, Factory) else {}
-        return Model.model_validate({"name": model, "loss": loss, **options})
+        return Model.model_validate({"name": model, **table, **options})
     name = task.build.name if isinstance(task.build, Factory) else "made in Python"
-    return Model.model_validate({"name": name, "loss": task.loss})
+    return Model.model_validate({"name": name, **table})
 
 
 def _kind(value: Any) -> str:

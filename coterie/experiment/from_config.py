@@ -14,8 +14,11 @@ from ..planning.schedule import Dropping, Participation
 from ..planning.training import Training
 from ..privacy.budget import NOT_GIVEN, Privacy
 from ..protocol.method import Method
+from ..protocol.optimizer import Optimizer
 from ..protocol.settings import settings_of
-from ..tasks.task import make_task
+from ..tasks.losses import LOSSES, NUMBERS
+from ..tasks.settings import loss_settings
+from ..tasks.task import Task, make_task
 from .config.schema import Config, Data, PrivacyTable, Train
 from .experiment import Experiment, experiments
 from .study import Study
@@ -29,8 +32,8 @@ def study_of(config: Config, data_dir: str | Path | None = None) -> Study:
 def load_federation(config: Config, data_dir: str | Path | None = None) -> Federation:
     """Load the data of a configuration."""
     data = config.data
-    if data.kind == "auto" and config.model.loss != "auto":
-        kind = "regression" if config.model.loss == "squared" else "classification"
+    if data.kind == "auto" and config.model.loss in LOSSES:
+        kind = "regression" if config.model.loss in NUMBERS else "classification"
         data = data.model_copy(update={"kind": kind})
     return replace(load_data(data, data.source, data_dir), recipe=config.data.model_dump())
 
@@ -91,16 +94,23 @@ def make_experiments(config: Config, data_dir: str | Path | None = None) -> list
     """Return the checked experiments of a configuration, one for each method."""
     privacy = privacy_of(config.privacy)
     federation = load_federation(config, data_dir)
-    task = make_task(
-        config.model.name,
+    training = training_of(config.train, len(federation))
+    return experiments(federation, task_of(config, federation), make_methods(config), privacy, training)
+
+
+def task_of(config: Config, federation: Federation) -> Task:
+    """Return the task of a configuration for the examples of a federation."""
+    model = config.model
+    return make_task(
+        model.name,
         shape=federation.shape,
         classes=len(federation.classes),
-        loss=config.model.loss,
-        options=dict(config.model.model_extra or {}),
+        loss=model.loss,
+        options=dict(model.model_extra or {}),
         allowed=config.allowed,
+        settings=loss_settings(model.class_weights, model.huber_delta, federation.classes),
+        ids=federation.ids,
     )
-    training = training_of(config.train, len(federation))
-    return experiments(federation, task, make_methods(config), privacy, training)
 
 
 def privacy_of(table: PrivacyTable) -> Privacy:
@@ -124,6 +134,9 @@ def training_of(train: Train, silos: int) -> Training:
         device=train.device,
         dropping=dropping_of(train),
         sampling=train.sampling,
+        optimizer=Optimizer(
+            train.optimizer, train.momentum, train.weight_decay, train.schedule, train.warmup
+        ),
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ..cohort.dual.linear import check_norms, linear_shape
 from ..data.federation import Federation
+from ..errors import Problem
 from ..tasks.task import Task
 
 
@@ -47,3 +48,15 @@ def public_federation(federation: Federation, private: bool) -> PublicFederation
             check_norms(federation)
 
     return PublicFederation(federation.names, federation.sizes, norms)
+
+
+def check_counts(task: Task, federation: Federation) -> None:
+    """Raise a Problem if a loss for counts meets a target below 0. (The error reveals that there is one.)"""
+    if task.loss != "poisson":
+        return
+    for silo in federation.silos:
+        if bool((silo.y < 0).any()):
+            raise Problem(
+                f"data: silo '{silo.name}' has a target below 0, but the loss 'poisson' is for counts: use"
+                " 'squared' or 'huber', or scale the target with data.target_range"
+            )

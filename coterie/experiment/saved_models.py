@@ -21,11 +21,12 @@ from ..data.new_rows import Rows
 from ..data.preparation import Preparation
 from ..errors import Problem, as_path, plain_methods, plainly, reason
 from ..tasks.layout import fill, tensors_of
-from ..tasks.losses import PROBABILITIES, class_scores, predicted_class
+from ..tasks.losses import PROBABILITIES, class_scores, predicted_class, predicted_number
 from ..tasks.models import MODELS, Factory, qualified_name
 from ..tasks.task import Task, make_task
+from ..tasks.trials import REFUSALS, ids_below
 from .files import OWNER_ONLY
-from .probes import REFUSALS, differs, probe, read_probes
+from .probes import differs, probe, read_probes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -80,9 +81,9 @@ class PersonalModel:
             )
         output = self._outputs(preparation.inputs(rows, self.silo))
         index = rows.index if isinstance(rows, pd.DataFrame) else None
-        if self.loss == "squared":
+        if not preparation.classes:
             low, high = preparation.target_range or (0.0, 1.0)
-            values = low + output.squeeze(-1).double().numpy() * (high - low)
+            values = low + predicted_number(self.loss, output).double().numpy() * (high - low)
             return pd.DataFrame({"prediction": values}, index=index)
         names = np.array(preparation.classes, dtype=object)
         columns = {"prediction": names[predicted_class(self.loss, output).numpy()]}
@@ -148,6 +149,7 @@ def record_of(
     several. `probes` are outputs for made-up examples, by which loading recognises another module.
     """
     own = None if preparation is None else preparation.pick([silo])
+    kind = {"ids": True} if task.ids else {}
     parameters = task.layout.unflatten(vector.detach().to(task.device))
     return {
         "schema": SCHEMA,
@@ -160,8 +162,9 @@ def record_of(
         "model": _model_of(task),
         "trained": list(task.layout.names),
         "tied": task.tied,
-        "probes": probe(lambda x: task.predict(parameters, x.to(task.device)), task.shape),
+        "probes": probe(lambda x: task.predict(parameters, x.to(task.device)), task.shape, task.ids_below),
         "preparation": None if own is None else own.to_json(),
+        **kind,
         "notes": [HOLDS_STATISTICS] if own is not None and own.steps_of(silo).mean is not None else [],
     }
 
@@ -213,7 +216,7 @@ def load_model(
             preparation = Preparation.from_json(record["preparation"])
             _check_preparation(preparation, record)
         model = PersonalModel(
-            task.seeded_module(), str(record["silo"]), str(record["method"]), task.loss, preparation
+            task.seeded_module(), str(record["silo"]), str(record["method"]), record["loss"], preparation
         )
         values = _values_for(model.module, tensors, dict(record["tied"]), path)
         expected = read_probes(record)
@@ -223,7 +226,7 @@ def load_model(
         raise Problem(f"the model '{path}' is damaged: {type(error).__name__}: {error}") from error
     fill(model.module, values)
     try:
-        other = differs(model.module, task.shape, expected)
+        other = differs(model.module, task.shape, expected, ids_below(model.module, task.ids))
     except REFUSALS as error:
         raise Problem(f"'{path}' does not fit the module: {str(error).splitlines()[0]}") from error
     if other:
@@ -284,8 +287,11 @@ def _task_of(record: Mapping[str, Any], module: Any, options: Any, path: str | P
     settings = dict(about["settings"] if built_in else options or {})
     if not isinstance(module, nn.Module) and not built_in:
         _check_options(about, {**getattr(module, "keywords", {}), **settings}, settings, path)
-    shape, loss = tuple(map(int, record["shape"])), str(record["loss"])
-    return make_task(module, shape=shape, classes=len(record["classes"]), loss=loss, options=settings)
+    shape, classes, loss = tuple(map(int, record["shape"])), len(record["classes"]), str(record["loss"])
+    if ":" in loss:  # one of the user's own, which predictions do not need
+        loss = "auto"
+    ids = bool(record.get("ids", False))  # older files have none
+    return make_task(module, shape=shape, classes=classes, loss=loss, options=settings, ids=ids)
 
 
 def _check_options(

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 
 from ..errors import Problem
 from .layout import Layout, call, tensors_of, tied_names
+from .trials import REFUSALS, TABLES, draw, ids_below, others, tables_of, trial_examples
 
 MIXERS: dict[type[nn.Module], str] = {
     nn.modules.batchnorm._BatchNorm: "GroupNorm (or LayerNorm)",
@@ -21,11 +25,15 @@ MIXERS: dict[type[nn.Module], str] = {
 # How many examples are tried at once, as in a row of training; only two if a model has many parameters.
 ROW, LARGE = 4, 1_000_000
 ROUNDING = 1e-5
+LOOKUPS = (F.embedding, F.embedding_bag, torch.embedding, torch.embedding_bag)
 RANDOM = (nn.modules.dropout._DropoutNd, nn.RReLU, nn.FractionalMaxPool2d, nn.FractionalMaxPool3d)
 
 
-def check_module(module: nn.Module, shape: tuple[int, ...], outputs: int) -> None:
-    """Raise `Problem` if a module cannot be trained privately, and name what to use instead."""
+def check_module(module: nn.Module, shape: tuple[int, ...], outputs: int, ids: bool = False) -> None:
+    """Raise `Problem` if a module cannot be trained privately, and name what to use instead.
+
+    It takes examples of a shape: numbers, or ids.
+    """
     for name, part in module.named_modules():
         where = f"model: layer '{name or type(part).__name__}' ({type(part).__name__})"
         for kind, replacement in MIXERS.items():
@@ -37,6 +45,8 @@ def check_module(module: nn.Module, shape: tuple[int, ...], outputs: int) -> Non
             raise Problem(f"{where} draws random numbers that no seed reaches: leave it out")
         if any(nn.parameter.is_lazy(p) for p in part.parameters(recurse=False)):
             raise Problem(f"{where} has no shape yet: give it an input size")
+        for problem in _table_problems(part):
+            raise Problem(f"{where} {problem}")
     for name, tensor in tensors_of(module).items():
         if tensor.layout is not torch.strided or tensor.is_quantized or tensor.dtype is torch.complex128:
             raise Problem(f"model: '{name}' cannot be saved: use a plain dense tensor instead")
@@ -46,22 +56,31 @@ def check_module(module: nn.Module, shape: tuple[int, ...], outputs: int) -> Non
     for name, parameter in module.named_parameters():
         if parameter.requires_grad and parameter.dtype != torch.float32:
             raise Problem(f"model: parameter '{name}' must be float32, got {parameter.dtype}")
-    _check_behaviour(module, shape, outputs)
+    _check_behaviour(module, shape, outputs, ids_below(module, ids))
 
 
-def trial_examples(
-    shape: tuple[int, ...], generator: torch.Generator | None = None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Draw three times three examples: numbers from 0 to 1, which every module must take, and larger ones.
-
-    They are always the same, unless a generator is given that has drawn others.
-    """
-    generator = generator or torch.Generator().manual_seed(0)
-    small = torch.rand(3, *shape, generator=generator)
-    return small, 30 * torch.randn(3, *shape, generator=generator), 1000 * small - 300
+def _hint(module: nn.Module, below: int) -> str:
+    """Return what to do if a module does not take its examples, and that may be why."""
+    if below:
+        return "; examples are ids, because of data.features = 'ids': leave it out for numbers"
+    return "; if examples are ids, set data.features = 'ids'" if tables_of(module) else ""
 
 
-def _check_behaviour(module: nn.Module, shape: tuple[int, ...], outputs: int) -> None:
+def _table_problems(part: nn.Module) -> list[str]:
+    """Return what keeps a table of embeddings from being trained on one example at a time."""
+    if not isinstance(part, TABLES):
+        return []
+    found = []
+    if part.max_norm is not None:
+        found.append("changes its table in forward: leave out max_norm")
+    if part.scale_grad_by_freq:
+        found.append("counts the ids of a whole batch: leave out scale_grad_by_freq")
+    if part.sparse:
+        found.append("makes sparse gradients, which cannot be clipped and noised: leave out sparse")
+    return found
+
+
+def _check_behaviour(module: nn.Module, shape: tuple[int, ...], outputs: int, below: int) -> None:
     """Try the module on made-up examples, small and large, and swap the others of a batch for other ones.
 
     The batch keeps its shape: in another shape a product may be rounded in another way, and a module that
@@ -69,19 +88,22 @@ def _check_behaviour(module: nn.Module, shape: tuple[int, ...], outputs: int) ->
     """
     generator = torch.Generator().manual_seed(0)
     buffers = {k: b.clone() for k, b in module.named_buffers()}
-    examples = trial_examples(shape, generator)
+    examples = trial_examples(shape, generator, below)
     small = examples[0]
     for x in examples:
         try:
             with torch.no_grad():
                 together = module(x)
                 alone = torch.cat([module(x[i : i + 1]) for i in range(3)]) if x is small else together
-                others = [module(torch.cat([other, x[1:]])) for other in _instead(x, small)]
-        except (RuntimeError, IndexError, TypeError, ValueError) as error:
+                swaps = [module(torch.cat([other, x[1:]])) for other in others(x, small)]
+        except REFUSALS as error:
             if x is not small:  # large values may well be out of a table's range
                 continue
             said = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise Problem(f"model: the module does not take examples of shape {shape}: {said}") from error
+            raise Problem(
+                f"model: the module does not take {'ids' if below else 'examples'} of shape {shape}:"
+                f" {said}{_hint(module, below)}"
+            ) from error
         if not isinstance(together, Tensor) or tuple(together.shape) != (3, outputs):
             raise Problem(
                 f"model: the module must return {outputs} number(s) per example, so shape (3, {outputs}) for"
@@ -90,7 +112,7 @@ def _check_behaviour(module: nn.Module, shape: tuple[int, ...], outputs: int) ->
         size = float(together.abs().max())
         if not (
             torch.allclose(together, alone, rtol=1e-3, atol=1e-4 * max(1.0, size), equal_nan=True)
-            and all(_same(together[1:], swapped[1:]) for swapped in others)
+            and all(_same(together[1:], swapped[1:]) for swapped in swaps)
         ):
             raise Problem(
                 "model: the module mixes examples of a batch (its output for one depends on the"
@@ -98,11 +120,33 @@ def _check_behaviour(module: nn.Module, shape: tuple[int, ...], outputs: int) ->
             )
     if any(not torch.equal(b, buffers[k]) for k, b in module.named_buffers()):
         raise Problem("model: the module changes its buffers in forward: use a stateless layer")
-    _check_gradients(module, shape, outputs, torch.Generator().manual_seed(1))
+    if any(_looks_up(module, x) for x in examples):
+        raise Problem(
+            "model: the module calls F.embedding or F.embedding_bag, which does not keep examples apart: use"
+            " the layers nn.Embedding and nn.EmbeddingBag themselves"
+        )
+    _check_gradients(module, shape, outputs, below, torch.Generator().manual_seed(1))
+
+
+class _Lookups(TorchFunctionMode):
+    """Notice functions that look ids up without keeping models apart (see `layers.tables`)."""
+
+    seen: bool = False
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        self.seen = self.seen or func in LOOKUPS
+        return func(*args, **(kwargs or {}))
+
+
+def _looks_up(module: nn.Module, x: Tensor) -> bool:
+    lookups = _Lookups()
+    with torch.no_grad(), lookups, suppress(*REFUSALS):  # large values need not be taken
+        module(x)
+    return lookups.seen
 
 
 def _check_gradients(
-    module: nn.Module, shape: tuple[int, ...], outputs: int, generator: torch.Generator
+    module: nn.Module, shape: tuple[int, ...], outputs: int, below: int, generator: torch.Generator
 ) -> None:
     """Swap one example of a batch, and compare the gradients of the others, made as training makes them.
 
@@ -112,12 +156,16 @@ def _check_gradients(
     """
     gradients, parameters = _per_example(module, outputs, generator)
     width = ROW if Layout.of(module).size <= LARGE else 2
-    small = torch.rand(2, width, *shape, generator=generator)
-    for x in (small, 30 * torch.randn(2, width, *shape, generator=generator)):
+    small = draw((2, width, *shape), generator, below)
+    large = small if below else 30 * torch.randn(2, width, *shape, generator=generator)
+    tried = [small, large]
+    if tables_of(module) and not below:  # whole numbers, to look up
+        tried.append(draw((2, width, *shape), generator, ids_below(module)).float())
+    for x in tried:
         try:
-            first, *others = (gradients(parameters, given) for given in _swapped(x, small))
+            first, *swaps = (gradients(parameters, given) for given in _swapped(x, small))
             again = gradients(parameters, x)
-        except (RuntimeError, IndexError, TypeError, ValueError) as error:
+        except REFUSALS as error:
             if x is not small:
                 continue
             said = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -130,7 +178,7 @@ def _check_gradients(
                     "model: the module gives two answers to the same question: it must not remember what it"
                     " has seen, count its calls or draw numbers"
                 )
-            kept = [swapped[name].flatten(0, 1)[1:] for swapped in others]
+            kept = [swapped[name].flatten(0, 1)[1:] for swapped in swaps]
             if not all(_same(values.flatten(0, 1)[1:], each) for each in kept):
                 raise Problem(
                     "model: the module mixes examples of a batch (another example changes the gradient of"
@@ -154,15 +202,10 @@ def _per_example(module: nn.Module, outputs: int, generator: torch.Generator) ->
     return vmap(vmap(grad(one), (None, 0))), parameters
 
 
-def _instead(x: Tensor, small: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what may stand in place of the first example: another, and one with other extremes."""
-    return small[1:2], 1 - small[:1] if x is small else torch.full_like(x[:1], 2 * float(x.abs().max()))
-
-
 def _swapped(x: Tensor, small: Tensor) -> Iterator[Tensor]:
     """Yield a batch of rows, and the same with another first example."""
     yield x
-    for other in _instead(x, small):
+    for other in others(x, small):
         batch = x.clone()
         batch[0, 0] = other[0, 0]
         yield batch

@@ -23,6 +23,8 @@ from typing import Any
 
 from ..errors import Problem
 
+RETURNED = {"model": "module", "loss": "loss of each example"}  # by functions, by their kind
+
 
 @dataclass(frozen=True)
 class Allowed:
@@ -55,34 +57,49 @@ def allowing(folder: Path | None, modules: Sequence[str]) -> Allowed:
     return Allowed(None if folder is None else folder.resolve(), tuple(modules))
 
 
-def find_code(name: str, allowed: Allowed | None = None) -> Any:
+@dataclass(frozen=True)
+class Asked:
+    """A name in a configuration: under which `key`, and what `kind` of thing it is to be."""
+
+    name: str
+    key: str = "model.name"
+    kind: str = "model"
+
+    def problem(self, said: str) -> Problem:
+        """Return the problem with this name."""
+        return Problem(f"{self.key}: {said}")
+
+
+def find_code(name: str, allowed: Allowed | None = None, key: str = "model.name", kind: str = "model") -> Any:
     """Import "package.module:function" and return the function or class, if it may be run.
 
     Without `allowed`, a person named it in Python or on the command line: the module may be any that is not
-    part of the standard library, and it is looked for where Python looks.
+    part of the standard library, and it is looked for where Python looks. Problems name the `key` of the
+    configuration, and say which `kind` of thing was meant.
     """
+    asked = Asked(name, key, kind)
     module_name, _, attribute = name.partition(":")
     if not _is_dotted(module_name) or not attribute.isidentifier():
-        raise Problem(
-            f"model.name: '{name}' does not name a function or class at the top of a module: write"
+        raise asked.problem(
+            f"'{name}' does not name a function or class at the top of a module: write"
             " 'package.module:function'"
         )
     if _is_standard(module_name):
-        raise Problem(
-            f"model.name: '{name}' is part of Python's standard library, which is never run as a model: name"
+        raise asked.problem(
+            f"'{name}' is part of Python's standard library, which is never run as a {kind}: name"
             " a function or class of your own, in a module of another name"
         )
     if allowed is None or allowed.names(module_name):
         folders = [] if allowed is None else [*([allowed.folder] if allowed.folder else []), Path.cwd()]
-        module = _import(name, module_name, folders, by_name=allowed is None)
+        module = _import(asked, module_name, folders, by_name=allowed is None)
     else:
-        _check_beside(name, module_name, allowed.folder)
-        module = _import(name, module_name, [allowed.folder] if allowed.folder else [])
+        _check_beside(asked, module_name, allowed.folder)
+        module = _import(asked, module_name, [allowed.folder] if allowed.folder else [])
     try:
         thing = getattr(module, attribute)
     except AttributeError as error:
-        raise Problem(f"model.name: cannot import '{name}': {error}") from error
-    _check_defined(name, thing, module)
+        raise asked.problem(f"cannot import '{name}': {error}") from error
+    _check_defined(asked, thing, module)
     return thing
 
 
@@ -95,20 +112,20 @@ def _is_standard(module: str) -> bool:
     return top in sys.stdlib_module_names or top in sys.builtin_module_names
 
 
-def _check_beside(name: str, module: str, folder: Path | None) -> None:
+def _check_beside(asked: Asked, module: str, folder: Path | None) -> None:
     """Raise `Problem` unless a module lies in a folder, and is the only one of its name."""
     top = module.partition(".")[0]
     importlib.invalidate_caches()
     beside = None if folder is None else PathFinder.find_spec(top, [str(folder)])
     if beside is None:
-        raise Problem(
-            f"model.name: '{name}' needs the module '{module}', which does not lie beside the configuration:"
+        raise asked.problem(
+            f"'{asked.name}' needs the module '{module}', which does not lie beside the configuration:"
             f" put it there, or allow it with --allow {top} (in Python, allow=['{top}'])"
         )
     other = _known_place(top)
     if other is not None and other != _place(beside):
-        raise Problem(
-            f"model.name: '{name}' is unclear, because '{top}' lies beside the configuration and also at"
+        raise asked.problem(
+            f"'{asked.name}' is unclear, because '{top}' lies beside the configuration and also at"
             f" {other}: rename the one beside the configuration, or allow the other with --allow {top}"
         )
 
@@ -144,7 +161,7 @@ def _looking_in(folders: Sequence[Path]) -> Iterator[None]:
                 sys.path.remove(folder)
 
 
-def _import(name: str, module: str, folders: Sequence[Path], by_name: bool = False) -> types.ModuleType:
+def _import(asked: Asked, module: str, folders: Sequence[Path], by_name: bool = False) -> types.ModuleType:
     importlib.invalidate_caches()
     try:
         with _looking_in(folders):
@@ -152,26 +169,26 @@ def _import(name: str, module: str, folders: Sequence[Path], by_name: bool = Fal
     except ImportError as error:
         absent = isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]
         hint = "; its folder must be on Python's search path (sys.path)" if absent and by_name else ""
-        raise Problem(f"model.name: cannot import '{name}': {error}{hint}") from error
+        raise asked.problem(f"cannot import '{asked.name}': {error}{hint}") from error
     except Problem:
         raise
     except Exception as error:  # a user's module may raise anything
         said = str(error).splitlines()[0] if str(error) else "it gives no reason"
-        raise Problem(f"model.name: cannot import '{name}': {type(error).__name__}: {said}") from error
+        raise asked.problem(f"cannot import '{asked.name}': {type(error).__name__}: {said}") from error
 
 
-def _check_defined(name: str, thing: Any, module: types.ModuleType) -> None:
+def _check_defined(asked: Asked, thing: Any, module: types.ModuleType) -> None:
     """Raise `Problem` unless something is a function or class that this module defines."""
     if not isinstance(thing, type | types.FunctionType):
-        raise Problem(
-            f"model.name: '{name}' is neither a function nor a class written in Python, but a"
-            f" {type(thing).__name__}: define a function that returns the module"
+        raise asked.problem(
+            f"'{asked.name}' is neither a function nor a class written in Python, but a"
+            f" {type(thing).__name__}: define a function that returns the {RETURNED[asked.kind]}"
         )
     home = getattr(thing, "__module__", None)
     if home != module.__name__:
         where = f"is defined in '{home}'"
         if isinstance(home, str) and not _is_standard(home):
-            raise Problem(f"model.name: '{name}' {where}: name it there, as '{home}:{thing.__name__}'")
-        raise Problem(
-            f"model.name: '{name}' {where}, which is never run as a model: define a function of your own"
+            raise asked.problem(f"'{asked.name}' {where}: name it there, as '{home}:{thing.__name__}'")
+        raise asked.problem(
+            f"'{asked.name}' {where}, which is never run as a {asked.kind}: define a function of your own"
         )

@@ -14,6 +14,16 @@ def squared(output: Tensor, target: Tensor) -> Tensor:
     return (output.squeeze(-1) - target).square()
 
 
+def huber(output: Tensor, target: Tensor, width: float = 1.0) -> Tensor:
+    """Half the squared error up to `width`, and a straight line beyond it."""
+    return F.huber_loss(output.squeeze(-1), target, reduction="none", delta=width)
+
+
+def poisson(output: Tensor, target: Tensor) -> Tensor:
+    """Poisson loss of each log rate: the negative log-likelihood of a count, up to a constant."""
+    return output.squeeze(-1).exp() - target * output.squeeze(-1)
+
+
 def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
     """Cross-entropy of each prediction, a score for each class."""
     return F.cross_entropy(output, target, reduction="none")
@@ -41,8 +51,10 @@ def one_against_rest(output: Tensor, target: Tensor) -> Tensor:
     return (1 - signs * output).clamp(min=0).sum(-1)
 
 
-LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+LOSSES: dict[str, Callable[..., Tensor]] = {
     "squared": squared,
+    "huber": huber,
+    "poisson": poisson,
     "cross-entropy": cross_entropy,
     "logistic": logistic,
     "hinge": hinge,
@@ -55,13 +67,19 @@ LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 ALSO_CALLED = {
     "mse": "squared",
     "l2": "squared",
+    "smooth-l1": "huber",
+    "count": "poisson",
     "ce": "cross-entropy",
     "nll": "cross-entropy",
     "softmax": "cross-entropy",
     "bce": "logistic",
+    "binary-cross-entropy": "logistic",
     "log": "logistic",
     "svm": "hinge",
 }
+
+
+NUMBERS = ("squared", "huber", "poisson")
 
 
 TWO_CLASSES = ("logistic", "hinge", "squared-hinge")
@@ -73,11 +91,23 @@ SCORE_EACH_CLASS = ("cross-entropy", "one-against-rest")
 PROBABILITIES = ("cross-entropy", "logistic")
 
 
+def outputs_of(loss: str, classes: int) -> int:
+    """Return how many outputs a model needs: a score for each class, or one number.
+
+    A loss of one's own gets a score for each class.
+    """
+    return classes if classes and loss not in TWO_CLASSES else 1
+
+
+def predicted_number(loss: str, output: Tensor) -> Tensor:
+    """Return the number that each output predicts; the outputs of "poisson" are logarithms of rates."""
+    number = output.squeeze(-1)
+    return number.exp() if loss == "poisson" else number
+
+
 def predicted_class(loss: str, output: Tensor) -> Tensor:
     """Return the number of the class that each output predicts."""
-    if loss in SCORE_EACH_CLASS:
-        return output.argmax(-1)
-    return (output.squeeze(-1) > 0).long()
+    return (output.squeeze(-1) > 0).long() if loss in TWO_CLASSES else output.argmax(-1)
 
 
 def class_scores(loss: str, output: Tensor) -> Tensor:
@@ -86,4 +116,4 @@ def class_scores(loss: str, output: Tensor) -> Tensor:
         return output.softmax(-1)
     if loss == "logistic":
         return torch.cat([(-output).sigmoid(), output.sigmoid()], -1)
-    return output if loss in SCORE_EACH_CLASS else torch.cat([-output, output], -1)
+    return torch.cat([-output, output], -1) if loss in TWO_CLASSES else output

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+import functools
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,12 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import Problem, nearest, plainly
+from ..errors import Problem, plainly
 from .check import check_module
 from .code import Allowed
+from .layers import exchanged, restored
 from .layout import Layout, call, fill, tensors_of, tied_names
-from .losses import ALSO_CALLED, LOSSES, SCORE_EACH_CLASS, TWO_CLASSES, predicted_class, squared
-from .models import make_factory
+from .losses import LOSSES, NUMBERS, TWO_CLASSES, outputs_of, predicted_class, predicted_number, squared
+from .models import make_factory, qualified_name
+from .own_loss import alone, check_loss, find_loss
+from .settings import LossSettings, unknown_loss
+from .trials import ids_below
 
 # The seed for whatever a module draws when it is built and never trains.
 FROZEN_SEED = 0
@@ -27,22 +31,28 @@ FROZEN_SEED = 0
 class Task:
     """What is learned: `build()` makes the module, `loss` names the loss of one example.
 
-    `shape` is that of one example's features, `classes` their number (0 for regression).
+    `shape` is that of one example's features, `classes` their number (0 for regression). A loss of one's own
+    is the function `own_loss`, and `loss` is its name. Features are numbers or, with `ids`, whole numbers
+    that the module looks up in a table.
     """
 
     build: Callable[[], nn.Module]
     loss: str
     shape: tuple[int, ...]
     classes: int = 0
+    settings: LossSettings = LossSettings()
+    own_loss: Callable[[Tensor, Tensor], Tensor] | None = None
+    ids: bool = False
 
     def __post_init__(self) -> None:
+        self.settings.check(self.loss, self.classes)
+        if self.own_loss is not None:
+            return
         if self.loss not in LOSSES:
-            meant = ALSO_CALLED.get(self.loss.lower())
-            hint = f"did you mean '{meant}'?" if meant else nearest(self.loss, LOSSES)
-            raise Problem(f"model.loss: unknown loss '{self.loss}'; {hint} (all: {', '.join(LOSSES)})")
-        if self.loss == "squared" and self.classes:
-            raise Problem("model.loss: 'squared' needs a numeric target, but the data has classes")
-        if self.loss != "squared" and not self.classes:
+            raise unknown_loss(self.loss)
+        if self.loss in NUMBERS and self.classes:
+            raise Problem(f"model.loss: '{self.loss}' needs a numeric target, but the data has classes")
+        if self.loss not in NUMBERS and not self.classes:
             raise Problem(f"model.loss: '{self.loss}' needs classes, but the target is a number")
         if self.loss in TWO_CLASSES and self.classes != 2:
             raise Problem(
@@ -53,7 +63,7 @@ class Task:
     @property
     def outputs(self) -> int:
         """The number of outputs that the module must return per example."""
-        return self.classes if self.loss in SCORE_EACH_CLASS else 1
+        return outputs_of(self.loss, self.classes)
 
     @property
     def metric(self) -> str:
@@ -82,10 +92,16 @@ class Task:
         parameters and buffers are part of every model. They come from one fixed seed, so that a
         training that is resumed or repeated has the same ones, and every seed of training shares them.
         """
-        module = self.seeded_module()
-        check_module(module, self.shape, self.outputs)
+        module = exchanged(self.seeded_module())
+        check_module(module, self.shape, self.outputs, self.ids)
         self._check_frozen(module)
+        if self.own_loss is not None:
+            check_loss(self.loss, self.own_loss, self.outputs, self._made_up_targets)
         return module
+
+    def _made_up_targets(self, count: int) -> Tensor:
+        """Return targets of different examples: every class in turn, or numbers from 0 to 1."""
+        return torch.arange(count) % self.classes if self.classes else torch.linspace(0, 1, count)
 
     def _check_frozen(self, module: nn.Module) -> None:
         """Raise `Problem` if a module's frozen parts are not the same each time it is made."""
@@ -135,7 +151,30 @@ class Task:
 
     def loss_of(self, output: Tensor, target: Tensor) -> Tensor:
         """Return the loss of each output."""
-        return LOSSES[self.loss](output, target)
+        losses = self._loss(output, target)
+        if not self.settings.class_weights:
+            return losses
+        weights = torch.tensor(self.settings.class_weights, device=output.device)
+        return losses * weights[target]
+
+    @cached_property
+    def _loss(self) -> Callable[[Tensor, Tensor], Tensor]:
+        """The loss as a function; one of one's own sees one example at a time."""
+        if self.own_loss is not None:
+            return alone(self.own_loss)
+        if self.loss == "huber":
+            return functools.partial(LOSSES["huber"], width=self.settings.huber_delta)
+        return LOSSES[self.loss]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the features that the module takes."""
+        return torch.int64 if self.ids else torch.float32
+
+    @property
+    def ids_below(self) -> int:
+        """A number below which the module takes every id; 0 if it takes numbers."""
+        return ids_below(self.module, self.ids)
 
     def blank_targets(self, *shape: int) -> Tensor:
         """Return targets that are all zero, for trials on made-up examples."""
@@ -149,8 +188,8 @@ class Task:
     def scores(self, parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
         """Return what each example adds to the score: a hit, or a squared error."""
         output = self.predict(parameters, x)
-        if self.loss == "squared":
-            return squared(output, y)
+        if not self.classes:
+            return squared(predicted_number(self.loss, output).unsqueeze(-1), y)
         return (predicted_class(self.loss, output) == y).float()
 
     def state(self, vector: Tensor) -> dict[str, Tensor]:
@@ -166,7 +205,7 @@ class Task:
 
     def to_module(self, vector: Tensor) -> nn.Module:
         """Return the model of one vector as a plain module on the CPU."""
-        module = copy.deepcopy(self.module).cpu()
+        module = restored(self.module).cpu()
         fill(module, self.state(vector))
         return module
 
@@ -177,16 +216,23 @@ def make_task(
     *,
     shape: tuple[int, ...],
     classes: int,
-    loss: str = "auto",
+    loss: str | Callable[[Tensor, Tensor], Tensor] = "auto",
     options: Mapping[str, Any] | None = None,
     allowed: Allowed | None = None,
+    settings: LossSettings | None = None,
+    ids: bool = False,
 ) -> Task:
     """Return a task for a model: a name, "package.module:function", a function, a class or a module.
 
     A user's function or class gets `input_shape` and `outputs` if it has such parameters; `options`
-    are its other arguments. `allowed` says which modules a name from a configuration may stand for.
+    are its other arguments. The `loss` is a name, "package.module:function" or a function, and `settings` are
+    its own. `allowed` says which modules a name from a configuration may stand for. With `ids`, examples are
+    whole numbers that the module looks up in a table.
     """
-    if loss == "auto":
-        loss = "cross-entropy" if classes else "squared"
-    outputs = classes if loss in SCORE_EACH_CLASS else 1
-    return Task(make_factory(model, shape, outputs, options, allowed), loss, shape, classes)
+    own, name = (None, loss) if isinstance(loss, str) else (loss, qualified_name(loss))
+    if own is None and ":" in name:
+        own = find_loss(name, allowed)
+    if name == "auto":
+        name = "cross-entropy" if classes else "squared"
+    factory = make_factory(model, shape, outputs_of(name, classes), options, allowed)
+    return Task(factory, name, shape, classes, settings or LossSettings(), own, ids)

@@ -88,7 +88,7 @@ class Stages:
 
 def stages_of(task: Task) -> Stages | None:
     """Return the stages of a task, or None if the kernels do not know its loss or one of its layers."""
-    if task.loss != "cross-entropy" or not is_sequence(task):
+    if task.loss != "cross-entropy" or task.settings.class_weights or not is_sequence(task):
         return None
     layers = list(layers_of("", task.module))
     lengths = dict(zip(task.layout.names, task.layout.lengths, strict=True))

@@ -18,8 +18,8 @@ from ..examples import Examples
 CONVEX = ("squared", "hinge", "squared-hinge", "one-against-rest")
 SLACK = 1e-4
 NEEDED = (
-    "model: dual coordinates need a linear model (model.name = 'linear') with one of these losses: "
-    + ", ".join(CONVEX)
+    "model: dual coordinates need a linear model (model.name = 'linear') with one of these losses, and no"
+    f" class weights: {', '.join(CONVEX)}"
 )
 
 
@@ -57,7 +57,7 @@ def linear_shape(task: Task) -> Shape:
     width, shapes = math.prod(task.shape), [tuple(shape) for shape in task.layout.shapes]
     bias = len(shapes) == 2
     wanted = [(task.outputs, width), (task.outputs,)] if bias else [(task.outputs, width)]
-    if task.loss not in CONVEX or shapes != wanted:
+    if task.loss not in CONVEX or task.settings.class_weights or shapes != wanted:
         raise Problem(NEEDED)
     shape = Shape(task.outputs, width + bias, bias)
     generator = torch.Generator().manual_seed(0)

@@ -107,7 +107,7 @@ def allocated(work: Callable[[], object]) -> int:
 
 def zeros_of(task: Task, rows: int, width: int) -> tuple[Tensor, Tensor]:
     """Return examples and labels `[rows, width, ...]` that are all zero."""
-    x = torch.zeros(rows, width, *task.shape, device=task.device)
+    x = torch.zeros(rows, width, *task.shape, dtype=task.dtype, device=task.device)
     return x, task.blank_targets(rows, width)
 
 

@@ -138,7 +138,7 @@ def taped(task: Task, layers: tuple[str, ...]) -> Recorder:
     def run(parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tape:
         explicit = {name: value for name, value in parameters.items() if name not in held}
         fixed = {name: value for name, value in parameters.items() if name in held}
-        probes = {layer: x.new_zeros(1, *shape) for layer, shape in shapes.items()}
+        probes = {layer: torch.zeros(1, *shape, device=x.device) for layer, shape in shapes.items()}
         (whole, errors), inputs = over_rows(explicit, probes, fixed, x.unsqueeze(2), y.unsqueeze(2))
         errors = {layer: value.squeeze(2) for layer, value in errors.items()}
         inputs = {layer: value.squeeze(2) for layer, value in inputs.items()}
@@ -203,7 +203,7 @@ def _output_shapes(task: Task, layers: dict[str, Any]) -> dict[str, torch.Size]:
 
     handles = [module.register_forward_hook(watch(layer)) for layer, module in layers.items()]
     with torch.no_grad():
-        task.module(torch.zeros(1, *task.shape, device=task.device))
+        task.module(torch.zeros(1, *task.shape, dtype=task.dtype, device=task.device))
     for handle in handles:
         handle.remove()
     return shapes

@@ -10,9 +10,10 @@ import numpy as np
 
 from ...errors import Problem, nearest
 from . import columns, npz
+from .rules import Rules
 from .table import Table
 
-ARRAYS = ("x", "y", "silo", "split")
+ARRAYS = ("x", "y", "silo", "split", "person")
 
 
 def read(
@@ -21,27 +22,30 @@ def read(
     silo_column: str | None = None,
     target_column: str | None = None,
     drop: Sequence[str] = (),
+    person_column: str | None = None,
+    rules: Rules = Rules(),
 ) -> Table:
-    """Take a DataFrame, a dict of columns (with `target_column`), or a dict of arrays x, y, silo and split.
+    """Take a DataFrame, a dict of columns (with `target_column`), or a dict of arrays (`ARRAYS`).
 
     Without a name the data has no ledgers, since they could not find it again.
     """
+    named = (silo_column, target_column, drop, person_column, rules)
     pandas = sys.modules.get("pandas")
     if pandas is not None and isinstance(source, pandas.DataFrame):
-        return columns.from_frame(source, name, name or "the frame", silo_column, target_column, drop)
+        return columns.from_frame(source, name, name or "the frame", *named)
     if not isinstance(source, Mapping):
         raise Problem(
             "data.source: expected a name, a file, a folder, a pandas DataFrame or a dict of arrays, got a"
             f" {type(source).__name__}"
         )
-    if target_column is not None or silo_column is not None:
+    if target_column is not None or silo_column is not None or person_column is not None:
         import pandas as pd
 
         try:
             frame = pd.DataFrame(dict(source))
         except ValueError as error:
             raise Problem(f"data: these columns do not make a table: {error}") from error
-        return columns.from_frame(frame, name, name or "the dict", silo_column, target_column, drop)
+        return columns.from_frame(frame, name, name or "the dict", *named)
     return _arrays(source, name)
 
 
@@ -57,11 +61,12 @@ def _arrays(source: Mapping[Any, Any], name: str) -> Table:
     unknown = [key for key in source if key not in ARRAYS]
     if unknown:
         raise Problem(
-            f"data: a dict of arrays has x, y, silo and perhaps split, not '{unknown[0]}'; for columns with"
-            f" names of their own, name the target_column ({nearest(str(unknown[0]), ARRAYS)})"
+            "data: a dict of arrays has x, y, silo and perhaps split and person, not"
+            f" '{unknown[0]}'; for columns with names of their own, name the target_column"
+            f" ({nearest(str(unknown[0]), ARRAYS)})"
         )
     arrays = {key: _array(key, value) for key, value in source.items() if value is not None}
-    for key in ("y", "silo"):
+    for key in ("y", "silo", "person"):
         if key in arrays and arrays[key].dtype.kind == "O":
             missing = [row for row, value in enumerate(arrays[key]) if value is None or value != value]
             if missing:

@@ -1,4 +1,4 @@
-"""numpy archives with arrays `x`, `y` and optionally `silo` (-1: no silos) and `split`."""
+"""numpy archives with arrays `x`, `y` and optionally `silo` (-1: no silos), `split` and `person`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...errors import Problem
 from .limits import check_size, why
 from .table import Table
 
-NAMES = ("x", "y", "silo", "split")
+NAMES = ("x", "y", "silo", "split", "person")
 
 
 class Header(NamedTuple):
@@ -98,7 +98,13 @@ def from_arrays(arrays: dict[str, np.ndarray], name: str, what: str) -> Table:
             )
         width = len(str(silo.max())) if silo.dtype.kind in "iu" else 0
         names = np.array([f"silo-{int(s):0{width}d}" if width else str(s) for s in silo])
-    return Table(name, arrays["x"], arrays["y"], names, arrays.get("split"), what=what)
+    person = arrays.get("person")
+    if person is not None and person.ndim != 1:
+        raise Problem(f"data: 'person' of '{what}' must hold one number or text per row")
+    if person is not None and person.dtype.kind == "f" and not np.isfinite(person).all():
+        missing_row = int(np.flatnonzero(~np.isfinite(person))[0]) + 1
+        raise Problem(f"data: 'person' is missing in row {missing_row}: fill it in or drop the row")
+    return Table(name, arrays["x"], arrays["y"], names, arrays.get("split"), person, what=what)
 
 
 def describe(path: Path) -> tuple[int, int] | None:

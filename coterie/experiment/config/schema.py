@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,13 +16,12 @@ from pydantic import (
     PrivateAttr,
     ValidationError,
 )
-from pydantic_core import PydanticCustomError
 
 from ...errors import Problem, nearest, reason
-from ...privacy.preferences import check_preference
 from ...privacy.units import UnitName
 from ...tasks.code import Allowed, allowing
 from ...tasks.models import MODELS, find_factory, setting_problems
+from . import values
 from .files import apply_change, find_beside, place_ledger, read_budget_files
 from .methods import method_problems
 
@@ -32,130 +29,10 @@ MOST_SEEDS = 10_000
 PARTITION_NAMES = Literal["iid", "shards", "dirichlet", "rotated", "rotated-masked"]
 
 
-def _fail(text: str) -> PydanticCustomError:
-    return PydanticCustomError("coterie", "{text}", {"text": text})
-
-
-def _number(value: Any, low: float, high: float, finite: bool) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
-        return False
-    return low < value < high or (value == math.inf and not finite)
-
-
-def _swept(low: float, high: float, finite: bool, lists: bool, words: str, drawn: bool = False) -> Any:
-    """Return a validator that accepts a number, a table of numbers by silo or, with `lists`, a list of these.
-
-    With `drawn`, it also accepts the name of a preference from which budgets are drawn.
-    """
-
-    def check(value: Any, nested: bool = False) -> Any:
-        if lists and not nested and isinstance(value, Sequence) and not isinstance(value, str):
-            if not value:
-                raise _fail("expected at least one value, got an empty list")
-            return [check(v, True) for v in value]
-        if drawn and isinstance(value, str):
-            try:
-                check_preference(value)
-            except Problem as problem:
-                raise _fail(str(problem)) from problem
-            return value
-        numbers = [value]
-        if isinstance(value, Mapping):
-            numbers = value["each"] if isinstance(value.get("each"), list) else list(value.values())
-            if not numbers:
-                raise _fail("expected a number for each silo, got an empty table")
-        for number in numbers:
-            if not _number(number, low, high, finite):
-                raise _fail(f"expected {words}, got {number!r}")
-        return value
-
-    return AfterValidator(check)
-
-
-Epsilon = Annotated[Any, _swept(0, math.inf, False, True, "a number > 0 (inf: no privacy)", drawn=True)]
-Delta = Annotated[Any, _swept(0, 1, True, False, "a number between 0 and 1")]
-Positive = Annotated[Any, _swept(0, math.inf, True, True, "a finite number > 0")]
-
-
-def _chance(value: Any) -> Any:
-    """Return a probability, or a table of them by silo; fail for anything else."""
-    numbers = [value]
-    if isinstance(value, Mapping):
-        numbers = value["each"] if isinstance(value.get("each"), list) else list(value.values())
-    for number in numbers:
-        good = isinstance(number, int | float) and not isinstance(number, bool) and 0 <= number <= 1
-        if not good:
-            raise _fail(f"expected a number from 0 to 1, or one for each silo, got {number!r}")
-    return value
-
-
-Chance = Annotated[Any, AfterValidator(_chance)]
-
-
-def _bytes(value: Any) -> int:
-    """Return a memory size in bytes, from a number or from text such as "512MB" or "2 GiB"."""
-    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-        return value
-    match = re.fullmatch(r"\s*([0-9.]+)\s*([kmg]?)i?b?\s*", str(value).lower())
-    if not match or isinstance(value, bool):
-        raise _fail(f'expected a size such as "1GB", got {value!r}')
-    power = {"": 0, "k": 1, "m": 2, "g": 3}[match[2]]
-    return int(float(match[1]) * 1024**power)
-
-
-def _seeds(value: Any) -> list[int]:
-    """Return a list of seeds, from their number (counted from 0) or from a list."""
-    if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MOST_SEEDS:
-        return list(range(value))
-    whole = isinstance(value, list) and all(type(v) is int and v >= 0 for v in value)
-    if not whole or not value or len(set(value)) != len(value):
-        raise _fail(
-            f"expected the number of seeds, or a list of different whole numbers >= 0 (at most {MOST_SEEDS}),"
-            f" got {value!r}"
-        )
-    return list(value)
-
-
-def _share(value: Any) -> Any:
-    if value == "official" or _number(value, 0, 1, True):
-        return value
-    raise _fail(f"expected a share between 0 and 1 or 'official', got {value!r}")
-
-
-def _range(value: Any) -> Any:
-    if value is None or (
-        isinstance(value, list | tuple)
-        and len(value) == 2
-        and all(_number(v, -math.inf, math.inf, True) for v in value)
-        and value[0] < value[1]
-    ):
-        return None if value is None else tuple(map(float, value))
-    raise _fail(f"expected [lowest, highest], got {value!r}")
-
-
 ONE_ADJACENCY = (
     "cannot be set: budgets always use zero-out adjacency (one is replaced by a null record); every statement"
     " also reports the bound for replace-one"
 )
-
-
-def _participation(value: Any) -> Any:
-    """Return a share of silos per round, {poisson = share} or {cohort = count}; fail for anything else."""
-    how, share = next(iter(value.items())) if isinstance(value, Mapping) and len(value) == 1 else ("", value)
-    number = isinstance(share, int | float) and not isinstance(share, bool)
-    if how == "cohort" and isinstance(share, int) and number and share >= 1:
-        return value
-    if value is None or (how in ("", "poisson") and number and 0 < share <= 1):
-        return value
-    raise _fail(
-        f"expected a share in (0, 1], {{ poisson = share }} or {{ cohort = number of silos }}, got {value!r}"
-    )
-
-
-def _ranges(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _range(pair) for name, pair in value.items()}
-    return _range(value)
 
 
 class Section(BaseModel):
@@ -175,18 +52,26 @@ class Data(Section):
     alpha: Annotated[float, Field(gt=0)] = 0.5
     rotations: Annotated[int, Field(ge=1, le=4)] = 4
     mask: Annotated[float, Field(ge=0, le=1)] = 0.1
-    test: Annotated[Any, AfterValidator(_share)] = 0.2
+    test: Annotated[Any, AfterValidator(values.share)] = 0.2
     seed: Annotated[int, Field(ge=0)] = 0
-    features: Literal["auto", "none", "invert", "log", "standardize", "unit"] = "auto"
+    features: Literal["auto", "none", "invert", "log", "standardize", "unit", "ids"] = "auto"
     norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     positive: str | None = None
-    feature_range: Annotated[Any, AfterValidator(_ranges)] = None
-    target_range: Annotated[Any, AfterValidator(_range)] = None
+    feature_range: Annotated[Any, AfterValidator(values.ranges)] = None
+    target_range: Annotated[Any, AfterValidator(values.pair)] = None
     kind: Literal["auto", "classification", "regression"] = "auto"
     min_examples: Annotated[int, Field(ge=2)] = 2
     silo_column: str | None = None
     target_column: str | None = None
     drop: list[str] = []
+    person_column: str | None = None
+    rows_per_person: Annotated[int, Field(ge=1)] | None = None
+    keep: list[str] = []
+    missing: values.Missing = "refuse"
+    medians: values.Medians = {}
+    categories: values.Categories = {}
+    unknown: Literal["other", "refuse"] = "other"
+    dates: values.Dates = {}
 
 
 class Model(BaseModel):
@@ -194,9 +79,9 @@ class Model(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
     name: str = "linear"
-    loss: Literal[
-        "auto", "squared", "cross-entropy", "logistic", "hinge", "squared-hinge", "one-against-rest"
-    ] = "auto"
+    loss: Annotated[str, AfterValidator(values.loss)] = "auto"
+    class_weights: Annotated[Any, AfterValidator(values.weights)] = None
+    huber_delta: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
 
 
 class Train(Section):
@@ -207,13 +92,18 @@ class Train(Section):
     steps: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     batch: Annotated[int, Field(ge=1)] = 32
     sampling: Literal["poisson", "passes"] = "poisson"
-    lr: Positive = 0.1
-    seeds: Annotated[Any, BeforeValidator(_seeds)] = [0]
-    participation: Annotated[Any, AfterValidator(_participation)] = None
-    drop: Chance = 0.0
+    lr: values.Positive = 0.1
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    momentum: Annotated[float, Field(ge=0, lt=1)] | None = None
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    schedule: Literal["constant", "cosine", "linear", "step"] = "constant"
+    warmup: Annotated[int, Field(ge=0)] = 0
+    seeds: Annotated[Any, BeforeValidator(values.seeds)] = [0]
+    participation: Annotated[Any, AfterValidator(values.participation)] = None
+    drop: values.Chance = 0.0
     recover: Annotated[float, Field(ge=0, le=1)] | None = None
     uneven: Annotated[float, Field(ge=0, le=1)] = 0.0
-    memory: Annotated[Any, BeforeValidator(_bytes)] = 2**30
+    memory: Annotated[Any, BeforeValidator(values.bytes_of)] = 2**30
     device: str = "cpu"
     checkpoint: Annotated[int, Field(ge=1)] | None = None
 
@@ -225,12 +115,12 @@ class PrivacyTable(Section):
     noise_by: Literal["server", "silos", "secure"] = "server"
     dropouts: Annotated[int, Field(ge=0)] = 0
     colluding: Annotated[int, Field(ge=0)] = 1
-    epsilon: Epsilon = None
-    noise: Positive = None
+    epsilon: values.Epsilon = None
+    noise: values.Positive = None
     sensitivity: Literal["certified", "paper"] = "certified"
     quantile: Annotated[float, Field(gt=0, lt=1)] | None = None
-    delta: Delta = 1e-5
-    clip: Positive = 1.0
+    delta: values.Delta = 1e-5
+    clip: values.Positive = 1.0
     budget_seed: Annotated[int, Field(ge=0)] = 0
     ledger: str | None = None
     keys: str | None = None
@@ -321,7 +211,7 @@ def check(content: dict[str, Any], where: str = "config", allowed: Allowed | Non
     try:
         config = Config.model_validate(content)
     except ValidationError as error:
-        problems += [sentence(dict(e)) for e in error.errors()]
+        problems += [line for e in error.errors() for line in sentence(dict(e)).split("\n")]
     methods = content.get("method")
     if isinstance(methods, list):
         problems += [p for k, table in enumerate(methods) for p in method_problems(k, table)]
@@ -397,6 +287,8 @@ def sentence(error: Mapping[str, Any]) -> str:
         return f"{key}: unknown key; {nearest(parts[-1], table.model_fields)}"
     if kind == "missing":
         return f"{key}: required"
+    if kind == values.WHOLE:
+        return message
     if kind == "coterie":
         return f"{key}: {message}"
     expected = message.removeprefix("Input should be ")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import secrets
 import time
 from collections.abc import Sequence
 from copy import copy
@@ -40,7 +41,7 @@ class LedgerState:
     ledger begins with, for each unit and adversary, in the filter's own numbers; `bare_before` are those
     against whom nothing protects. Runs before the row `recovered` cannot continue. `released` has the runs
     that were given up, each with the row that says so. `raised` counts how often the budget of each
-    unit was raised.
+    unit was raised, before a recovery too.
     """
 
     filter_name: str = "basic"
@@ -122,6 +123,8 @@ class LedgerState:
                 more = [math.inf if part is None else float(part) for part in amount]
                 before = self.carried.get((unit, name), (0.0, 0.0))
                 self.carried[unit, name] = before[0] + more[0], before[1] + more[1]
+        for unit, times in entry.body.get("raised", {}).items():
+            self.raised[unit] = self.raised.get(unit, 0) + times
         bare = {(unit, name) for unit, names in entry.body["bare"].items() for name in names}
         self.bare_before |= bare
         self.sums.clear()
@@ -268,9 +271,13 @@ class Changes:
         self.texts: list[str] = []
 
     def add(self, kind: str, body: dict[str, Any], claim: Claim | None = None) -> LedgerEntry:
-        """Add a row; `claim` may be given for a new run, so that it need not be parsed."""
+        """Add a row; `claim` may be given for a new run, so that it need not be parsed.
+
+        Each row has a random `nonce`. Two copies of a ledger that add the same row in the same millisecond
+        would otherwise agree, and their witness could not tell that there are two.
+        """
         seq, previous = (self.last.seq + 1, self.last.hash) if self.last is not None else (1, FIRST)
-        body = {**body, "time": round(time.time(), 3)}
+        body = {**body, "time": round(time.time(), 3), "nonce": secrets.token_hex(8)}
         text = text_of(body)
         entry = LedgerEntry(seq, kind, body, previous, hash_of(seq, kind, text, previous))
         self.added.append(entry)

@@ -1,0 +1,83 @@
+"""Which rows are in which silo, for data that has silos, and which of a silo's rows are held out."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..errors import Problem
+from .partition import Part, View
+from .persons import check_apart, numbered
+
+
+def natural_silos(silo: np.ndarray, limit: int | None, min_examples: int) -> list[Part]:
+    """Return the data's own silos: those with enough examples, and at most the `limit` largest."""
+    names, owner, counts = np.unique(silo, return_inverse=True, return_counts=True)
+    first = np.full(len(names), len(silo))
+    np.minimum.at(first, owner, np.arange(len(silo)))
+    if min_examples > 2:
+        kept = [k for k in range(len(names)) if counts[k] >= min_examples]
+        if not kept:
+            raise Problem(
+                f"data.min_examples: no silo has {min_examples} examples, the most is {counts.max()}"
+            )
+    else:
+        kept = list(range(len(names)))
+    if limit is not None and limit > len(kept):
+        raise Problem(f"data.silos: expected at most the {len(kept)} silos the data has, got {limit}")
+    if limit is not None:
+        kept = sorted(kept, key=lambda k: (-counts[k], first[k]))[:limit]
+    kept.sort(key=lambda k: first[k])
+    return [(str(names[k]), np.flatnonzero(owner == k), View()) for k in kept]
+
+
+def held_out_rows(
+    name: str,
+    rows: np.ndarray,
+    split: np.ndarray | None,
+    test: float | str,
+    seed: int,
+    person: np.ndarray | None,
+) -> np.ndarray:
+    """Return which rows of one silo are test rows; `person` says whose they are."""
+    if test == "official":
+        if split is None:
+            raise Problem("data.test: the data has no official split: give a share, as 0.2")
+        marked = np.asarray(split[rows] == 1)
+        if person is not None:
+            check_apart(name, person, marked)
+        return marked
+    if isinstance(test, str) or not 0 < test < 1:
+        raise Problem(f"data.test: expected a share between 0 and 1 or 'official', got {test!r}")
+    numbers = np.arange(len(rows)) if person is None else numbered(person)
+    several = int(numbers.max()) + 1
+    if several < 2:
+        raise Problem(
+            f"data.person_column: all rows of silo '{name}' are about one person, but it needs at least two"
+            " (some to train, some to test)"
+        )
+    count = min(max(1, round(several * test)), several - 1)
+    digest = hashlib.blake2b(f"split/{seed}/{name}".encode(), digest_size=8).digest()
+    order = np.random.default_rng(int.from_bytes(digest)).permutation(several)
+    marked = np.zeros(several, dtype=bool)
+    marked[order[:count]] = True
+    return marked[numbers]
+
+
+def check_labels(
+    members: Sequence[tuple[str, np.ndarray, np.ndarray, np.ndarray, np.ndarray]],
+    classes: tuple[str, ...],
+) -> None:
+    """Raise a Problem for a test label that no silo has in training."""
+    if not classes:
+        return
+    seen = set(np.concatenate([np.unique(m[2]) for m in members]).tolist())
+    for name, _, _, _, test_y in members:
+        unseen = sorted(set(np.unique(test_y).tolist()) - seen)
+        if unseen:
+            raise Problem(
+                f"data: silo '{name}' has the label '{classes[unseen[0]]}' among its test examples,"
+                " which no silo has in training: drop it, or choose another data.seed"
+            )

@@ -1,0 +1,38 @@
+"""Layers that training exchanges for their own: same parameters and numbers, another way to compute them.
+
+torch runs some layers by kernels that cannot take one example at a time for many models, or that warn while
+they do. Such a layer keeps its parameters, settings and hooks and gets another `forward` for training. A
+trained model is the user's own module again, with torch's own layers.
+"""
+
+from __future__ import annotations
+
+import copy
+
+from torch import nn
+
+from .tables import Bag, Table
+
+EXCHANGED: dict[type[nn.Module], type[nn.Module]] = {nn.Embedding: Table, nn.EmbeddingBag: Bag}
+TORCHS_OWN = {ours: torchs for torchs, ours in EXCHANGED.items()}
+
+
+def exchanged(module: nn.Module) -> nn.Module:
+    """Return a module that trains one example at a time: itself, or a copy with exchanged layers.
+
+    Only torch's own classes are exchanged, never a class derived from them.
+    """
+    if not any(type(part) in EXCHANGED for part in module.modules()):
+        return module
+    return _with_classes(copy.deepcopy(module), EXCHANGED)
+
+
+def restored(module: nn.Module) -> nn.Module:
+    """Return a copy of a module with torch's own layers in place of exchanged ones."""
+    return _with_classes(copy.deepcopy(module), TORCHS_OWN)
+
+
+def _with_classes(module: nn.Module, classes: dict[type[nn.Module], type[nn.Module]]) -> nn.Module:
+    for part in module.modules():
+        part.__class__ = classes.get(type(part), type(part))
+    return module
