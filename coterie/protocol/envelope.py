@@ -2,8 +2,8 @@
 
 A message is eight bytes that name the format, four bytes with the header's length, the header, and the body.
 The header is canonical JSON (sorted keys, spaces only at its end): which training, round and call the message
-belongs to, its kind and sender, the size and digest of the body, further facts of its kind, and a signature of
-all that. Sizes are checked before anything else is read, and the signature before the body is. Nothing is
+belongs to, its kind and sender, the size and digest of the body, further facts of its kind, and a signature
+of all that. Sizes are checked before anything else is read, and the signature before the body is. Nothing is
 unpickled.
 """
 
