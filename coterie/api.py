@@ -20,6 +20,7 @@ from .experiment.config.schema import Config, Train, Tuning, read
 from .experiment.from_arguments import (
     LossLike,
     MethodLike,
+    MetricLike,
     ModelLike,
     TrainingOptions,
     load_source,
@@ -71,6 +72,12 @@ def load(
     drop: Sequence[str] = (),
     person_column: str | None = None,
     rows_per_person: int | None = None,
+    keep: Sequence[str] = (),
+    missing: str | float | Mapping[str, str | float] = "refuse",
+    medians: Mapping[str, float] | None = None,
+    categories: Mapping[str, Sequence[str | int]] | None = None,
+    unknown: str = "other",
+    dates: Sequence[str] | Mapping[str, Any] = (),
     name: str | None = None,
     silos: int | None = None,
     rows: int | None = None,
@@ -96,6 +103,12 @@ def load(
     `target_column`, and columns to `drop`); a dict of the arrays x, y and silo; an .npz file or another
     format that `coterie data list` shows; or "digits". Data in memory needs a `name` to have ledgers.
 
+    Columns become numbers by public rules. `missing` says what a missing value becomes: "refuse",
+    "indicator", a value or "public-median" (the column's number in `medians`), or one of these per column.
+    `categories` are public vocabularies of text columns, and `unknown` ("other" or "refuse") says what a
+    value outside them becomes. `dates` are columns of dates, which become years since a day: a list, or a day
+    for each column. Columns that look like ids are left out unless `keep` names them.
+
     The other arguments are the keys of a configuration's [data] table. `silos` and `partition` split data
     that has no silos ("iid", "shards", "dirichlet", "rotated", "rotated-masked"), and `test` is the share of
     examples held out. `features`, `feature_range`, `norm` and `target_range` prepare the numbers, `positive`
@@ -117,6 +130,12 @@ def load(
         "drop": drop if isinstance(drop, str) or not isinstance(drop, Iterable) else list(drop),
         "person_column": person_column,
         "rows_per_person": rows_per_person,
+        "keep": keep if isinstance(keep, str) or not isinstance(keep, Iterable) else list(keep),
+        "missing": missing,
+        "medians": medians or {},
+        "categories": categories or {},
+        "unknown": unknown,
+        "dates": dates or {},
         "silos": silos,
         "rows": rows,
         "partition": partition,
@@ -146,6 +165,7 @@ def plan(
     loss: LossLike = "auto",
     model_options: Mapping[str, Any] | None = None,
     loss_options: Mapping[str, Any] | None = None,
+    metrics: MetricLike | Sequence[MetricLike] | None = None,
     data_dir: str | Path | None = None,
     changes: Sequence[str] = (),
     allow: Sequence[str] = (),
@@ -157,17 +177,18 @@ def plan(
     (`methods.Ditto(lam=0.2)`), a name ("ditto") or a table (`{"name": "ditto", "lam": 0.2}`). `model` is a
     name ("linear", "mlp", "cnn"), a function or class that builds a torch module, or a module, whose
     parameters are then the start of every run. `loss` is a name, or a function of outputs and targets that
-    returns one number per example; `loss_options` are `class_weights` and `huber_delta`. The other arguments
-    are the keys of a configuration's [train] table. `changes` override keys of a configuration file:
-    `changes=["train.rounds=10"]`. A model or loss that a file names is imported only if its module lies
-    beside the file, or if `allow` names it: `allow=["my_models"]`.
+    returns one number per example; `loss_options` are `class_weights` and `huber_delta`. `metrics` are
+    the measures of the result: names such as "auc" and "f1", or functions of predictions and targets. The
+    other arguments are the keys of a configuration's [train] table. `changes` override keys of a
+    configuration file: `changes=["train.rounds=10"]`. A model, loss or metric that a file names is imported
+    only if its module lies beside the file, or if `allow` names it: `allow=["my_models"]`.
 
     With `ledger`, a folder of ledgers, `coverage` of the plan says what each silo's ledger has left and what
     the training would charge, and `refusal` why it would not begin. The ledgers are only read; keys are not
     needed. `run` of such a plan is metered by these ledgers.
     """
     how: dict[str, Any] = {"model": model, "loss": loss}
-    how |= {"model_options": model_options, "loss_options": loss_options}
+    how |= {"model_options": model_options, "loss_options": loss_options, "metrics": metrics}
     asked = _study(study, methods, privacy, training, how, data_dir, changes, allow)
     return covered(plan_study(asked.with_ledger(*_places(ledger, None, witness))))
 
@@ -186,6 +207,7 @@ def run(
     loss: LossLike = "auto",
     model_options: Mapping[str, Any] | None = None,
     loss_options: Mapping[str, Any] | None = None,
+    metrics: MetricLike | Sequence[MetricLike] | None = None,
     data_dir: str | Path | None = None,
     changes: Sequence[str] = (),
     allow: Sequence[str] = (),
@@ -206,7 +228,7 @@ def run(
     """
     heard = listener_of(listener, on_round)
     how: dict[str, Any] = {"model": model, "loss": loss}
-    how |= {"model_options": model_options, "loss_options": loss_options}
+    how |= {"model_options": model_options, "loss_options": loss_options, "metrics": metrics}
     planned = study if isinstance(study, StudyPlan) else None
     if planned is not None:
         _refuse_more(methods, privacy, training, how)
@@ -240,6 +262,7 @@ def sweep(
     loss: LossLike = "auto",
     model_options: Mapping[str, Any] | None = None,
     loss_options: Mapping[str, Any] | None = None,
+    metrics: MetricLike | Sequence[MetricLike] | None = None,
     data_dir: str | Path | None = None,
     changes: Sequence[str] = (),
     allow: Sequence[str] = (),
@@ -256,7 +279,7 @@ def sweep(
     """
     heard = listener_of(listener, on_round)
     how: dict[str, Any] = {"model": model, "loss": loss}
-    how |= {"model_options": model_options, "loss_options": loss_options}
+    how |= {"model_options": model_options, "loss_options": loss_options, "metrics": metrics}
     asked = {"trials": trials, "mean": mean, "shape": shape, "most": most, "score": score}
     given = {key: value for key, value in asked.items() if value != getattr(Tuning(), key)}
     if isinstance(study, Study | Config | str | Path):

@@ -61,8 +61,8 @@ def test_bad_input_is_one_sentence_and_nothing_is_written(config, monkeypatch, c
     [
         (["a,1,1", "a,2,0", "b,1,"], "column 'y' of 't.csv' has 1 missing value(s), the first in row 3"),
         (["a,1,1", "a,2,0", "b,1,1"], "silo 'b' has 1 example(s), it needs at least 2"),
-        (["a,1,1", "a,2,0", "b,,1", "b,2,0"], "missing (NaN)"),
-        (["a,1,1", "a,2,0", "b,inf,1", "b,2,0"], "infinite"),
+        (["a,1,1", "a,2,0", "b,,1", "b,2,0"], "column 'x' of 't.csv' has 1 missing value(s)"),
+        (["a,1,1", "a,2,0", "b,inf,1", "b,2,0"], "column 'x' of 't.csv' has an infinite value in row 3"),
         (["a,1,no", "a,2,no", "b,1,no", "b,2,maybe"] + ["a,1,no"] * 3, "which no silo has in training"),
     ],
 )

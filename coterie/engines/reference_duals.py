@@ -12,6 +12,7 @@ from torch import Tensor
 from ..cohort.sampling import coins
 from ..data.federation import Silo
 from ..protocol.doors import Work
+from ..protocol.optimizer import Optimizer
 from ..protocol.streams import Dice
 from ..tasks.task import Task
 
@@ -32,6 +33,7 @@ class Terms:
     clip: float
     noise: float
     choice: float = 0.0
+    optimizer: Optimizer = Optimizer()
 
 
 class Members(NamedTuple):
