@@ -11,6 +11,8 @@ import pytest
 
 pytest.importorskip("nvflare", reason="needs the extra 'nvflare'")
 
+import contextlib
+
 from coterie.network.nvflare.greeting import Away, Stranger, greet
 from coterie.network.nvflare.kit import Record, make_kits, read_party
 
@@ -51,10 +53,8 @@ def as_server(kit):
     context.verify_mode = ssl.CERT_REQUIRED
 
     def treat(connection) -> None:
-        try:
+        with contextlib.suppress(OSError):
             context.wrap_socket(connection, server_side=True).close()
-        except OSError:
-            pass
 
     return treat
 
