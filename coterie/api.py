@@ -71,6 +71,12 @@ def load(
     drop: Sequence[str] = (),
     person_column: str | None = None,
     rows_per_person: int | None = None,
+    keep: Sequence[str] = (),
+    missing: str | float | Mapping[str, str | float] = "refuse",
+    medians: Mapping[str, float] | None = None,
+    categories: Mapping[str, Sequence[str | int]] | None = None,
+    unknown: str = "other",
+    dates: Sequence[str] | Mapping[str, Any] = (),
     name: str | None = None,
     silos: int | None = None,
     rows: int | None = None,
@@ -96,6 +102,12 @@ def load(
     `target_column`, and columns to `drop`); a dict of the arrays x, y and silo; an .npz file or another
     format that `coterie data list` shows; or "digits". Data in memory needs a `name` to have ledgers.
 
+    Columns become numbers by public rules. `missing` says what a missing value becomes: "refuse",
+    "indicator", a value or "public-median" (the column's number in `medians`), or one of these per column.
+    `categories` are public vocabularies of text columns, and `unknown` ("other" or "refuse") says what a
+    value outside them becomes. `dates` are columns of dates, which become years since a day: a list, or a day
+    for each column. Columns that look like ids are left out unless `keep` names them.
+
     The other arguments are the keys of a configuration's [data] table. `silos` and `partition` split data
     that has no silos ("iid", "shards", "dirichlet", "rotated", "rotated-masked"), and `test` is the share of
     examples held out. `features`, `feature_range`, `norm` and `target_range` prepare the numbers, `positive`
@@ -117,6 +129,12 @@ def load(
         "drop": drop if isinstance(drop, str) or not isinstance(drop, Iterable) else list(drop),
         "person_column": person_column,
         "rows_per_person": rows_per_person,
+        "keep": keep if isinstance(keep, str) or not isinstance(keep, Iterable) else list(keep),
+        "missing": missing,
+        "medians": medians or {},
+        "categories": categories or {},
+        "unknown": unknown,
+        "dates": dates or {},
         "silos": silos,
         "rows": rows,
         "partition": partition,

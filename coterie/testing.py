@@ -165,7 +165,8 @@ def _check_reference(made: Experiment, vectors: Tensor) -> None:
     settings = made.cohort(plan).settings
     lr, clip, noise = (part[0].tolist() for part in (made.lr, settings.clip, plan.noise()))
     terms = [
-        Terms(silo.work, lr[k], clip[k], noise[k], silo.choice_noise) for k, silo in enumerate(plan.silos[0])
+        Terms(silo.work, lr[k], clip[k], noise[k], silo.choice_noise, settings.optimizer)
+        for k, silo in enumerate(plan.silos[0])
     ]
     roster = replace(made.roster, epsilon=made.roster.epsilon[:1])
     slow = run_reference(

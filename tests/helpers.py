@@ -124,7 +124,14 @@ def reference_vectors(made: Experiment, run: int, streams=None) -> torch.Tensor:
     """Train one run with the slow engine and give the personal vectors [silos, P]."""
     plan = made.plan()
     terms = [
-        Terms(silo.work, float(made.lr[run, k]), float(made.clip[run, k]), silo.noise, silo.choice_noise)
+        Terms(
+            silo.work,
+            float(made.lr[run, k]),
+            float(made.clip[run, k]),
+            silo.noise,
+            silo.choice_noise,
+            made.training.optimizer,
+        )
         for k, silo in enumerate(plan.silos[run])
     ]
     seed = made.keys[run][0]

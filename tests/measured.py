@@ -44,7 +44,8 @@ def reference_of(made: Experiment, run: int, streams=None) -> torch.Tensor:
     """Train one run of the unit 'silo' with the slow engine: silos add no noise to their steps."""
     plan = made.plan()
     terms = [
-        Terms(silo.work, float(made.lr[run, k]), math.inf, 0.0) for k, silo in enumerate(plan.silos[run])
+        Terms(silo.work, float(made.lr[run, k]), math.inf, 0.0, optimizer=made.training.optimizer)
+        for k, silo in enumerate(plan.silos[run])
     ]
     seed = made.keys[run][0]
     streams = streams or SeededStreams(made.keys)

@@ -47,6 +47,8 @@ def forge(book, *rows):
         ([("cancel", {"run": 3})], "has released something"),
         ([("open", {"filter": "rdp", "order": 2})], "must open the ledger"),
         ([("budget", {"unit": "example", "epsilon": 1e9, "delta": 0.1, "raised": False, "reason": ""})], "raised"),
+        ([("budget", {"unit": "example", "epsilon": 1e-3, "delta": 1e-6, "raised": True, "reason": "x"})], "marked as raising"),
+        ([("budget", {"unit": "example", "epsilon": 1e-3, "delta": 1e-6, "raised": 0, "reason": "x"})], "marked as raising"),
         ([("budget", {"unit": "example", "epsilon": math.inf, "delta": 0.1, "raised": True, "reason": "x"})], "not a valid budget"),
         ([("reserve", {"run": 3, "first": 0, "last": 99})], "but only 10 are allowed"),
         ([("reserve", {"run": 77, "first": 0, "last": 1})], "77"),

@@ -61,14 +61,14 @@ def test_bad_input_is_one_sentence_and_nothing_is_written(config, monkeypatch, c
     [
         (["a,1,1", "a,2,0", "b,1,"], "column 'y' of 't.csv' has 1 missing value(s), the first in row 3"),
         (["a,1,1", "a,2,0", "b,1,1"], "silo 'b' has 1 example(s), it needs at least 2"),
-        (["a,1,1", "a,2,0", "b,,1", "b,2,0"], "missing (NaN)"),
-        (["a,1,1", "a,2,0", "b,inf,1", "b,2,0"], "infinite"),
+        (["a,1,1", "a,2,0", "b,,1", "b,2,0"], "column 'x' of 't.csv' has 1 missing value(s)"),
+        (["a,1,1", "a,2,0", "b,inf,1", "b,2,0"], "column 'x' of 't.csv' has an infinite value in row 3"),
         (["a,1,no", "a,2,no", "b,1,no", "b,2,maybe"] + ["a,1,no"] * 3, "which no silo has in training"),
     ],
 )
 def test_bad_tables(config, tmp_path, monkeypatch, capsys, rows, said):
     if "which no silo" in said:
-        monkeypatch.setattr("coterie.data.federation._held_out", _last_is_test)
+        monkeypatch.setattr("coterie.data.federation.held_out_rows", _last_is_test)
     source = csv(tmp_path, rows)
     arguments = [part for change in (source, *COLUMNS) for part in ("--set", change)]
     code, _, err = call(monkeypatch, capsys, "run", config, *arguments, "--set", "data.silos=2")
@@ -77,7 +77,7 @@ def test_bad_tables(config, tmp_path, monkeypatch, capsys, rows, said):
     assert not Path("runs").exists()
 
 
-def _last_is_test(name, rows, split, test, seed):
+def _last_is_test(name, rows, split, test, seed, person):
     import numpy as np
 
     return np.arange(len(rows)) == len(rows) - 1

@@ -259,7 +259,7 @@ def test_values_below_zero_have_no_logarithm():
 
 
 def test_values_that_only_look_the_same_are_refused(frame, tmp_path):
-    from coterie.data.sources.columns import values_of
+    from coterie.data.sources.features import values_of
 
     with refused("column 'ward' holds '1' both as text and as something else"):
         values_of(pd.Series([1, "1"], name="ward", dtype=object))

@@ -324,7 +324,10 @@ def test_a_result_shows_itself(clinics):
     result = ct.run(clinics, ["local", "ditto"], PRIVACY, rounds=2, seeds=2)
     shown = repr(result)
     assert shown.startswith("Result: 3 silos, 4 runs, test accuracy over all silos (higher is better)\n")
-    assert len(shown.splitlines()) == 5
+    (last,) = shown.splitlines()[5:]
+    assert last.startswith(
+        "  In some silos no better than predicting each silo's most frequent class: ditto lam=1 ("
+    )
     assert f"{result.summary[1]['mean']:.4f}" in shown
     assert "<td>ditto lam=1</td>" in result._repr_html_()
     assert repr(clinics).startswith("Federation('clinics': 3 silos, 96 training and 24 test examples of 2")
@@ -462,7 +465,7 @@ def with_columns(**options):
         (pd.concat([frame(), frame()[["age"]]], axis=1), with_columns(), "two columns named 'age'"),
         ({"x": [[1.0]] * 4, "y": [[0], [1]] * 2}, {}, "needs one target for each of 4 rows"),
         ({"x": [[1.0]] * 4, "y": [0, 1]}, {}, "differ in length"),
-        ({"x": [[1.0]] * 4, "z": [0, 1] * 2}, {}, "has x, y, silo and perhaps split, not 'z'"),
+        ({"x": [[1.0]] * 4, "z": [0, 1] * 2}, {}, "has x, y, silo and perhaps split and person, not 'z'"),
         ({"x": [[1.0]] * 4}, {}, "has no array 'y'"),
         (
             {"x": [[1.0]] * 4, "y": [0, 1] * 2, "silo": ["a", None, "b", "b"]},

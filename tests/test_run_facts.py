@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 
 import pytest
 
 import coterie as ct
+from coterie._json import finite
 from coterie.errors import Problem
+from coterie.privacy.events import Event
 from coterie.privacy.ledger.claim import Claim
 from coterie.privacy.ledger.ledger import read_ledger
 from coterie.privacy.ledger.verify import _check_run
 from coterie.privacy.merges import MergeEvents
-from coterie.privacy.statement.build import text_of
+from coterie.privacy.statement.build import BOUNDS, TEST_PART, numbers, text_of
 from coterie.privacy.statement.grids import grid_facts
-from coterie.privacy.statement.run_facts import clip_fact, digests_of, facts_in
+from coterie.privacy.statement.run_facts import check_facts, digests_of, facts_in
 from coterie.privacy.statement.verify import verify
 from tests.books import WHO, key_in, ledger, plan, signed_anew
 from tests.helpers import refused
@@ -65,7 +68,7 @@ def in_ledger(folder, book, content):
 
 def larger(part, key, times=2):
     def change(content):
-        content[part][key] *= times
+        content[part][key] = type(content[part][key])(content[part][key] * times)
 
     return change
 
@@ -82,6 +85,28 @@ def with_clip(content):
     for door in content["doors"]:
         door["clip"] /= 2
     content["grid"] = grid_facts(content["doors"], None)
+
+
+def with_doors(name):
+    """Other doors: the clip of a score or a choice is always 1, and a choice has no grid."""
+
+    def change(content):
+        for door in content["doors"]:
+            door["door"], door["clip"] = name, 1.0
+        if name == "score":
+            content["not_covered"].append(TEST_PART)
+        content["grid"] = grid_facts(content["doors"], None)
+
+    return change
+
+
+def with_all_examples(content):
+    content["doors"][0]["sampler"] = "all examples"
+
+
+def with_one_step_per_call(content):
+    door = content["doors"][0]
+    door["calls"], door["steps"] = door["calls"] * door["steps"], 1
 
 
 def with_other_settings(content):
@@ -128,14 +153,19 @@ def check_change(folder, book, content, change, field):
     ("change", "field"),
     [
         (larger("guarantee", "budget"), "guarantee.budget"),
-        (with_clip, "doors.clip"),
+        (with_clip, "doors"),
+        (with_doors("score"), "doors"),
+        (with_doors("select"), "doors"),
+        (with_doors("anything"), "doors"),
+        (with_all_examples, "doors"),
+        (with_one_step_per_call, "doors"),
         (renamed("data", "name"), "data.name"),
         (renamed("model", "name"), "model"),
         (larger("model", "parameters"), "model"),
         (with_other_settings, "settings"),
         (larger("run", "rounds"), "run.rounds"),
         (lambda content: content["run"].update(seed=17), "run.seed"),
-        (with_fewer_examples, "declared_size"),
+        (with_fewer_examples, "declared_size, doors"),
         (with_a_line_less, "not_covered"),
         (with_a_line_more, "not_covered"),
         (with_more_at_home, "stayed_home"),
@@ -154,7 +184,7 @@ def test_all_changed_facts_are_named_at_once(folder):
         renamed("data", "name")(content)
         larger("guarantee", "budget")(content)
 
-    check_change(folder, "kept", stated(folder, "example"), change, "data.name, doors.clip, guarantee.budget")
+    check_change(folder, "kept", stated(folder, "example"), change, "data.name, doors, guarantee.budget")
 
 
 def with_merge_clip(content):
@@ -178,28 +208,46 @@ def test_facts_of_whole_silos_are_refused_too(folder, change, field):
 @pytest.mark.parametrize(
     ("change", "field"),
     [
-        (with_clip, None),
+        (with_clip, "doors"),
+        (larger("tuning", "ran", 0.5), "tuning"),
+        (lambda content: content["tuning"].update(score="public"), "tuning"),
+        (lambda content: content["settings"].update(lr=0.2), "trials"),
+        (lambda content: content["run"].update(seed=17), "trials"),
         (renamed("data", "name"), "data.name"),
         (larger("guarantee", "budget"), "guarantee.budget"),
     ],
 )
-def test_a_sweep_is_bound_to_its_facts_but_not_to_a_choice_made_later(folder, change, field):
+def test_a_sweep_is_bound_to_its_facts_and_its_trials(folder, change, field):
     content = stated(folder, "sweep")
     assert "settings" not in dict(claim_in(folder / "kept", content).facts)
-    if field is not None:
-        check_change(folder, "kept", content, change, field)
-        return
-    forged = copy.deepcopy(content)
-    change(forged)  # the clip of the scores too
-    with refused("statement: doors: the clip of a choice or a score is always 1"):
-        in_ledger(folder, "kept", signed_anew(forged, key_in(folder / "kept", content)))
+    check_change(folder, "kept", content, change, field)
 
-    def only_sums(content):
-        for door in content["doors"]:
-            door["clip"] /= 1 if door["door"] == "score" else 2
-        content["grid"] = grid_facts(content["doors"], None)
 
-    check_change(folder, "kept", content, only_sums, "doors.clip")
+def test_a_statement_about_another_trial_than_the_chosen_one_is_refused(folder):
+    """The row that ends a sweep says which trial was chosen; before, any could be stated."""
+    content, claim = stated(folder, "sweep"), None
+    claim = claim_in(folder / "kept", content)
+    said = json.loads((folder / "sweep" / "result.json").read_text())["tuning"]
+    own = digests_of({"trials": [facts_in(content)["trials"][0]]})[0][1]
+    assert dict(claim.facts)[f"trials.{said['chosen']}"] == own
+    check_facts(content, claim, said["chosen"])
+    with refused(f"statement: trials: {OTHER}"):
+        check_facts(content, claim, (said["chosen"] + 1) % said["ran"])
+
+
+def test_a_noised_score_needs_its_sentence(folder):
+    content = stated(folder, "sweep")
+    content["not_covered"].remove(TEST_PART)
+    with refused(f"statement: not_covered: the sentence '{TEST_PART}' is missing"):
+        in_ledger(folder, "kept", signed_anew(content, key_in(folder / "kept", content)))
+
+
+def test_a_run_that_was_not_tuned_cannot_say_it_was(folder):
+    content, swept = stated(folder, "example"), stated(folder, "sweep")
+    claim = claim_in(folder / "kept", content)
+    content["tuning"] = swept["tuning"]
+    with refused(f"statement: run.seed, settings, tuning: {OTHER}"):
+        check_facts(content, claim)
 
 
 def claim_in(folder, content):
@@ -270,5 +318,50 @@ def test_the_chain_covers_the_facts_of_a_claim(tmp_path):
         read_ledger(path, only_read=True)
 
 
-def test_clips_are_listed_once_and_none_is_last():
-    assert clip_fact([2.0, 1.0, 2.0, float("inf")]) == [1.0, 2.0, None]
+def test_a_row_without_facts_is_told(folder):
+    """A row that holds no digests, as of older versions, leaves these facts to the word of the signer."""
+    content = stated(folder, "example")
+    claim = claim_in(folder / "kept", content)
+    assert check_facts(content, claim) is None
+    free = check_facts(content, dataclasses.replace(claim, facts=digests_of({"model": content["model"]})))
+    assert free == (
+        "data.name, declared_size, digests.configuration, doors, guarantee.budget, method, not_covered,"
+        " run.rounds, run.seed, settings, stayed_home, tuning: the run's row in its ledger does not fix this"
+    )
+
+
+def test_the_folder_of_a_ledger_is_not_part_of_its_name(folder):
+    content = stated(folder, "example")
+    signer = key_in(folder / "kept", content)
+    content["ledger"]["file"] = f"/elsewhere/{content['ledger']['file']}"
+    with refused("statement: ledger.file: expected the name of a file, got '/elsewhere/"):
+        in_ledger(folder, "kept", signed_anew(content, signer))
+
+
+def test_a_statement_of_an_older_head_cannot_hide_later_rounds(tmp_path):
+    """Before, the holder of a key could name a head from the middle of a run: fewer rounds, the same epsilon."""
+    federation = ct.load("digits", silos=3, features="standardize")
+    (tmp_path / "kept-witness").mkdir()
+    kept = {"ledger": tmp_path / "kept", "witness": tmp_path / "kept-witness", "out": tmp_path / "run"}
+    ct.open_ledgers(tmp_path / "kept", federation, 50.0, 1e-2, witness=kept["witness"])
+    privacy = ct.Privacy(epsilon=2, delta=1e-4)
+    ct.run(federation, ct.FedAvg(), privacy, rounds=2, checkpoint=1, **kept)
+    content = stated(tmp_path, "run")
+    book = read_ledger(tmp_path / "kept" / content["ledger"]["file"], only_read=True)
+    entries, heads = book.entries(), book.heads()
+    book.close()
+    first = next(n for n, entry in enumerate(entries) if entry.kind == "reserve")
+    early = next(head for head in heads if head.hash == entries[first].hash)
+    content["ledger"].update(sequence=early.number, head=early.hash)
+    for part in (*content["events"], *content["doors"]):
+        key = "count" if "count" in part else "calls"
+        part[key] //= 2
+    events = tuple(Event(**event) for event in content["events"])
+    found = finite(numbers(events, content["guarantee"]["delta"]))
+    content["guarantee"].update(lower=found["lower"], replace_one=found["replace_one"])
+    content["guarantee"]["bound"] = BOUNDS[found["by"]]
+    content |= {"published": found["published"], "warnings": found["warnings"]}
+    forged = signed_anew(content, key_in(tmp_path / "kept", content))
+    verify(text_of(forged))
+    with refused("statement: events: do not match run 3 in its ledger"):
+        in_ledger(tmp_path, "kept", forged)

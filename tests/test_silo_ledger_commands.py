@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
+import coterie as ct
 from coterie.cli.statement import verify_statements
 from coterie.errors import Problem
 from coterie.experiment.statements import statement_of
@@ -19,11 +20,19 @@ from coterie.privacy.accountant import epsilon_of
 from coterie.privacy.events import Event
 from coterie.privacy.ledger.ledger import read_ledger
 from coterie.privacy.merges import MergeEvents
-from coterie.privacy.statement.build import EXAMPLES_APART, HIDDEN, METERED, SEES_ALL, text_of
+from coterie.privacy.statement.build import (
+    EXAMPLES_APART,
+    HIDDEN,
+    METERED,
+    SEES_ALL,
+    merge_door,
+    published_beside,
+    text_of,
+)
 from coterie.privacy.statement.verify import verify
 from coterie.report.statement_page import page
 from tests.books import custody, key_in, signed_anew
-from tests.helpers import call, experiment
+from tests.helpers import call, experiment, refused
 from tests.test_silo_ledger import DRAWS, interrupted, protected, silent, tossed
 
 CONFIG = """
@@ -270,6 +279,27 @@ def test_statements_of_runs_that_were_interrupted_and_of_silos_that_left(tmp_pat
 
 def again(content, folder):
     return text_of(signed_anew(content, key_in(folder, content)))
+
+
+@pytest.mark.parametrize(
+    ("how", "changed", "said"),
+    [
+        ("poisson", {"came": 1}, "merges.came: its ledger charged every merge, since who came is secret"),
+        ("fixed", {"merges": 1000}, "merges.merges: its ledger reserved 4 rounds for this run"),
+    ],
+)
+def test_a_statement_cannot_say_that_a_silo_came_less_often(federation, tmp_path, how, changed, said):
+    """Before, the holder of a key could state any number of uploads where the events do not depend on it."""
+    made = protected(federation, FedAvg(), participation=DRAWS[how])
+    content = next(content for content in stated(made, tmp_path)[0] if content["merges"]["came"])
+    content["merges"] |= changed
+    merges = MergeEvents(**content["merges"])
+    content["doors"] = [asdict(door) for door in merge_door(merges)]
+    content |= published_beside({}, merges, content["guarantee"]["delta"])
+    forged = again(content, tmp_path)
+    verify(forged)
+    with refused(f"statement: {said}"):
+        ct.verify(json.loads(forged), tmp_path, witness=tmp_path / "witness")
 
 
 @pytest.mark.parametrize(

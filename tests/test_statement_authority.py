@@ -8,6 +8,7 @@ import os
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -291,6 +292,17 @@ def test_dates_in_the_future_and_of_expired_keys_are_refused(monkeypatch):
     with refused("check it as of that day (--at DATE)"):
         verify(good)
     verify(good, short.public, real)
+
+
+def test_a_key_cannot_outlive_its_dates_by_signing_others():
+    """Before, who took an expired key could let it say that it never expires: only the key itself says when."""
+    short = draw_key("north", valid_days=2)
+    facts = replace(short.public, expires=None)
+    endless = replace(short, public=replace(facts, signature=short.sign(keys.SCHEMA, facts._text())))
+    late = dated(3, endless)
+    verify(late, at=now() + timedelta(days=4))
+    with refused("statement: issuer: on the date of the statement, key"):
+        verify(late, short.public, at=now() + timedelta(days=4))
 
 
 def test_dates_are_checked_as_of_a_day(study, monkeypatch, capsys):

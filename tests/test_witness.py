@@ -438,6 +438,40 @@ def test_a_recovery_that_charges_too_little_is_found(tmp_path):
         check_ledger(book.path, FolderWitness(tmp_path / "none", make=True))
 
 
+@pytest.mark.parametrize("how", ["removed", "an old copy", "lowered since"])
+def test_a_recovery_does_not_forget_that_the_budget_was_raised(tmp_path, how):
+    """Before, raising a budget, removing the ledger and recovering it left a budget that was never raised."""
+    book = opened(tmp_path, budget=(5.0, 1e-3))
+    old = closed(book)
+    book = opened(tmp_path, budget=(5.0, 1e-3))
+    if how == "lowered since":
+        book.set_budget("example", 4.0, 1e-3)
+    else:
+        book.set_budget("example", 9.0, 1e-3, "board", higher=True)
+        book.set_budget("example", 50.0, 1e-3, "board", higher=True)
+    book.close()
+    if how == "removed":
+        book.path.unlink()
+    else:
+        restore(book.path, old)
+    coterie.recover_ledgers(book.path, "the disk died")
+    times = 1 if how == "lowered since" else 2
+    again = read_ledger(book.path)
+    assert again.state().raised == {"example": times}
+    again.close()
+    said = f"; the budget in the unit 'example' had been raised {times} time(s) before"
+    assert check_ledger(book.path).notes[-1].endswith(f"the disk died{said}")
+
+    def forgetful(rows):
+        *rest, (kind, body) = rows
+        return [*rest, (kind, {name: value for name, value in body.items() if name != "raised"})]
+
+    rewrite(book.path, forgetful)
+    sign_last(book.path, read_key(book.path.with_suffix(".key")))
+    with pytest.raises(Problem, match="it does not say how often its witness had seen the budget raised"):
+        check_ledger(book.path, FolderWitness(tmp_path / "none", make=True))
+
+
 def test_a_lost_ledger_with_another_filter_is_not_mixed_up(tmp_path):
     use(opened(tmp_path / "one", filter="rdp"))
     elsewhere = FolderWitness(tmp_path / "w", make=True)

@@ -13,7 +13,9 @@ from ..experiment.config.schema import Config
 from ..experiment.from_config import study_of
 from ..experiment.result import SCORED, UNACCOUNTED, Result
 from ..experiment.run import Stopped
+from ..experiment.summaries import measure_lines
 from ..report.folder import next_free
+from ..report.measures_table import measure_table
 from ..report.privacy_lines import against_whom, too_little
 from ..report.tables import silo_table, summary_table
 from .progress import Bars, progress_bar, tell
@@ -70,6 +72,10 @@ def _show(console: Console, result: Result) -> None:
     experiments = [trained.experiment for trained in result.trained.values()]
     plans = [trained.plan for trained in result.trained.values()]
     console.print(summary_table(result))
+    if (measures := measure_table(result)) is not None:
+        console.print(measures)
+    for line in measure_lines(result):
+        tell(console, line)
     budgets = zip(*([silo.limit for silo in run] for plan in plans for run in plan.silos), strict=True)
     console.print(silo_table(result, list(budgets), experiments[0].federation.sizes))
     for line in against_whom(experiments, plans):

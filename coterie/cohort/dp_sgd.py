@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..errors import Refused
 from ..protocol.doors import ALLOCATION, Work
+from ..protocol.optimizer import Optimizer
 from ..protocol.streams import Streams
 from ..tasks.task import Task
 from .examples import Examples
@@ -46,17 +47,25 @@ class Settings:
 
     `noise` is the noise multiplier: noise of standard deviation `noise * clip` is added to the *sum* of a
     batch. An infinite clip requires noise 0 and means no privacy. `choice` is the scale of the noise that
-    private choices add to the numbers they compare; None if there are no such choices.
+    private choices add to the numbers they compare; None if there are no such choices. The `optimizer` is
+    how all of them step.
     """
 
     lr: Tensor
     clip: Tensor
     noise: Tensor
     choice: Tensor | None = None
+    optimizer: Optimizer = field(default_factory=Optimizer)
 
     def __post_init__(self) -> None:
         if bool((torch.isinf(self.clip) & (self.noise != 0)).any()):
             raise ValueError("noise needs a finite clip")
+
+    def pick(self, places: list[int]) -> Settings:
+        """Return the settings of some of the silos."""
+        choice = None if self.choice is None else self.choice[:, places]
+        lr, clip, noise = (value[:, places] for value in (self.lr, self.clip, self.noise))
+        return Settings(lr, clip, noise, choice, self.optimizer)
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,11 +90,7 @@ class Cohort:
 
     def pick(self, places: list[int]) -> Cohort:
         """Return the cohort of some of the silos."""
-        all_silos, work = self.settings, tuple(self.work[k] for k in places)
-        choice = None if all_silos.choice is None else all_silos.choice[:, places]
-        settings = Settings(
-            all_silos.lr[:, places], all_silos.clip[:, places], all_silos.noise[:, places], choice
-        )
+        work, settings = tuple(self.work[k] for k in places), self.settings.pick(places)
         return replace(self, examples=self.examples.pick(places), work=work, settings=settings)
 
 
@@ -100,6 +105,7 @@ def descend(
     present: Tensor | None = None,
     imitate: Tensor | None = None,
     steps: Tensor | None = None,
+    rounds: int = 1,
 ) -> Tensor:
     """Take each silo's steps from `start` `[runs, silos, P]`, optionally pulled toward another vector.
 
@@ -108,7 +114,8 @@ def descend(
 
     Silos that are not `present` `[runs, silos]` take no step. The others take the steps of their work, or
     only the first `steps` `[runs, silos]` of them. With `imitate`, `strength` weighs the imitation of these
-    vectors' predictions in the loss of each example (see `imitation`); there is no pull then.
+    vectors' predictions in the loss of each example (see `imitation`); there is no pull then. The learning
+    rate may depend on the round, of `rounds`.
     """
     runs, silos, size = start.shape
     active = np.ones(runs * silos, dtype=bool)
@@ -131,7 +138,10 @@ def descend(
             pull = target, force
         else:
             teacher = Teacher(imitating(cohort.task), target, force)
-    rule = StepRule(cohort.settings.lr.reshape(-1, 1)[pairs], expected[pairs], pull)
+    optimizer, lr = cohort.settings.optimizer, cohort.settings.lr.reshape(-1, 1)[pairs]
+    if (factor := optimizer.factor(round_, rounds)) != 1:
+        lr = lr * factor
+    rule = StepRule(lr, expected[pairs], pull, optimizer)
     names = cohort.examples.names
     draws = [
         Draws(streams.dice(pair // silos, names[pair % silos], round_, call), cohort.work[pair % silos])
@@ -180,6 +190,7 @@ def _with_clips(
     noisy = [bool(flag) for flag in (noise > 0).tolist()]
     chunk = rows_within(cohort.task if teacher is None else teacher.task, cohort.memory)
     size, who, dice = vectors.shape[1], active.tobytes(), [pair.dice for pair in draws]
+    moments = rule.begin(vectors)
     blocks = (_draw(cohort, draws, noisy, size, who, *block) for block in _blocks(cohort, draws, size))
     for step, (rows, drawn) in enumerate(itertools.chain.from_iterable(blocks)):
         if step >= max(counts, default=0):
@@ -188,7 +199,7 @@ def _with_clips(
         gradient = clipped_sums(cohort.task, cohort.examples, vectors, rows, clip, chunk, teacher)
         stepping = (steps_left > step).unsqueeze(1)
         noise_now = deviation if step < fewest else torch.where(stepping, deviation, 0.0)
-        moved = rule.moved(vectors, add_noise(gradient, noise_now, drawn, dice))
+        moved = rule.moved(vectors, add_noise(gradient, noise_now, drawn, dice), moments)
         vectors = moved if step < fewest else torch.where(stepping, moved, vectors)
     return vectors
 

@@ -64,6 +64,7 @@ class CohortOracle(Oracle):
             self.present,
             imitate,
             self.steps,
+            self.rounds,
         )
 
     def fisher(self, vectors: Tensor) -> Tensor:

@@ -110,13 +110,17 @@ def walk(
                 program, examples, vectors, silo, steps, rule, batches, chunking.cores * chunking.part_bytes
             )
     summer(task)
+    moments = rule.begin(vectors)
 
     def advance(work: tuple[Batches, np.ndarray]) -> None:
         drawn, part = work
         pairs = torch.from_numpy(part).to(vectors.device)
         models = vectors[pairs]
         sums = _sums(task, examples, models, silo[part], drawn, part, chunking.widest)
-        vectors[pairs] = rule.at(pairs).moved_by_parts(models, task.layout, sums)
+        own = None if moments is None else moments.at(pairs)
+        vectors[pairs] = rule.at(pairs).moved_by_parts(models, task.layout, sums, own)
+        if moments is not None and own is not None:
+            moments.put(pairs, own)
 
     with at_once(chunking.cores) as map_parts:
         for step, drawn in enumerate(batches):

@@ -25,6 +25,7 @@ from .preparation import Preparation, SiloSteps, plan_preparation
 from .recipe import Recipe
 from .sources.catalogue import find_table
 from .sources.memory import read as read_memory
+from .sources.rules import RULES, rules_of
 from .sources.table import Table, some_rows
 from .split import check_labels, held_out_rows, natural_silos
 
@@ -229,16 +230,18 @@ def load(
 
     The columns (`drop`: those to leave out) are those of a CSV or Parquet file, of a DataFrame or of a dict
     of columns. `name` is for data in memory, whose ledgers are found by it. Further options are those of
-    `from_table`.
+    `from_table`, and the rules by which columns become numbers (`sources.rules.rules_of`).
 
     >>> len(load("digits", silos=5))
     5
     """
+    rules = rules_of(**{key: options.pop(key) for key in RULES if key in options})
     chosen: dict[str, Any] = {
         "silo_column": silo_column,
         "target_column": target_column,
         "drop": drop,
         "person_column": person_column,
+        "rules": rules.asked(options.get("feature_range"), options.get("features")),
     }
     if silo_column is not None and options.get("partition") is not None:
         raise Problem(
@@ -373,7 +376,7 @@ def from_table(
 
 def _notes(table: Table, preparation: Preparation, silos: Sequence[Silo]) -> tuple[str, ...]:
     """Return what looks like a mistake in the options, but may be meant."""
-    notes = []
+    notes = list(table.notes)
     if preparation.feature_range is not None:
         facts = (preparation.feature_range, table.columns, table.indicators)
         lost = preprocess.out_of_range(table.x, *facts)

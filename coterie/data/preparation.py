@@ -19,7 +19,7 @@ from ..errors import Problem, nearest
 from . import preprocess
 from .new_rows import Rows, read_rows
 from .partition import View
-from .sources.table import Column, Table, numbers
+from .sources.table import Column, Table, column_from_json, column_to_json, numbers
 
 OWN_STATISTICS = "features standardized with each silo's own statistics, without noise"
 
@@ -41,7 +41,8 @@ class SiloSteps:
 class Preparation:
     """What was done to raw rows of a `shape`, in this order.
 
-    Columns of text became one number per value (`columns`; a source of arrays has none). Numbers became
+    Columns of text became one number per value, missing cells and dates numbers (`columns`; a source of
+    arrays has none). Numbers became
     float32; bytes (`uint8`) stayed bytes. Then came the public bounds `feature_range`, the public bound
     `norm`, the silo's own view, and `features`. A model gets the result multiplied by `scale`.
 
@@ -124,7 +125,7 @@ class Preparation:
         return {
             "shape": list(self.shape),
             "uint8": self.uint8,
-            "columns": [{"name": column.name, "values": column.values} for column in self.columns],
+            "columns": [column_to_json(column) for column in self.columns],
             "other_columns": list(self.other_columns),
             "encoded": list(self.encoded),
             "indicators": list(self.indicators),
@@ -158,7 +159,7 @@ class Preparation:
         return cls(
             shape=tuple(map(int, content["shape"])),
             uint8=bool(content["uint8"]),
-            columns=tuple(_column(column) for column in content["columns"]),
+            columns=tuple(column_from_json(column) for column in content["columns"]),
             other_columns=tuple(map(str, content["other_columns"])),
             encoded=encoded,
             indicators=tuple(map(int, content["indicators"])),
@@ -223,11 +224,6 @@ def _pair(values: Any) -> tuple[float, float]:
     if isinstance(low, str) or isinstance(high, str) or not float(low) < float(high):
         raise ValueError(f"expected [lowest, highest], got {values}")
     return low, high
-
-
-def _column(content: Mapping[str, Any]) -> Column:
-    values = content["values"]
-    return Column(str(content["name"]), None if values is None else tuple(map(str, values)))
 
 
 def _steps_to_json(steps: SiloSteps) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from ..cohort.dp_sgd import Cohort, Settings
+from ..cohort.dp_sgd import Cohort
 from ..cohort.examples import stack
 from ..engines.network import SiloSide
 from ..engines.simulation import steps_of
@@ -36,8 +36,7 @@ class Prepared:
         """The silo's half of the engine."""
         experiment, k, name = self.experiment, self.place, self.file.names[self.place]
         settings = experiment.settings(self.plan)
-        choice = None if settings.choice is None else settings.choice[:, [k]]
-        own = Settings(settings.lr[:, [k]], settings.clip[:, [k]], settings.noise[:, [k]], choice)
+        own = settings.pick([k])
         examples = stack(experiment.federation.pick([name]), "train", experiment.training.device)
         cohort = Cohort(experiment.task, examples, (experiment.work[k],), own, experiment.training.memory)
         rounds = experiment.training.rounds

@@ -89,8 +89,10 @@ def score_of(prepared: Prepared) -> Event | None:
 def claim_of(prepared: Prepared, label: str) -> Claim:
     """Return the claim of a training on a guard's ledger, with the score that it may release."""
     experiment, plan, k = prepared.experiment, prepared.plan, prepared.place
-    claim = with_score(accounting_of(plan).claim(label, plan, 0, k), score_of(prepared))
-    return replace(claim, facts=digests_of(facts_for(experiment, plan, 0, k, prepared.issue)))
+    score = score_of(prepared)
+    claim = with_score(accounting_of(plan).claim(label, plan, 0, k), score)
+    facts = facts_for(experiment, plan, 0, k, prepared.issue, score=score)
+    return replace(claim, facts=digests_of(facts))
 
 
 def against(prepared: Prepared) -> dict[str, float | None]:

@@ -29,6 +29,7 @@ from ..tasks.task import Task
 from .reference_duals import SlowDuals, with_noise
 from .reference_duals import Terms as Terms
 from .reference_merging import SlowMerger
+from .reference_steps import SlowSteps
 from .start import SeededStart
 
 
@@ -66,6 +67,7 @@ class SlowOracle(Oracle):
         dice = self.streams.dice(0, name, self.round, call)
         hits = coins(dice, work, work.steps)
         vector = start.reshape(-1).clone()
+        stepping = SlowSteps(terms.optimizer, terms.lr * terms.optimizer.factor(self.round, self.rounds))
         for step in range(self.steps):
             total = torch.zeros_like(vector)
             for i in np.flatnonzero(hits[step]):
@@ -75,10 +77,10 @@ class SlowOracle(Oracle):
             if terms.noise:
                 noisy = with_noise(total.double().numpy(), terms.noise * terms.clip, dice)
                 total = torch.from_numpy(noisy).float()
-            direction = total / work.expected
+            pull = None
             if toward is not None:
-                direction = direction + per_run(strength).reshape(-1) * (vector - toward.reshape(-1))
-            vector = vector - terms.lr * direction
+                pull = per_run(strength).reshape(-1) * (vector - toward.reshape(-1))
+            vector = stepping.step(vector, total / work.expected, pull)
         return vector.reshape(1, 1, -1)
 
     def select(self, candidates: Tensor, share: float) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 from ..cohort.sampling import coins
 from ..data.federation import Silo
 from ..protocol.doors import Work
+from ..protocol.optimizer import Optimizer
 from ..protocol.streams import Dice
 from ..tasks.task import Task
 
@@ -31,6 +32,7 @@ class Terms:
     clip: float
     noise: float
     choice: float = 0.0
+    optimizer: Optimizer = Optimizer()
 
 
 @dataclass(frozen=True, eq=False)

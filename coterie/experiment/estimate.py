@@ -69,7 +69,8 @@ def _made_up(experiment: Experiment, plan: Plan, steps: int) -> Cohort:
     )
     clip = experiment.clip if plan.unit.noise_in_doors else torch.full_like(experiment.clip, torch.inf)
     numbers = (experiment.lr, clip, plan.noise())
-    settings = Settings(*(value.float().to(device) for value in numbers))
+    lr, clip, noise = (value.float().to(device) for value in numbers)
+    settings = Settings(lr, clip, noise, optimizer=experiment.training.optimizer)
     work = tuple(replace(w, steps=steps, sampler=POISSON) for w in experiment.work)
     return Cohort(experiment.task, examples, work, settings, experiment.training.memory)
 

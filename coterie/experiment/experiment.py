@@ -24,6 +24,7 @@ from ..errors import Problem
 from ..guard.checkpoint import History, Recorded
 from ..guard.claims import secret_draw
 from ..guard.session import Session
+from ..measures.catalogue import Metric
 from ..methods.adaptive_clip import AdaptiveClip
 from ..methods.relations import Relations
 from ..planning.accounting import ACCOUNTING, Accounting
@@ -31,7 +32,7 @@ from ..planning.plan import Plan, absent_remarks
 from ..planning.request import MergeTerms, Request
 from ..planning.schedule import Schedule, check_dropping, draw_schedule
 from ..planning.silo_plan import Terms, clip_remarks, secure_remarks, terms_of
-from ..planning.training import Training, check_device, check_passes
+from ..planning.training import Training, check_device, check_passes, check_stepping
 from ..privacy.budget import PerSilo, Privacy, check_budgets, per_silo, values_of
 from ..protocol.doors import Work
 from ..protocol.method import Method
@@ -43,6 +44,7 @@ from ..protocol.tree import map_leaves
 from ..tasks.task import Task
 from .diagnostics import Watch
 from .id_check import check_ids
+from .measures import measures_of
 from .notes import notes_of
 from .outcome import Outcome, make_result
 from .public_facts import PublicTask, check_counts, public_federation
@@ -68,7 +70,10 @@ def _shown(value: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Experiment:
-    """Runs of one method that train together: every variant with every seed, or only those `picked`."""
+    """Runs of one method that train together: every variant with every seed, or only those `picked`.
+
+    `metrics` are the measures of its result; none stands for those that suit the task.
+    """
 
     federation: Federation
     task: Task
@@ -77,6 +82,7 @@ class Experiment:
     training: Training
     picked: tuple[tuple[int, int], ...] | None = None
     budgets: str = "own"
+    metrics: tuple[Metric, ...] = ()
 
     @cached_property
     def variants(self) -> list[Variant]:
@@ -217,6 +223,7 @@ class Experiment:
         check_ids(self.task, self.federation)
         rows_within(self.task, self.training.memory)
         check_passes(self.training, self.federation.names, self.federation.sizes)
+        check_stepping(self.training, self.method)
         check_dropping(self.training, self.federation.names, self.work, self.privacy, self.budgets)
         check_counts(self.task, self.federation)
         private = not bool(torch.isinf(self.epsilon).all())
@@ -289,7 +296,7 @@ class Experiment:
         device = self.training.device
         clip = self.clip if plan.unit.noise_in_doors else torch.full_like(self.clip, math.inf)
         lr, clip, noise = (value.float().to(device) for value in (self.lr, clip, plan.noise()))
-        return Settings(lr, clip, noise, plan.choice_noise().to(device))
+        return Settings(lr, clip, noise, plan.choice_noise().to(device), self.training.optimizer)
 
     def cohort(self, plan: Plan) -> Cohort:
         """Return the silos, ready to train."""
@@ -355,7 +362,8 @@ class Experiment:
                 f"{self.method.name}: {broken} of {vectors[..., 0].numel()} models diverged (their numbers"
                 " are not finite) and have no score: lower train.lr, or the strength of the pull"
             )
-        trained = Outcome(scores, vectors.cpu(), history, seconds, opened.spent())
+        measures = measures_of(self, test, vectors)
+        trained = Outcome(scores, vectors.cpu(), history, seconds, opened.spent(), measures)
         return watch.add_to(make_result(self, plan, trained, notes))
 
     def _training_losses(self, cohort: Cohort, vectors: Tensor) -> list[list[float] | None]:
@@ -376,10 +384,11 @@ def experiments(
     methods: Sequence[tuple[Method, str]],
     privacy: Privacy,
     training: Training,
+    metrics: tuple[Metric, ...] = (),
 ) -> list[Experiment]:
     """Return one checked experiment for each (method, how it uses silos' budgets)."""
     planned = [
-        Experiment(federation, task, method, privacy, training, budgets=budgets)
+        Experiment(federation, task, method, privacy, training, budgets=budgets, metrics=metrics)
         for method, budgets in methods
     ]
     seen: set[str] = set()

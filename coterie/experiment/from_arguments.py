@@ -56,6 +56,11 @@ class TrainingOptions(TypedDict, total=False):
     batch: int
     sampling: str
     lr: Swept
+    optimizer: str
+    momentum: float | None
+    weight_decay: float
+    schedule: str
+    warmup: int
     seeds: int | Sequence[int]
     participation: float | Mapping[str, float] | None
     drop: PerSilo
@@ -136,7 +141,8 @@ def _table(problems: list[str], kind: type[Any], name: str, values: Mapping[str,
     try:
         return kind.model_validate(plain(values))
     except ValidationError as error:
-        problems += [sentence({**wrong, "loc": (name, *wrong["loc"])}) for wrong in error.errors()]
+        wrongs = [sentence({**wrong, "loc": (name, *wrong["loc"])}) for wrong in error.errors()]
+        problems += [line for wrong in wrongs for line in wrong.split("\n")]
         return None
 
 

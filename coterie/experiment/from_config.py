@@ -14,6 +14,7 @@ from ..planning.schedule import Dropping, Participation
 from ..planning.training import Training
 from ..privacy.budget import NOT_GIVEN, Privacy
 from ..protocol.method import Method
+from ..protocol.optimizer import Optimizer
 from ..protocol.settings import settings_of
 from ..tasks.losses import LOSSES, NUMBERS
 from ..tasks.settings import loss_settings
@@ -133,6 +134,9 @@ def training_of(train: Train, silos: int) -> Training:
         device=train.device,
         dropping=dropping_of(train),
         sampling=train.sampling,
+        optimizer=Optimizer(
+            train.optimizer, train.momentum, train.weight_decay, train.schedule, train.warmup
+        ),
     )
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..guard.checkpoint import History
 from ..planning.plan import Plan
+from .measures import Measures
 from .result import Result, RunRecord, SiloRecord
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class Outcome(NamedTuple):
     history: History
     seconds: float
     spent: list[list[tuple[float, float]]] | None
+    measures: Measures
 
 
 def make_result(experiment: Experiment, plan: Plan, outcome: Outcome, notes: list[str]) -> Result:
@@ -51,6 +53,9 @@ def make_result(experiment: Experiment, plan: Plan, outcome: Outcome, notes: lis
                 history=[(point.round, point.totals[r]) for point in history],
                 curves=_curves([point.scores[r] for point in history], federation.names),
                 losses=_curves([point.losses[r] for point in history], federation.names),
+                measures=outcome.measures.runs[r],
+                constant=outcome.measures.constant,
+                no_better=outcome.measures.no_better[r],
             )
         )
     kept = {r: outcome.vectors[r] for r in range(len(runs))}

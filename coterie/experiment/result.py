@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import statistics
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from numbers import Integral
 from pathlib import Path
@@ -17,12 +15,14 @@ from .._json import finite
 from ..data.new_rows import Rows
 from ..data.preparation import Preparation
 from ..errors import Problem, as_path, nearest, plain_methods, shown
+from ..measures.measured import Measured
 from ..privacy.accountant import shown_spent
 from ..protocol.method import Method
 from ..protocol.settings import settings_of
 from ..tasks.task import Task
 from .frames import Row, counted, html_page, make_frame, text_table
 from .saved_models import personal_model, save_model
+from .summaries import leading, measure_lines, summarise
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,6 +38,7 @@ SCORED = {
     for kind, what in WHAT.items()
 }
 
+VALUES = ("value", "low", "high")
 UNACCOUNTED = "Tuning is not accounted for: picking the best row by its score costs more privacy than shown."
 
 
@@ -56,7 +57,9 @@ class RunRecord:
     """One run; `gaps` are duality gaps after rounds, of a dual method without privacy.
 
     `history` lists scores over all silos after some rounds. `curves` are the scores of each silo after the
-    same rounds, `losses` the mean losses on its training examples, in a run without privacy.
+    same rounds, `losses` the mean losses on its training examples, in a run without privacy. `measures` are
+    all measures of the models at the end. `constant` is what constant predictions score at best, one for each
+    silo, and `no_better` are the silos whose models score no better than theirs.
     """
 
     method: str
@@ -72,6 +75,9 @@ class RunRecord:
     gaps: list[tuple[int, float]] = field(default_factory=list)
     curves: dict[str, list[float]] = field(default_factory=dict)
     losses: dict[str, list[float]] = field(default_factory=dict)
+    measures: dict[str, Measured] = field(default_factory=dict)
+    constant: float = math.nan
+    no_better: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:
@@ -83,11 +89,6 @@ def label_of(method: str, settings: dict[str, Any]) -> str:
     """Return a short name, such as `mr-mtl lam=1`."""
     shown = (f"{k}={v:.12g}" if isinstance(v, int | float) else f"{k}={v}" for k, v in settings.items())
     return " ".join((method, *shown))
-
-
-def deviation(scores: Sequence[float]) -> float:
-    """Return the standard deviation of several scores; NaN if one of them is not finite."""
-    return statistics.stdev(scores) if all(map(math.isfinite, scores)) else math.nan
 
 
 class Views(Protocol):
@@ -140,27 +141,7 @@ class Result:
     @property
     def summary(self) -> list[dict[str, Any]]:
         """Mean and deviation over seeds for each method and setting; epsilon is the largest."""
-        groups: dict[str, list[RunRecord]] = {}
-        for run in self.runs:
-            groups.setdefault(run.label, []).append(run)
-        rows = []
-        for members in groups.values():
-            scores = [run.score for run in members]
-            rows.append(
-                {
-                    "method": members[0].method,
-                    "settings": members[0].settings,
-                    "metric": members[0].metric,
-                    "mean": statistics.fmean(scores),
-                    "std": deviation(scores) if len(scores) > 1 else 0.0,
-                    "seeds": len(scores),
-                    "epsilon": max(s.epsilon for run in members for s in run.silos.values()),
-                    "seconds": sum(run.seconds for run in members),
-                    "bytes_up": members[0].bytes_up,
-                    "bytes_down": members[0].bytes_down,
-                }
-            )
-        return rows
+        return summarise(self.runs)
 
     @property
     def kind(self) -> str:
@@ -182,11 +163,15 @@ class Result:
 
     def _shown(self) -> list[list[str]]:
         """Return the summary as rows of text, with a header."""
-        rows = [["method", "mean", "std", "seeds", "epsilon at most"]]
-        for row in self.summary:
+        summary = self.summary
+        more = [name for name in (summary[0]["measures"] if summary else ()) if name != self.task.metric]
+        rows = [["method", "mean", "std", *more, "seeds", "epsilon at most"]]
+        for row in summary:
             std = f"{row['std']:.4f}" if row["seeds"] > 1 else "-"
             label = label_of(row["method"], row["settings"])
-            rows.append([label, f"{row['mean']:.4f}", std, str(row["seeds"]), shown_spent(row["epsilon"])])
+            means = [f"{row['measures'][name]['mean']:.4f}" for name in more]
+            seeds, spent = str(row["seeds"]), shown_spent(row["epsilon"])
+            rows.append([label, f"{row['mean']:.4f}", std, *means, seeds, spent])
         return rows
 
     def _remarks(self) -> list[str]:
@@ -194,7 +179,7 @@ class Result:
         if self.tuning is not None and self.tuning.get("chosen") is not None:
             chosen = self.runs[self.tuning["chosen"]].label
             remarks = [f"Chosen from {counted(self.tuning['ran'], 'trial')}: {chosen}"]
-        return [*remarks, *(f"note: {note}" for note in self.notes)]
+        return [*remarks, *measure_lines(self), *(f"note: {note}" for note in self.notes)]
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row for each run and silo: its test score, and what it spent with which noise."""
@@ -218,6 +203,19 @@ class Result:
             for place, (at, _) in enumerate(run.history)
         ]
         return make_frame(rows, ["silo", "round", "score", "loss"])
+
+    def measures(self) -> pd.DataFrame:
+        """Return a row for each run, measure and silo, and for all silos ("all"): the value and its interval.
+
+        The interval is about the test rows; its level is 95 %. A value is NaN where it is undefined.
+        """
+        rows = [
+            self._row(number, {"measure": name, "silo": silo, **{key: getattr(each, key) for key in VALUES}})
+            for number, run in enumerate(self.runs)
+            for name, measured in run.measures.items()
+            for silo, each in [("all", measured), *measured.silos.items()]
+        ]
+        return make_frame(rows, ["measure", "silo", *VALUES])
 
     def _row(self, number: int, facts: dict[str, Any]) -> Row:
         run = self.runs[number]
@@ -296,10 +294,20 @@ class Result:
             raise Problem(f"there is no silo '{silo}'; {nearest(silo, self.names)}")
         return self.names.index(str(silo))
 
+    @property
+    def leading(self) -> str:
+        """The measure by which methods are compared: the first of the metrics."""
+        return leading(self.runs, self.task.metric)
+
     def best(self) -> dict[str, Any]:
-        """Return the row of the summary with the best mean (choosing by it is tuning)."""
-        sign = 1 if self.task.higher_is_better else -1
-        return max(self.summary, key=lambda row: (not math.isnan(row["mean"]), sign * row["mean"]))
+        """Return the summary's row with the best mean of the leading measure (choosing by it is tuning)."""
+
+        def place(row: dict[str, Any]) -> tuple[bool, float]:
+            score = {"mean": row["mean"], "higher_is_better": self.task.higher_is_better}
+            led = score if self.leading == self.task.metric else row["measures"][self.leading]
+            return not math.isnan(led["mean"]), led["mean"] if led["higher_is_better"] else -led["mean"]
+
+        return max(self.summary, key=place)
 
     def to_json(self) -> dict[str, Any]:
         """Return everything but the models as plain data; an infinite epsilon (no privacy) becomes null."""
@@ -311,6 +319,8 @@ class Result:
                 "higher_is_better": self.task.higher_is_better,
                 "tuning": self.tuning or (UNACCOUNTED if len(self.summary) > 1 else None),
                 "notes": self.notes,
+                "remarks": measure_lines(self),
+                "leading": self.leading,
                 "summary": self.summary,
                 "runs": [asdict(run) for run in self.runs],
                 "published": self.published,

@@ -15,7 +15,7 @@ from .._seeds import seed_for
 from ..errors import Problem
 from ..guard.interrupts import InterruptsHeld
 from ..guard.meter import Meter
-from ..guard.session import Charging, Session
+from ..guard.session import Session
 from ..planning.accounting import Account
 from ..planning.plan import Plan
 from ..privacy.adversaries import ADVERSARIES
@@ -117,7 +117,7 @@ def _trials(
     place = None if store is None else store.path / ".checkpoint-0"
     every = study.config.train.checkpoint
     issue = Issue.of(study)
-    charging = charging_for(experiment, issue, Charging(sweep.asks, together=True))
+    charging = charging_for(experiment, issue, sweep)
     session = Session(
         place, study.key([sweep.drawn], "" if store is None else store.examples), meter, every, charging
     )

@@ -96,15 +96,13 @@ def statement_for(
     `seen` names the adversaries who saw what was released, if they differ from those of a single run.
     """
     silo, issue = plan.silos[run][k], issue or Issue()
-    together = [run] if tuning is None else range(len(experiment.clip))  # the runs of a sweep are its trials
-    clips = Counter(float(experiment.clip[trial, k]) for trial in together)
+    clips = clips_of(experiment, run, k, tuning is not None)
     released = accounting_of(plan).released(plan, run, k, account, clips)
     doors = list(released.doors)
     if score is not None:
         last = len(plan.counts.calls) - 1 if scored is None else scored
-        scores = len(together) * sum(first <= last < end for first, end in account.rounds)
-        tests = len(experiment.federation.silos[k].test_y)
-        doors.append(OpenedDoor("score", scores, 1, "all test examples", 1.0, tests, 1.0, score))
+        happened = sum(first <= last < end for first, end in account.rounds)
+        doors.append(score_door(experiment, k, score, clips.total() * happened))
     planned = account if meter is None else accounting_of(plan).account(plan, run, k)
     return build_statement(
         silo=silo.name,
@@ -125,6 +123,18 @@ def statement_for(
         origin=_origin(experiment, plan, run, k, meter, issue, tuning is not None),
         key=issue.key(silo.name, k, meter),
     )
+
+
+def clips_of(experiment: Experiment, run: int, k: int, swept: bool) -> Counter[float]:
+    """Return the clip of silo k in a run; of a sweep, how many trials had each clip."""
+    together = range(len(experiment.clip)) if swept else [run]  # the runs of a sweep are its trials
+    return Counter(float(experiment.clip[trial, k]) for trial in together)
+
+
+def score_door(experiment: Experiment, k: int, noise: float, calls: int) -> OpenedDoor:
+    """Return the door through which silo k released noised scores."""
+    tests = len(experiment.federation.silos[k].test_y)
+    return OpenedDoor("score", calls, 1, "all test examples", 1.0, tests, 1.0, noise)
 
 
 def _origin(

@@ -246,6 +246,7 @@ class MRMTLAuto(Method):
     """
 
     name: ClassVar[str] = "mr-mtl-auto"
+    plain_steps: ClassVar[bool] = True
     share: PerRun = setting(
         0.5,
         minimum=0,

@@ -11,6 +11,8 @@ import torch
 from ..errors import PlainlyMade, Problem, nearest
 from ..privacy.budget import Swept
 from ..protocol.doors import ALLOCATION, POISSON, Work, epochs_of_work
+from ..protocol.method import Method, wrapped_by
+from ..protocol.optimizer import NEEDS_PLAIN_STEPS, Optimizer
 from .schedule import Dropping, Participation
 
 MOST = 1_000_000
@@ -40,6 +42,7 @@ class Training(metaclass=PlainlyMade):
     device: str = "cpu"
     dropping: Dropping | None = None
     sampling: str = "poisson"
+    optimizer: Optimizer = Optimizer()
 
     def __post_init__(self) -> None:
         for key in ("rounds", "batch", "steps"):
@@ -89,6 +92,21 @@ def check_passes(training: Training, names: Sequence[str], sizes: Sequence[int])
             f"train.steps: {training.steps} steps are not whole passes for {len(broken)} silo(s), such as"
             f" '{broken[0]}', which takes {each[broken[0]]} steps per pass; set train.epochs instead{other}"
         )
+
+
+def check_stepping(training: Training, method: Method) -> None:
+    """Raise `Problem` if a method cannot step as told, or if there are fewer rounds than warm-up ones."""
+    optimizer = training.optimizer
+    if optimizer.warmup >= training.rounds:
+        raise Problem(
+            f"train.warmup: {optimizer.warmup} rounds of warm-up leave none of {training.rounds}; use fewer"
+        )
+    if not optimizer.changed:
+        return
+    for each in (method, *wrapped_by(method)):
+        if each.linear or each.plain_steps:
+            keys = ", ".join(f"train.{key}" for key in optimizer.changed)
+            raise Problem(NEEDS_PLAIN_STEPS.format(method=each.name, keys=keys))
 
 
 def check_device(device: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from torch import Tensor
@@ -119,6 +120,7 @@ class Method(metaclass=PlainlyMade):
     name: ClassVar[str]
     paper: ClassVar[str] = ""
     linear: ClassVar[bool] = False  # whether it moves dual coordinates, which need a linear model
+    plain_steps: ClassVar[bool] = False  # whether it relies on steps of plain SGD with one learning rate
 
     def __init__(self, *_: object, **__: object) -> None:
         """Refuse a class that is no dataclass; those have a constructor of their own."""
@@ -191,3 +193,10 @@ class Method(metaclass=PlainlyMade):
     def remarks(self, roster: Roster, present: Tensor | None) -> list[str]:
         """Return notes for the user, from public facts; `present` is `[rounds, runs, silos]`."""
         return []
+
+
+def wrapped_by(method: Method) -> list[Method]:
+    """Return the methods that a method runs, and those that they run in turn."""
+    parts = [getattr(method, each.name) for each in fields(method)]  # type: ignore[arg-type]
+    inner = [part for part in parts if isinstance(part, Method)]
+    return [each for part in inner for each in (part, *wrapped_by(part))]

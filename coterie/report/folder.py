@@ -23,6 +23,7 @@ from ..experiment.run import WAITING
 from ..experiment.saved_models import save_model
 from ..experiment.study import Study
 from ..experiment.trained import Trained
+from ..measures.measured import read_measured
 from ..privacy.statement.build import text_of
 from .statement_page import page
 
@@ -256,7 +257,13 @@ def read_run(content: dict[str, Any]) -> RunRecord:
         key: {name: [_score(value) for value in values] for name, values in content.get(key, {}).items()}
         for key in ("curves", "losses")
     }
-    return RunRecord(**{**content, "score": _score(content["score"]), "silos": silos, **pairs, **lists})
+    more = {
+        "score": _score(content["score"]),
+        "measures": {name: read_measured(each) for name, each in content.get("measures", {}).items()},
+        "constant": _score(content.get("constant")),
+        "no_better": tuple(content.get("no_better", ())),
+    }
+    return RunRecord(**{**content, **more, "silos": silos, **pairs, **lists})
 
 
 def _score(value: float | None) -> float:

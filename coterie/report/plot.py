@@ -8,7 +8,8 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..experiment.result import WHAT, Result, RunRecord, deviation
+from ..experiment.result import WHAT, Result, RunRecord
+from ..experiment.summaries import deviation
 from ..privacy.accountant import shown
 from .summary import Line, label_without, lines_over, place_of, swept_key
 

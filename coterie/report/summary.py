@@ -7,8 +7,10 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..experiment.result import SCORED, UNACCOUNTED, Result, RunRecord, deviation, label_of
+from ..experiment.result import SCORED, UNACCOUNTED, Result, RunRecord, label_of
+from ..experiment.summaries import deviation, measure_lines
 from ..privacy.accountant import shown_spent
+from .measures_table import HEADS, TITLE, measure_rows
 
 ENOUGH = 3  # values of a setting that make a line
 
@@ -84,14 +86,21 @@ def markdown(result: Result) -> str:
             for row in result.summary
         ]
         heads = ["method", "mean", "±", "epsilon ≤"]
-        return _table(f"{title}: mean and deviation over seeds", heads, rows) + _caveats(result)
+        first = _table(f"{title}: mean and deviation over seeds", heads, rows)
+        return first + _measures(result) + _caveats(result)
     lines = lines_over(result.runs, key)
     values = sorted({value for line in lines for value in line.values})
     rows = [[line.label, *(_cell(line, value) for value in values)] for line in lines]
     heads = ["method", *(f"{value:g}" for value in values)]
     heading = f"{title}, by {key}" + (": mean ± deviation over seeds" if seeds > 1 else "")
     spent = "" if key == "epsilon" else "\n" + _spent(result.runs, key, values)
-    return _table(heading, heads, rows) + spent + _caveats(result)
+    return _table(heading, heads, rows) + spent + _measures(result) + _caveats(result)
+
+
+def _measures(result: Result) -> str:
+    """Return a table of all measures with their intervals over test rows; empty without any."""
+    rows = measure_rows(result)
+    return "\n" + _table(TITLE, HEADS, rows) if rows else ""
 
 
 def _spent(runs: Sequence[RunRecord], key: str, values: Sequence[float]) -> str:
@@ -119,7 +128,10 @@ def _spent(runs: Sequence[RunRecord], key: str, values: Sequence[float]) -> str:
 
 def _caveats(result: Result) -> str:
     """Return what the numbers leave out, as lines of text."""
-    lines = ["The files in statements/ say what each epsilon protects, at which delta, and against whom."]
+    lines = [
+        *measure_lines(result),
+        "The files in statements/ say what each epsilon protects, at which delta, and against whom.",
+    ]
     if result.tuning is not None:
         lines.append("result.json and the statements include what tuning cost.")
     elif len(result.summary) > 1:

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..experiment.experiment import Experiment
-from ..experiment.result import Result, label_of
+from ..experiment.result import Result, RunRecord, label_of
 from ..guard.coverage import Coverage
 from ..planning.plan import Plan, SiloPlan
 from ..privacy.accountant import shown, shown_spent
@@ -25,13 +25,14 @@ SHORT = 9  # letters of a method's name above a column
 def summary_table(result: Result) -> Table:
     """Return a table with a row for each method and setting."""
     arrow = "higher is better" if result.task.higher_is_better else "lower is better"
-    table = compact(f"Test {result.task.metric} over all silos ({arrow})")
+    led = "" if result.leading == result.task.metric else f"; bold: the best {result.leading}"
+    table = compact(f"Test {result.task.metric} over all silos ({arrow}{led})")
     table.add_column("method")
     for name in ("mean", "± std", "seeds", "epsilon ≤", "bytes up", "seconds"):
         table.add_column(name, justify="right")
-    best = result.best()["mean"]
+    best = result.best()
     for row in result.summary:
-        style = "bold" if row["mean"] == best else ""
+        style = "bold" if row == best or (not led and row["mean"] == best["mean"]) else ""
         table.add_row(
             label_of(row["method"], row["settings"]),
             f"{row['mean']:.4f}",
@@ -64,12 +65,13 @@ def coverage_table(coverage: Sequence[Coverage]) -> Table:
 def silo_table(result: Result, budgets: Sequence[Sequence[float | None]], sizes: Sequence[int]) -> Table:
     """Return a table with a row per silo: its budgets, its spending, and its scores with the best methods."""
     firsts = {run.label: run for run in reversed(result.runs)}
-    pick = max if result.task.higher_is_better else min
-    means = {label_of(row["method"], row["settings"]): row["mean"] for row in result.summary}
+    led, higher = led_by(result)
+    pick = max if higher else min
+    means = {label_of(row["method"], row["settings"]): mean_of(row, led) for row in result.summary}
     sign = -1 if pick is max else 1
     best = sorted(means, key=lambda label: (math.isnan(means[label]), sign * means[label]))[:MOST_METHODS]
     labels = [label for label in dict.fromkeys(run.label for run in result.runs) if label in best]
-    table = compact(f"Each silo: budget, spending, test {result.task.metric} (first seed)")
+    table = compact(f"Each silo: budget, spending, test {led} (first seed)")
     table.add_column("silo", no_wrap=True)
     for name in ("size", "budget", "spent", "noise"):
         table.add_column(name, justify="right")
@@ -79,9 +81,13 @@ def silo_table(result: Result, budgets: Sequence[Sequence[float | None]], sizes:
         table.add_column(escape(letters.get(name, name)), justify="right", no_wrap=True)
     for k, name in enumerate(result.names[:MOST_SILOS]):
         records = [run.silos[name] for run in firsts.values()]
-        scores = [firsts[label].silos[name].score for label in labels]
-        top = pick((s for s in scores if not math.isnan(s)), default=None)
-        marked = [f"[bold]{s:.3f}[/]" if s == top else f"{s:.3f}" for s in scores]
+        scores = [score_of(firsts[label], name, led) for label in labels]
+        top = pick((s for s in scores if s is not None and not math.isnan(s)), default=None)
+        texts = ["-" if s is None else f"{s:.3f}" for s in scores]
+        marked = [
+            f"[bold]{text}[/]" if s is not None and s == top else text
+            for s, text in zip(scores, texts, strict=True)
+        ]
         noise = _range([record.noise for record in records], lambda value: f"{value:.2f}")
         spent = _range([record.epsilon for record in records], shown)
         given = [budget for budget in budgets[k] if budget is not None]
@@ -96,6 +102,26 @@ def silo_table(result: Result, budgets: Sequence[Sequence[float | None]], sizes:
     table.caption = escape("\n".join([*captions, *key])) or None
     table.caption_justify = "left"
     return table
+
+
+def led_by(result: Result) -> tuple[str, bool]:
+    """Return the measure by which methods are compared, and whether a larger one is better."""
+    name = result.leading
+    known = result.runs[0].measures.get(name)
+    return name, result.task.higher_is_better if known is None else known.higher_is_better
+
+
+def mean_of(row: dict[str, Any], measure: str) -> float:
+    """Return the mean of a measure in a row of the summary."""
+    return float(row["mean"] if measure == row["metric"] else row["measures"][measure]["mean"])
+
+
+def score_of(run: RunRecord, silo: str, measure: str) -> float | None:
+    """Return a silo's value of a measure in a run; None where it is undefined."""
+    if measure == run.metric:
+        return run.silos[silo].score
+    measured = run.measures[measure]
+    return None if silo in measured.undefined else measured.silos[silo].value
 
 
 def _range(values: Sequence[float], show: Callable[[float], str]) -> str:

@@ -32,7 +32,8 @@ def can_step(stages: Stages, examples: Examples, vectors: Tensor, rule: StepRule
     classes, shape = int(stages.table["channels"][-1]), (len(vectors), stages.parameters)
     tensors, width = ([vectors], 1) if rule.pull is None else ([vectors, rule.pull[0]], rule.pull[1].shape[1])
     return (
-        examples.x.dtype in (torch.uint8, torch.float32)
+        rule.optimizer.is_plain
+        and examples.x.dtype in (torch.uint8, torch.float32)
         and examples.y.dtype == torch.int64
         and examples.x.shape[2:].numel() == stages.features
         and examples.x.shape[:2] == examples.y.shape

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ...errors import Problem, as_path, nearest, plainly
 from . import columns, digits, har, idx, leaf, matlab, npz
+from .rules import Rules
 from .table import Table, own_name
 
 BUILT_IN = {"digits": digits.read}
@@ -61,6 +62,7 @@ def find_table(
     target_column: str | None = None,
     drop: Sequence[str] = (),
     person_column: str | None = None,
+    rules: Rules = Rules(),
 ) -> Table:
     """Read a source: a built-in name, a name in the data folder, a file or a folder."""
     if source in BUILT_IN:
@@ -71,8 +73,8 @@ def find_table(
         return har.read(path)  # which has one name, wherever it is
     readers: dict[str | None, Callable[[Path], Table]] = {
         "npz": npz.read,
-        "CSV": lambda path: columns.read(path, silo_column, target_column, drop, person_column),
-        "Parquet": lambda path: columns.read(path, silo_column, target_column, drop, person_column),
+        "CSV": lambda path: columns.read(path, silo_column, target_column, drop, person_column, rules),
+        "Parquet": lambda path: columns.read(path, silo_column, target_column, drop, person_column, rules),
         "MATLAB": matlab.read,
         "LEAF": leaf.read,
         "IDX": idx.read,

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...errors import Problem, nearest, reason
+from .cells import listed
+from .features import plan_features
 from .limits import check_file, check_size, why
-from .table import Column, Table
+from .rules import MISSING_WORDS, Rules
+from .table import Table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,8 +21,12 @@ if TYPE_CHECKING:
 EXCEL = (".xlsx", ".xls", ".xlsm", ".ods")
 
 
-def read_frame(path: Path, text: Sequence[str] = ()) -> pd.DataFrame:
-    """Read a CSV or Parquet file; `text` are columns of a CSV to take as they are written."""
+def read_frame(path: Path, text: Mapping[str, Collection[str]] | None = None) -> pd.DataFrame:
+    """Read a CSV or Parquet file.
+
+    `text` are columns of a CSV to take as they are written, each with its vocabulary: words of it, such as
+    "None", are then no missing values.
+    """
     import pandas as pd
 
     if path.suffix.lower() in EXCEL:
@@ -32,7 +39,13 @@ def read_frame(path: Path, text: Sequence[str] = ()) -> pd.DataFrame:
             _check_parquet(path)
             return pd.read_parquet(path)
         check_file(path)
-        return pd.read_csv(path, dtype=dict.fromkeys(text, str))
+        text = dict(text or {})
+        kinds = dict.fromkeys(text, str)
+        if not any(word in words for words in text.values() for word in MISSING_WORDS):
+            return pd.read_csv(path, dtype=kinds)
+        empty: dict[str, Sequence[str]] = dict.fromkeys(pd.read_csv(path, nrows=0).columns, MISSING_WORDS)
+        empty |= {name: [w for w in MISSING_WORDS if w not in words] for name, words in text.items()}
+        return pd.read_csv(path, dtype=kinds, na_values=empty, keep_default_na=False)
     except Problem:
         raise
     except (OSError, UnicodeDecodeError) as error:
@@ -51,58 +64,18 @@ def _check_parquet(path: Path) -> None:
     check_size(8 * about.num_rows * about.num_columns, f"'{path}'")
 
 
-def encode(frame: pd.DataFrame, text: Sequence[str]) -> tuple[list[str], np.ndarray]:
-    """Make every text column one column of 0 and 1 per value, after the others; names and float32 numbers."""
-    import pandas as pd
-
-    encoded = pd.get_dummies(frame, columns=list(text), dtype=np.float32) if text else frame
-    with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused later
-        return list(map(str, encoded.columns)), encoded.to_numpy(dtype=np.float32)
-
-
-def values_of(column: pd.Series[Any]) -> tuple[str, ...]:
-    """Return the different values of a text column, in the order in which `encode` lists them."""
-    import pandas as pd
-
-    values = tuple(str(value) for value in pd.Categorical(column).categories)
-    if repeated := next((value for value in values if values.count(value) > 1), None):
-        raise Problem(f"data: column '{column.name}' holds {repeated!r} both as text and as something else")
-    return values
-
-
 def read(
     path: Path,
     silo_column: str | None,
     target_column: str | None,
     drop: Sequence[str] = (),
     person_column: str | None = None,
+    rules: Rules = Rules(),
 ) -> Table:
     """Read a file of columns; a text column becomes one column per value."""
-    names = (silo_column, target_column, drop, person_column)
-    return from_frame(read_frame(path), path.stem, path.name, *names)
-
-
-def _check_cells(column: pd.Series[Any], what: str) -> None:
-    """Raise `Problem` for a column of cells that are neither numbers nor text."""
-    if column.dtype.kind == "c":
-        raise Problem(
-            f"data: column '{column.name}' of '{what}' holds complex numbers: give real and imaginary parts"
-            " as two columns"
-        )
-    held = (
-        next((value for value in column if not _is_scalar(value)), None) if column.dtype == object else None
-    )
-    if held is not None:
-        raise Problem(
-            f"data: column '{column.name}' of '{what}' holds cells of several values, such as a"
-            f" {type(held).__name__}: make a column of each value"
-        )
-
-
-def _is_scalar(value: Any) -> bool:
-    import pandas as pd
-
-    return bool(pd.api.types.is_scalar(value)) and not isinstance(value, complex)
+    frame = read_frame(path, rules.as_written)
+    named = (silo_column, target_column, drop, person_column)
+    return from_frame(frame, path.stem, path.name, *named, rules)
 
 
 def from_frame(
@@ -113,68 +86,37 @@ def from_frame(
     target_column: str | None,
     drop: Sequence[str] = (),
     person_column: str | None = None,
+    rules: Rules = Rules(),
 ) -> Table:
-    """Make a table from a frame; messages call the frame `what`."""
+    """Make a table from a frame; messages call the frame `what`, and name all its problems at once."""
     import pandas as pd
 
-    repeated = frame.columns[frame.columns.duplicated()]
-    if len(repeated):
-        raise Problem(f"data: '{what}' has two columns named '{repeated[0]}': rename or drop one")
-    if target_column is None:
-        raise Problem(f"data.target_column: name the column of '{what}' to predict")
     keys = {"target_column": target_column, "silo_column": silo_column, "person_column": person_column}
     roles = {column: key for key, column in keys.items() if column is not None}
-    for key, column in [*keys.items(), *(("drop", c) for c in drop)]:
-        if column is not None and column not in frame.columns:
-            hint = nearest(column, map(str, frame.columns))
-            if len(frame.columns) == 1:
-                hint = "it has only one column: are its values separated by commas?"
-            raise Problem(f"data.{key}: '{what}' has no column '{column}'; {hint}")
-    if silo_column == target_column:
-        raise Problem(f"data.silo_column: '{silo_column}' is the column to predict too: name two columns")
-    if person_column is not None and person_column in (target_column, silo_column):
-        what_else = "column to predict" if person_column == target_column else "silo_column"
-        raise Problem(f"data.person_column: '{person_column}' is the {what_else} too: name two columns")
-    named = list(roles)
-    for column in drop:
-        if column in roles:
-            raise Problem(
-                f"data.drop: '{column}' is the {roles[column]}, which is no feature anyway: leave it out here"
-            )
-    rest = frame.drop(columns=[*named, *drop])
+    problems = _names_of(frame, what, keys, drop, rules)
+    if target_column is None or set(roles) - set(frame.columns) or not frame.columns.is_unique:
+        _refuse(problems, what)
+    rest = frame.drop(columns=[column for column in (*roles, *drop) if column in frame.columns])
     if rest.columns.empty:
         besides = "the target, the silo and the person" if person_column else "the target and the silo"
-        raise Problem(f"data: '{what}' has no feature column besides {besides}")
-    text = [c for c in rest.columns if not pd.api.types.is_numeric_dtype(rest[c])]
-    for column in rest.columns:
-        _check_cells(rest[column], what)
-    for column in (*named, *text):
+        problems.append(f"data: '{what}' has no feature column besides {besides}")
+    for column in roles:
         missing = np.flatnonzero(frame[column].isna())
         if len(missing):
-            raise Problem(
-                f"data: column '{column}' of '{what}' has {len(missing)} missing value(s), the"
-                f" first in row {missing[0] + 1}; fill them in or delete these rows"
+            problems.append(
+                f"data: column '{column}' of '{what}' has {len(missing)} missing value(s), the first in row"
+                f" {missing[0] + 1}; fill them in or delete these rows"
             )
-    for column in text:
-        strange = np.flatnonzero(pd.to_numeric(rest[column], errors="coerce").isna())
-        if 0 < len(strange) < len(rest) / 2:
-            first = str(rest[column].iloc[strange[0]])
-            raise Problem(
-                f"data: column '{column}' of '{what}' has {len(rest) - len(strange)} numbers and"
-                f" {len(strange)} value(s) that are not numbers, the first {first!r} in row"
-                f" {strange[0] + 1}; correct them, or leave the column out with data.drop"
-            )
-        if rest[column].nunique() > 100:
-            raise Problem(
-                f"data: text column '{column}' of '{what}' has {rest[column].nunique()} different"
-                " values, more than the 100 allowed; encode it yourself, or leave it out with data.drop"
-            )
-    wide = len(rest.columns) - len(text) + sum(rest[column].nunique() for column in text)
-    check_size(4 * len(rest) * wide, f"'{what}' with a column for each value of its text columns")
-    encoded, x = encode(rest, text)
-    kept = len(rest.columns) - len(text)
-    counts = ", ".join(f"'{column}' ({rest[column].nunique()})" for column in text)
-    notes = (f"text columns became one column for each value found in the data: {counts}",) if text else ()
+    features = plan_features(rest, what, rules, problems)
+    if not features.columns and features.ids:
+        problems.append(
+            f"data: '{what}' has no feature column: {listed(features.ids)} look like ids; to use one as a"
+            " feature, name it in data.keep"
+        )
+    _refuse(problems, what)
+    size = 4 * len(rest) * features.width
+    check_size(size, f"'{what}' with a column for each value of its text columns")
+    encoded, x = features.encode(rest)
     target = frame[target_column]
     y = target.to_numpy() if pd.api.types.is_numeric_dtype(target) else target.astype(str).to_numpy(str)
     return Table(
@@ -184,11 +126,60 @@ def from_frame(
         None if silo_column is None else frame[silo_column].astype(str).to_numpy(str),
         person=None if person_column is None else frame[person_column].astype(str).to_numpy(str),
         columns=tuple(encoded),
-        not_covered=notes,
-        indicators=tuple(range(kept, len(encoded))),
+        not_covered=features.not_covered,
+        indicators=tuple(range(features.numbers, len(encoded))),
         float_target_is_number=False,
-        raw_columns=tuple(Column(str(c), values_of(rest[c]) if c in text else None) for c in rest.columns),
-        other_columns=tuple(map(str, (*named, *drop))),
+        raw_columns=features.columns,
+        other_columns=tuple(map(str, (*roles, *drop, *features.ids))),
         target=str(target_column),
         what=what,
+        notes=features.notes,
     )
+
+
+def _names_of(
+    frame: pd.DataFrame, what: str, keys: Mapping[str, str | None], drop: Sequence[str], rules: Rules
+) -> list[str]:
+    """Return what is wrong with the columns that a [data] table names."""
+    problems = [
+        f"data: '{what}' has two columns named '{name}': rename or drop one"
+        for name in frame.columns[frame.columns.duplicated()].unique()
+    ]
+    if keys["target_column"] is None:
+        problems.append(f"data.target_column: name the column of '{what}' to predict")
+    known = [str(name) for name in frame.columns]
+    wanted = [*keys.items(), *(("drop", name) for name in drop)]
+    lacking = [(key, name) for key, name in wanted if name is not None and name not in frame.columns]
+    lacking += [(key, name) for key, name in rules.names() if name not in known]
+    for key, name in lacking:
+        hint = nearest(name, known)
+        if len(known) == 1:
+            hint = "it has only one column: are its values separated by commas?"
+        problems.append(f"data.{key}: '{what}' has no column '{name}'; {hint}")
+    target, silo, person = keys["target_column"], keys["silo_column"], keys["person_column"]
+    if silo is not None and silo == target:
+        problems.append(f"data.silo_column: '{silo}' is the column to predict too: name two columns")
+    if person is not None and person in (target, silo):
+        what_else = "column to predict" if person == target else "silo_column"
+        problems.append(f"data.person_column: '{person}' is the {what_else} too: name two columns")
+    roles = {name: key for key, name in reversed([*keys.items()]) if name is not None}
+    problems += [
+        f"data.drop: '{name}' is the {roles[name]}, which is no feature anyway: leave it out here"
+        for name in drop
+        if name in roles
+    ]
+    for key, name in rules.names():
+        if name in roles or name in drop:
+            problems.append(
+                f"data.{key}: '{name}' is no feature, but data.{roles.get(name, 'drop')}: leave it out"
+            )
+    return problems
+
+
+def _refuse(problems: Sequence[str], what: str) -> None:
+    """Raise one `Problem` that names all problems, if there are any."""
+    if len(problems) == 1:
+        raise Problem(problems[0])
+    if problems:
+        lines = "".join(f"\n  {problem.removeprefix('data: ')}" for problem in problems)
+        raise Problem(f"data: '{what}' has {len(problems)} problems:{lines}")

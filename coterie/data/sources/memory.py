@@ -10,6 +10,7 @@ import numpy as np
 
 from ...errors import Problem, nearest
 from . import columns, npz
+from .rules import Rules
 from .table import Table
 
 ARRAYS = ("x", "y", "silo", "split", "person")
@@ -22,12 +23,13 @@ def read(
     target_column: str | None = None,
     drop: Sequence[str] = (),
     person_column: str | None = None,
+    rules: Rules = Rules(),
 ) -> Table:
     """Take a DataFrame, a dict of columns (with `target_column`), or a dict of arrays (`ARRAYS`).
 
     Without a name the data has no ledgers, since they could not find it again.
     """
-    named = (silo_column, target_column, drop, person_column)
+    named = (silo_column, target_column, drop, person_column, rules)
     pandas = sys.modules.get("pandas")
     if pandas is not None and isinstance(source, pandas.DataFrame):
         return columns.from_frame(source, name, name or "the frame", *named)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import datetime
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,14 +12,56 @@ from typing import Any
 import numpy as np
 
 from ...errors import Problem
+from .dates import Dates
 
 
 @dataclass(frozen=True)
 class Column:
-    """A feature column of a source: of numbers, or of text with its values in order."""
+    """A feature column of a source: of numbers, of words with their values in order, or of `dates`.
+
+    With `other`, words that are not among the values have a column of their own; else they are refused.
+    Missing cells are refused unless they become the value `missing`, or have a column of their own
+    (`indicator`) and become 0 here.
+    """
 
     name: str
     values: tuple[str, ...] | None = None
+    other: bool = False
+    missing: float | str | None = None
+    indicator: bool = False
+    dates: Dates | None = None
+
+    @property
+    def fills(self) -> bool:
+        """Whether cells may be missing."""
+        return self.indicator or self.missing is not None
+
+
+def column_to_json(column: Column) -> dict[str, Any]:
+    """Return a column as plain data, which `column_from_json` reads back."""
+    more = {key: getattr(column, key) for key in ("other", "missing", "indicator", "dates")}
+    if column.dates is not None:
+        more["dates"] = {"since": column.dates.since, "format": column.dates.format}
+    return {"name": column.name, "values": column.values} | {
+        k: v for k, v in more.items() if v not in (None, False)
+    }
+
+
+def column_from_json(content: Mapping[str, Any]) -> Column:
+    """Read what `column_to_json` returns; raise ValueError, TypeError or KeyError if it is something else."""
+    values, missing, dates = content["values"], content.get("missing"), content.get("dates")
+    if values is None and missing is not None and not math.isfinite(float(missing)):
+        raise ValueError(f"missing: expected a finite number, got {missing}")
+    if dates is not None:
+        datetime.date.fromisoformat(dates["since"])
+    return Column(
+        str(content["name"]),
+        None if values is None else tuple(map(str, values)),
+        other=bool(content.get("other", False)),
+        missing=missing if missing is None or values is None else str(missing),
+        indicator=bool(content.get("indicator", False)),
+        dates=None if dates is None else Dates(str(dates["since"]), str(dates["format"])),
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +73,7 @@ class Table:
     `raw_columns` are the feature columns of the source before text became numbers, `other_columns` those
     that are no features. `indicators` are the columns that are 0 or 1 because they came from text.
     `float_target_is_number` is False if whole floats may be labels, as in a CSV column.
+    `notes` say what a user should know about the columns.
     `target` is the column that rows are labelled by. `source` is the name in ledgers if it is not `name`: the
     file's own, whatever path led to it. `always_cut` is true for data whose older ledgers are named after the
     cut even if none was asked for. A table without a name has no ledgers; messages then say `what` it is.
@@ -50,6 +95,7 @@ class Table:
     target: str = ""
     source: str = ""
     what: str = ""
+    notes: tuple[str, ...] = ()
 
     @property
     def called(self) -> str:

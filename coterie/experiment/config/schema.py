@@ -66,6 +66,12 @@ class Data(Section):
     drop: list[str] = []
     person_column: str | None = None
     rows_per_person: Annotated[int, Field(ge=1)] | None = None
+    keep: list[str] = []
+    missing: values.Missing = "refuse"
+    medians: values.Medians = {}
+    categories: values.Categories = {}
+    unknown: Literal["other", "refuse"] = "other"
+    dates: values.Dates = {}
 
 
 class Model(BaseModel):
@@ -87,6 +93,11 @@ class Train(Section):
     batch: Annotated[int, Field(ge=1)] = 32
     sampling: Literal["poisson", "passes"] = "poisson"
     lr: values.Positive = 0.1
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    momentum: Annotated[float, Field(ge=0, lt=1)] | None = None
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    schedule: Literal["constant", "cosine", "linear", "step"] = "constant"
+    warmup: Annotated[int, Field(ge=0)] = 0
     seeds: Annotated[Any, BeforeValidator(values.seeds)] = [0]
     participation: Annotated[Any, AfterValidator(values.participation)] = None
     drop: values.Chance = 0.0
@@ -200,7 +211,7 @@ def check(content: dict[str, Any], where: str = "config", allowed: Allowed | Non
     try:
         config = Config.model_validate(content)
     except ValidationError as error:
-        problems += [sentence(dict(e)) for e in error.errors()]
+        problems += [line for e in error.errors() for line in sentence(dict(e)).split("\n")]
     methods = content.get("method")
     if isinstance(methods, list):
         problems += [p for k, table in enumerate(methods) for p in method_problems(k, table)]
@@ -276,6 +287,8 @@ def sentence(error: Mapping[str, Any]) -> str:
         return f"{key}: unknown key; {nearest(parts[-1], table.model_fields)}"
     if kind == "missing":
         return f"{key}: required"
+    if kind == values.WHOLE:
+        return message
     if kind == "coterie":
         return f"{key}: {message}"
     expected = message.removeprefix("Input should be ")

@@ -10,12 +10,15 @@ from typing import Annotated, Any
 from pydantic import AfterValidator
 from pydantic_core import PydanticCustomError
 
+from ...data.sources.dates import written_dates
+from ...data.sources.rules import rules_of
 from ...errors import Problem
 from ...privacy.preferences import check_preference
 from ...tasks.losses import LOSSES
 from ...tasks.settings import BALANCED, unknown_loss
 
 MOST_SEEDS = 10_000
+WHOLE = "coterie-whole"  # the kind of an error whose lines name their keys themselves
 
 
 def _fail(text: str) -> PydanticCustomError:
@@ -161,3 +164,22 @@ def weights(value: Any) -> Any:
     ):
         return value
     raise _fail(f"expected finite numbers > 0 by class, such as {{ healthy = 1, ill = 10 }}, got {value!r}")
+
+
+def _rule(key: str) -> Any:
+    """Return a validator for a key that says how the columns of a table become numbers."""
+
+    def check(value: Any) -> Any:
+        try:
+            rules_of(**{key: value})
+        except Problem as problem:
+            raise PydanticCustomError(WHOLE, "{text}", {"text": str(problem)}) from problem
+        return written_dates(value) if key == "dates" else value
+
+    return AfterValidator(check)
+
+
+Missing = Annotated[Any, _rule("missing")]
+Medians = Annotated[Any, _rule("medians")]
+Categories = Annotated[Any, _rule("categories")]
+Dates = Annotated[Any, _rule("dates")]

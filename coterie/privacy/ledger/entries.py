@@ -41,7 +41,7 @@ class LedgerState:
     ledger begins with, for each unit and adversary, in the filter's own numbers; `bare_before` are those
     against whom nothing protects. Runs before the row `recovered` cannot continue. `released` has the runs
     that were given up, each with the row that says so. `raised` counts how often the budget of each
-    unit was raised.
+    unit was raised, before a recovery too.
     """
 
     filter_name: str = "basic"
@@ -123,6 +123,8 @@ class LedgerState:
                 more = [math.inf if part is None else float(part) for part in amount]
                 before = self.carried.get((unit, name), (0.0, 0.0))
                 self.carried[unit, name] = before[0] + more[0], before[1] + more[1]
+        for unit, times in entry.body.get("raised", {}).items():
+            self.raised[unit] = self.raised.get(unit, 0) + times
         bare = {(unit, name) for unit, names in entry.body["bare"].items() for name in names}
         self.bare_before |= bare
         self.sums.clear()

@@ -136,5 +136,7 @@ def sign_head(key: Key, identity: Identity, number: int, last: LedgerEntry, stat
         "spent": spent_in(state),
         "bare": bare,
     }
+    if state.raised:
+        facts["raised"] = state.raised
     text = text_of(finite(facts))
     return SignedHead(text, key.sign(PURPOSE, text))

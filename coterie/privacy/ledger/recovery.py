@@ -79,7 +79,9 @@ def recover_ledger(path: Path, reason: str, custody: Custody, new_key: bool = Fa
             carried, bare = carried_from(changes.state, ledger.signed_head.number, seen)
             body = {"reason": reason, **head, "signature": "" if seen is None else seen.signature}
             changes.number = max(changes.number, 1 if seen is None else seen.number + 1)
-            changes.add("recover", {**body, "carried": finite(carried), "bare": bare})
+            raised = raised_from(changes.state, ledger.signed_head.number, seen)
+            more = {"raised": raised} if raised else {}
+            changes.add("recover", {**body, "carried": finite(carried), "bare": bare, **more})
     except BaseException:
         ledger.close()
         raise
@@ -135,6 +137,21 @@ def carried_from(
     return carried, seen.facts["bare"]
 
 
+def raised_from(state: LedgerState, number: int, seen: SignedHead | None) -> dict[str, int]:
+    """Return how often the budget of each unit was raised, as its witness knows and the ledger does not.
+
+    A budget that is now above the one that the witness knows counts as raised once more.
+    """
+    if seen is None:
+        return {}
+    own = state.raised if is_old_copy(state, number, seen) else {}
+    more = {unit: max(0, times - own.get(unit, 0)) for unit, times in seen.facts.get("raised", {}).items()}
+    for unit, known in seen.facts["budgets"].items():
+        above = any(a > b for a, b in zip(state.budgets.get(unit, ()), known, strict=False))
+        more[unit] = more.get(unit, 0) + above
+    return {unit: times for unit, times in more.items() if times}
+
+
 def is_old_copy(state: LedgerState, number: int, seen: SignedHead) -> bool:
     """Return whether a ledger with this number of changes has no rows but those its witness has seen.
 
@@ -162,6 +179,8 @@ def check_recovery(state: LedgerState, number: int, body: dict[str, Any]) -> Non
             spread = MACHINE_TOLERANCE * max(seen.spent[unit][name]) if seen is not None else 0.0
             if not all(a >= b - spread for a, b in zip(said[unit][name], true, strict=True)):
                 raise Problem("it does not charge what its witness had seen")
+    if body.get("raised", {}) != raised_from(state, number, seen):
+        raise Problem("it does not say how often its witness had seen the budget raised")
     if body["bare"] != bare:
         raise Problem("it does not name the adversaries that its witness had seen unprotected")
 

@@ -183,6 +183,8 @@ def _check_new_budget(state: LedgerState, body: dict[str, Any]) -> None:
     said = isinstance(body["reason"], str) and body["reason"].strip()
     if raised and not (body["raised"] is True and said):
         raise Problem("it raises the budget without marking it as raised and giving a reason")
+    if body["raised"] is not bool(raised):
+        raise Problem("it is marked as raising the budget, which it does not")
 
 
 def _check_run(state: LedgerState, claim: Claim, allowed: int) -> None:

@@ -56,7 +56,12 @@ class HeadsCheck:
         elif entry.kind == "recover":
             check_recovery(state, self.number, body)
             self._recovering = True
-            self.notes.append(f"recovered at row {entry.seq}: {body['reason']}{self._other_key(state, body)}")
+            before = "".join(
+                f"; the budget in the unit '{unit}' had been raised {times} time(s) before"
+                for unit, times in body.get("raised", {}).items()
+            )
+            key = self._other_key(state, body)
+            self.notes.append(f"recovered at row {entry.seq}: {body['reason']}{key}{before}")
 
     def _other_key(self, state: LedgerState, body: dict[str, Any]) -> str:
         """Return what a reader should know if the witness of a recovered ledger knew another key."""

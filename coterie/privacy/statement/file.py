@@ -146,7 +146,8 @@ def verify(
     content = recompute(text, public, day)
     said, unchecked = content["guarantee"], None
     if ledger is not None:
-        unchecked = no_witness([find_in_ledger(content, as_path("ledger", ledger), find_witness(witness))])
+        report, free = find_in_ledger(content, as_path("ledger", ledger), find_witness(witness))
+        unchecked = "; ".join(filter(None, (no_witness([report]), free))) or None
     sent = any(content["adversaries"][who]["epsilon"] for who in SEES_UPLOADS)
     if ledger is None and said["epsilon"] and not sent:
         unchecked = "that nothing was sent; only its ledger shows this (give the ledger to check it)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from ...errors import Problem
 from ..accountant import MACHINE_TOLERANCE
 from ..adversaries import ADVERSARIES
 from ..events import Event, grouped
-from ..ledger.entries import LedgerState
+from ..ledger.entries import LedgerEntry, LedgerState, runs_of
 from ..ledger.filters import charge
 from ..ledger.heads import SignedHead
 from ..ledger.identity import Identity
@@ -19,20 +20,25 @@ from ..ledger.ledger import read_ledger
 from ..ledger.names import silo_key
 from ..ledger.verify import Report, check_ledger
 from ..ledger.witness import Witness
+from ..merges import MergeEvents
 from ..trials import Trials
 from .run_facts import check_facts
 
 
-def find_in_ledger(content: dict[str, Any], folder: Path, witness: Witness | None = None) -> Report:
-    """Raise `Problem` unless a statement matches its run in the ledger, as of the head it names.
+def find_in_ledger(
+    content: dict[str, Any], folder: Path, witness: Witness | None = None
+) -> tuple[Report, str | None]:
+    """Raise `Problem` unless a statement matches its run in the ledger; its totals are those of its head.
 
     The ledger must agree with its witness: that of the user, if none is given. Return what was found of the
-    ledger, such as whether a witness knows it.
+    ledger, such as whether a witness knows it, and what its row does not say about the run, if anything.
     """
     named, said = content["ledger"], content["guarantee"]
     if named is None:
         raise Problem("statement: it names no ledger, because the run was not metered")
-    path = folder if folder.is_file() else folder / Path(named["file"]).name
+    if named["file"] != Path(named["file"]).name:
+        raise Problem(f"statement: ledger.file: expected the name of a file, got '{named['file']}'")
+    path = folder if folder.is_file() else folder / named["file"]
     report = check_ledger(path, witness, independently=True)
     ledger = read_ledger(path, only_read=True)
     entries, heads = ledger.entries(), {head.hash: head for head in ledger.heads()}
@@ -50,9 +56,11 @@ def find_in_ledger(content: dict[str, Any], folder: Path, witness: Witness | Non
         raise Problem(f"statement: ledger '{path}' does not contain its run {run}")
     _check_data(content, report.identity)
     claim = state.claim_of(run)
-    released = grouped(event for span in state.reserved(run) for event in claim.events(*span))
+    spans = now.reserved(run)  # an older head would hide the rounds that followed
+    released = grouped(event for span in spans for event in claim.events(*span))
     if grouped(Event(**event) for event in content["events"]) != released:
         raise Problem(f"statement: events: do not match run {run} in its ledger")
+    _check_merges(content, sum(last - first for first, last in spans))
     words = tuple(f"{content['method']}{sign}" for sign in (" ", ","))
     if content["method"] != claim.label and not claim.label.startswith(words):
         raise Problem(f"statement: method: run {run} in its ledger trained '{claim.label}'")
@@ -90,8 +98,7 @@ def find_in_ledger(content: dict[str, Any], folder: Path, witness: Witness | Non
                 f"statement: adversaries.{name}: by the ledger, nothing protected against this adversary"
             )
     _find_chosen(content, state)
-    check_facts(content, claim)
-    return report
+    return report, check_facts(content, claim, _chosen_trial(content, entries, now))
 
 
 def _check_head(content: dict[str, Any], state: LedgerState, head: SignedHead | None) -> None:
@@ -127,6 +134,26 @@ def _totals(state: LedgerState, unit: str) -> Any:
     """Return what all runs spent in a unit, in the form of a statement."""
     both = ("epsilon", "delta")
     return finite({name: dict(zip(both, state.total(unit, name), strict=True)) for name in ADVERSARIES})
+
+
+def _check_merges(content: dict[str, Any], rounds: int) -> None:
+    """Raise `Problem` if a statement counts merges that these rounds cannot have had."""
+    if content["merges"] is None:
+        return
+    merges = MergeEvents(**content["merges"])
+    if merges.merges > rounds:
+        raise Problem(f"statement: merges.merges: its ledger reserved {rounds} rounds for this run")
+    if merges.hidden and merges.came != merges.merges:  # who came is secret, so every merge is charged
+        raise Problem("statement: merges.came: its ledger charged every merge, since who came is secret")
+
+
+def _chosen_trial(content: dict[str, Any], entries: Sequence[LedgerEntry], state: LedgerState) -> int | None:
+    """Return which trial of a sweep was chosen, as the row that ended the sweep says; None without one."""
+    row = content["ledger"]["chosen"]
+    mine = {seq for seq, body in state.reservations.items() if row is not None and row in runs_of(body)}
+    ends = [entry.body for entry in entries if entry.kind == "commit" and entry.body["reservation"] in mine]
+    digest = str(ends[0].get("digest")) if ends else ""
+    return int(digest) if digest.isdecimal() else None
 
 
 def _find_chosen(content: dict[str, Any], state: LedgerState) -> None:

@@ -107,6 +107,8 @@ def check_issuer(content: dict[str, Any], key: PublicKey | None = None, at: date
             f" you gave is {key.id} of {_whose(key.silo)}"
         )
     _check_dates(content, issuer, now() if at is None else at)
+    if key is not None:  # its dates count, too: the issuer can sign others
+        _check_dates(content, key, now() if at is None else at)
     signed = f"signed on {content['time']} with key {issuer.id}"
     if key is None:
         return f"{signed} (whose key this is was not checked: give --key)"

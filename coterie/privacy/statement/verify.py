@@ -28,6 +28,7 @@ from .build import (
     SCHEMA,
     SEES_UPLOADS,
     SIMULATED,
+    TEST_PART,
     UNTUNED,
     WITHOUT_LEDGER,
     always_uncovered,
@@ -213,7 +214,8 @@ def _check_words(content: dict[str, Any], merges: MergeEvents | None) -> None:
     if content["kind"] != (METERED_RUN if metered else SIMULATION):
         raise Problem("statement: kind: must be 'metered' exactly if the statement names a ledger")
     always = always_uncovered(merges, metered)
-    missing = {*always, LEAVING if metered else WITHOUT_LEDGER} - set(content["not_covered"])
+    scored = [TEST_PART] * any(door["door"] == "score" for door in content["doors"])
+    missing = {*always, *scored, LEAVING if metered else WITHOUT_LEDGER} - set(content["not_covered"])
     wrong = {FAST_NOISE, WITHOUT_LEDGER} & set(content["not_covered"]) if metered else set()
     if wrong:
         raise Problem(f"statement: not_covered: '{min(wrong)}' is not said of a metered run")
