@@ -210,9 +210,7 @@ def test_an_id_without_a_row_moves_no_other_example(kind):
         other = x.clone()
         other[1, 1, 2] = wrong
         for place, (old, new) in enumerate(zip(before, sums(other), strict=True)):
-            changed = [
-                row for row in range(2) if not torch.equal(old[name][row], new[name][row])
-            ]
+            changed = [row for row in range(2) if not torch.equal(old[name][row], new[name][row])]
             assert changed == ([1] if place == 1 else [])
 
 

@@ -42,6 +42,22 @@ def check_module(module: nn.Module, shape: tuple[int, ...], outputs: int, ids: b
         _check_behaviour(module, shape, outputs, below)
 
 
+def check_exchanged(module: nn.Module, plain: nn.Module, shape: tuple[int, ...], ids: bool) -> None:
+    """Raise `Problem` unless a module with exchanged layers computes what it computed with torch's own."""
+    below = ids_below(module, ids)
+    x = trial_examples(shape, below=below)[0]
+    with torch.no_grad():
+        theirs = plain(x)
+        with exchanging(bool(functions_of(module, x))):
+            ours = module(x)
+    size = max(1.0, float(theirs.abs().max()))
+    if not torch.allclose(ours, theirs, rtol=1e-3, atol=1e-4 * size, equal_nan=True):
+        raise Problem(
+            "model: a layer computes other numbers when it trains one example at a time than by torch's own"
+            " code; use a layer of another kind, and please report this"
+        )
+
+
 def _hint(module: nn.Module, below: int) -> str:
     """Return what to do if a module does not take its examples, and that may be why."""
     if below:

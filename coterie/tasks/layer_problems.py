@@ -18,7 +18,7 @@ RANDOM = (nn.modules.dropout._DropoutNd, nn.RReLU, nn.FractionalMaxPool2d, nn.Fr
 
 
 def layer_problems(module: nn.Module) -> list[str]:
-    """Return a sentence for everything that keeps a module's layers from being trained one example at a time."""
+    """Return a sentence for everything that keeps layers from being trained one example at a time."""
     return [
         f"model: layer '{name or type(part).__name__}' ({type(part).__name__}) {problem}"
         for name, part in module.named_modules()

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..errors import Problem, plainly
-from .check import check_module
+from .check import check_exchanged, check_module
 from .code import Allowed
-from .layers import exchanged, restored
+from .layers import exchanged, is_exchanged, restored
 from .layers.dropout import draws, dropping
 from .layers.functions import exchanging, functions_of
 from .layout import Layout, call, fill, tensors_of, tied_names
@@ -98,8 +98,12 @@ class Task:
         module = exchanged(self.seeded_module())
         check_module(module, self.shape, self.outputs, self.ids)
         self._check_frozen(module)
+        if is_exchanged(module):
+            check_exchanged(module, restored(module).eval(), self.shape, self.ids)
         if self.own_loss is not None:
             check_loss(self.loss, self.own_loss, self.outputs, self._made_up_targets)
+        examples = trial_examples(self.shape, below=ids_below(module, self.ids))[0]
+        vars(self)["functions"] = functions_of(module, examples)
         return module
 
     def _made_up_targets(self, count: int) -> Tensor:
@@ -151,20 +155,21 @@ class Task:
     @cached_property
     def draws(self) -> bool:
         """Whether the module drops numbers while it trains, so that examples need keys."""
-        return any(map(draws, self.module.modules())) or F.dropout in self._functions
+        return any(map(draws, self.module.modules())) or F.dropout in self.functions
 
-    @cached_property
-    def _functions(self) -> set[Any]:
+    @property
+    def functions(self) -> set[Any]:
         """The functions that the module calls and that are exchanged (`layers.functions`)."""
-        examples = trial_examples(self.shape, below=self.ids_below)[0].to(self.device)
-        return functions_of(self.module, examples)
+        _ = self.module  # which finds out
+        found: set[Any] = vars(self)["functions"]
+        return found
 
     def predict(self, parameters: Mapping[str, Tensor], x: Tensor, key: Tensor | None = None) -> Tensor:
         """Return the module's outputs for examples `[examples, ...]`.
 
         With a `key`, for a single example, numbers are dropped as in training (`layers.dropout`).
         """
-        with dropping(key), exchanging(bool(self._functions)):
+        with dropping(key), exchanging(bool(self.functions)):
             return call(self.module, parameters, x, self.tied)
 
     def loss_of(self, output: Tensor, target: Tensor) -> Tensor:

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from ...tasks.layers.attention import Attention
 from ...tasks.task import Task
 from ...tasks.trials import drawn_for
 from ..derived import derived
 from .sequential import is_sequence, sequential, sequential_sums
-from ...tasks.layers.attention import Attention
 from .tape import CONVOLUTIONS, Recorder, Summer, summed, taped
 from .tapped import RECURRENT, TABLES
 

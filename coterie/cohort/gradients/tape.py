@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 from torch.nn.grad import conv1d_weight, conv2d_weight, conv3d_weight
 
+from ...tasks.layers.attention import Attention
 from ...tasks.layers.taps import Tap, Trial
 from ...tasks.task import Task
-from ...tasks.layers.attention import Attention
 from .tapped import RECURRENT, TABLES, Looked, of_attention, of_recurrent, of_table, product
 
 ADDED = 64  # squares that are added up in float32; their sums are added in float64
@@ -121,7 +121,11 @@ def taped(task: Task, layers: tuple[str, ...]) -> Recorder:
     Examples are processed one at a time, so they cannot mix, whatever the module does.
     """
     modules: dict[str, Any] = {layer: task.module.get_submodule(layer) for layer in layers}
-    tapped = {layer: module for layer, module in modules.items() if isinstance(module, (*RECURRENT, *TABLES, Attention))}
+    tapped = {
+        layer: module
+        for layer, module in modules.items()
+        if isinstance(module, (*RECURRENT, *TABLES, Attention))
+    }
     hooked = {layer: module for layer, module in modules.items() if layer not in tapped}
     linear = {layer for layer, module in hooked.items() if isinstance(module, nn.Linear)}
     held = {f"{layer}.{name}" for layer in layers for name, _ in modules[layer].named_parameters()}

@@ -1,8 +1,8 @@
 """Gradients of layers that are used along a sequence, from errors and inputs of all their steps.
 
-Autograd would add up the gradient of a weight step by step, for each example. Here it is one product of matrices
-over all steps. The gradient of a table has as many rows that are not zero as an example has ids, so only these
-are kept.
+Autograd would add up the gradient of a weight step by step, for each example. Here it is one product of
+matrices over all steps. The gradient of a table has as many rows that are not zero as an example has ids, so
+only these are kept.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ TABLES = (Table, Bag)
 class Looked:
     """The gradient of a table for each example: `rows` `[rows, width, ids, size]` at the places `ids`.
 
-    Every id of an example has its whole gradient at one of its places, and zeros at the others. `count` is the
-    number of rows of the table.
+    Every id of an example has its whole gradient at one of its places, and zeros at the others. `count` is
+    the number of rows of the table.
     """
 
     rows: Tensor
@@ -41,6 +41,12 @@ class Looked:
         sums = self.rows.new_zeros(len(weight), self.count, size)
         return sums.scatter_add_(1, self.ids.flatten(1).unsqueeze(-1).expand(-1, -1, size), weighted)
 
+    def of_persons(self, weight: Tensor) -> Looked:
+        """Return the gradients of persons: sums over their rows, times `weight` `[rows, persons, each]`."""
+        own = self.rows.unflatten(1, weight.shape[1:]) * weight.reshape(*weight.shape, 1, 1)
+        ids = self.ids.unflatten(1, weight.shape[1:]).flatten(2)
+        return Looked(_at_one_place(ids, own.flatten(2, 3)), ids, self.count)
+
     def replaced(self, rows: Tensor) -> Looked:
         """Return the same places with other gradients."""
         return Looked(rows, self.ids, self.count)
@@ -51,10 +57,14 @@ def of_table(module: nn.Module, tap: Tap, error: Tensor) -> Looked:
     known = tap.noted["known"].flatten(2)
     ids = torch.where(known, tap.noted["ids"].flatten(2), 0).long()
     errors = torch.where(known.unsqueeze(-1), error.flatten(2, -2), 0.0)
-    same = (ids.unsqueeze(-1) == ids.unsqueeze(-2)) & known.unsqueeze(-1) & known.unsqueeze(-2)
+    return Looked(_at_one_place(ids, errors), ids, module.num_embeddings)  # type: ignore[arg-type]
+
+
+def _at_one_place(ids: Tensor, rows: Tensor) -> Tensor:
+    """Return the sum of the rows of each id at its first place, and zeros at its others."""
+    same = ids.unsqueeze(-1) == ids.unsqueeze(-2)
     first = ~same.tril(-1).any(-1)
-    whole = (same & first.unsqueeze(-1)).to(errors) @ errors
-    return Looked(whole, ids, module.num_embeddings)  # type: ignore[arg-type]
+    return (same & first.unsqueeze(-1)).to(rows) @ rows
 
 
 def of_recurrent(layer: str, module: Any, tap: Tap, errors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -75,10 +85,10 @@ def of_attention(layer: str, module: Attention, tap: Tap, errors: dict[str, Tens
     flat = {part: error.squeeze(2) for part, error in errors.items()}
     products = {part: product(error, tap.noted[f"input {part}"].squeeze(2)) for part, error in flat.items()}
     found = {f"{layer}.out_proj.weight": products["out"]}
-    if module.in_proj_weight is None:
-        found |= {f"{layer}.{part[0]}_proj_weight": products[part] for part in PARTS}
-    else:
+    if module._qkv_same_embed_dim:
         found[f"{layer}.in_proj_weight"] = torch.cat([products[part] for part in PARTS], 2)
+    else:
+        found |= {f"{layer}.{part[0]}_proj_weight": products[part] for part in PARTS}
     if module.in_proj_bias is not None:
         found[f"{layer}.in_proj_bias"] = torch.cat([flat[part].sum(2) for part in PARTS], 2)
         found[f"{layer}.out_proj.bias"] = flat["out"].sum(2)
@@ -88,4 +98,5 @@ def of_attention(layer: str, module: Attention, tap: Tap, errors: dict[str, Tens
 def product(error: Tensor, given: Tensor) -> Tensor:
     """Return the sum over steps of the outer products of errors and inputs, for each example."""
     flat = torch.bmm(error.flatten(0, 1).transpose(1, 2), given.flatten(0, 1))
-    return flat.unflatten(0, error.shape[:2])
+    found: Tensor = flat.unflatten(0, error.shape[:2])
+    return found

@@ -47,6 +47,11 @@ def exchanged(module: nn.Module) -> nn.Module:
     return ours
 
 
+def is_exchanged(module: nn.Module) -> bool:
+    """Return whether a module has exchanged layers."""
+    return any(type(part) in TORCHS_OWN for part in module.modules())
+
+
 def restored(module: nn.Module) -> nn.Module:
     """Return a copy of a module with torch's own layers; one that drops numbers is set to predict."""
     torchs = _with_classes(copy.deepcopy(module), TORCHS_OWN)

@@ -55,7 +55,7 @@ class Attention(nn.MultiheadAttention, Tapped):
 
     def _projected(self, given: list[Tensor]) -> list[Tensor]:
         """Return query, key and value after their linear layers, and what is added to all keys."""
-        if self.in_proj_weight is not None:
+        if self._qkv_same_embed_dim:
             weights: Any = self.in_proj_weight.chunk(3)
         else:
             weights = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
@@ -76,7 +76,8 @@ class Attention(nn.MultiheadAttention, Tapped):
         return projected
 
     def _heads(self, value: Tensor) -> Tensor:
-        return value.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
+        heads: Tensor = value.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
+        return heads
 
     def _masked(
         self, scores: Tensor, attn_mask: Tensor | None, padding: Tensor | None

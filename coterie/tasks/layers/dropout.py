@@ -1,8 +1,8 @@
 """Dropout whose masks belong to examples: they depend on an example's own key, and on no other example.
 
-The key comes from the stream of the call of a door, the step and the example (`keys`), so a training repeats its
-masks, whoever else was drawn and however examples are grouped. Without a key nothing is dropped: that is how
-models predict and are scored. What is dropped is no matter of privacy, because clipping comes afterwards.
+The key comes from the stream of the call of a door, the step and the example (`keys`), so a training repeats
+its masks, whoever else was drawn and however examples are grouped. Without a key nothing is dropped: that is
+how models predict and are scored. What is dropped is no matter of privacy: clipping comes afterwards.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ class Masks:
     def numbers(self, shape: torch.Size) -> Tensor:
         """Return random numbers in [0, 1)."""
         self.drawn += 1
-        place = torch.arange(1, shape.numel() + 1, device=self.key.device) * DRAW + _wrapped(self.drawn * STEP)
+        place = torch.arange(1, shape.numel() + 1, device=self.key.device) * DRAW + _wrapped(
+            self.drawn * STEP
+        )
         bits = _mixed(place + self.key)
         return (_shifted(bits, 64 - BITS).to(torch.float32) * 2.0**-BITS).reshape(shape)
 

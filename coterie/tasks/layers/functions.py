@@ -1,6 +1,7 @@
 """Functions of torch that modules call themselves, and that training exchanges like layers.
 
-They would let examples reach other models' tables (`tables`), draw masks that no key reaches (`dropout`), or warn.
+They would let examples reach other models' tables (`tables`), draw masks that no key reaches (`dropout`), or
+warn that they are slow.
 """
 
 from __future__ import annotations
@@ -87,7 +88,10 @@ class _Watch(TorchFunctionMode):
         self.seen: set[Any] = set()
 
     def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        drops = func is F.dropout and (args[2:3] or (kwargs or {}).get("training", True)) not in (False, (False,))
+        drops = func is F.dropout and (args[2:3] or (kwargs or {}).get("training", True)) not in (
+            False,
+            (False,),
+        )
         if func in EXCHANGED and (func is not F.dropout or drops):
             self.seen.add(func)
         return func(*args, **(kwargs or {}))

@@ -23,8 +23,8 @@ class _Cells(nn.RNNBase, Tapped):
         """Return the last layer's outputs and the last states of all layers."""
         if isinstance(input, PackedSequence):
             raise TypeError(
-                f"nn.{self.mode.partition('_')[0]} is trained without packed sequences: pad them, and choose the"
-                " last real step of the outputs, or mask them"
+                f"nn.{self.mode.partition('_')[0]} is trained without packed sequences: pad them, and choose"
+                " the last real step of the outputs, or mask them"
             )
         whole = input if input.dim() == 3 else input.unsqueeze(0 if self.batch_first else 1)
         value = whole if self.batch_first else whole.transpose(0, 1)  # [examples, steps, ...]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-# Axes: [models, examples, steps, ...] for what runs along the sequence, [models, examples, ...] for states and
+# Axes: [models, examples, steps, ...] for what runs along a sequence, [models, examples, ...] for states and
 # [models, gates, hidden] for the recurrent weight.
 
 
@@ -154,7 +154,7 @@ class Scan(torch.autograd.Function):
         ctx.mark_non_differentiable(output[2])
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, hidden: Tensor, cell: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         """Return the errors of everything given; that of the weight is a product over all steps."""
         weight, first, first_cell, hiddens, cells, kept = ctx.saved_tensors

@@ -1,7 +1,7 @@
 """Taps inside layers: where a tape of gradients adds probes, and reads what the layer worked on.
 
-The gradient of a probe is the error at that place. Errors and what was noted are enough to compute the gradient
-of the layer's parameters afterwards, all steps of a sequence at once.
+The gradient of a probe is the error at that place. Errors and what was noted are enough to compute the
+gradient of the layer's parameters afterwards, all steps of a sequence at once.
 """
 
 from __future__ import annotations
