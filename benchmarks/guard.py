@@ -54,7 +54,7 @@ def answers(small: Small) -> tuple[list[float], list[float]]:
             request = Envelope(
                 small.plan.training, number, CALLS[kind], kind, "coordinator", "silo-0", {}, given
             )
-            message = seal(request, small.key)
+            message = bytearray(seal(request, small.key))
             for times in (new, repeated):
                 began, watch.seconds = time.perf_counter(), 0.0
                 guard.answer(message)

@@ -44,10 +44,10 @@ def growth(work) -> int:
     return 1024 * int(status.partition("VmHWM:")[2].split()[0]) - before
 
 
-def message_of(small: Small, kind: str, number: int, body: bytes) -> bytes:
-    """Return a request of the coordinator."""
+def message_of(small: Small, kind: str, number: int, body: bytes) -> bytearray:
+    """Return a request of the coordinator, as a guard's socket receives it."""
     request = Envelope(small.plan.training, number, CALLS[kind], kind, "coordinator", "silo-0", {}, body)
-    return seal(request, small.key)
+    return bytearray(seal(request, small.key))
 
 
 def measured(part: str, method: dict, hidden: int) -> dict[str, int]:

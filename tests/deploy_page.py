@@ -6,14 +6,19 @@ What people do by hand is done here: sending files, editing nothing, and saying 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.readable import held
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "deploy.md"
 BLOCK = re.compile(
@@ -23,6 +28,10 @@ SILOS = ("north", "south", "west")
 MACHINES = ("coordinator", *SILOS)
 BRIDGE, MEETING = "coterie0", Path("/var/lib/coterie")
 HOME = Path("/home")
+USERS = ("coterie-guard", "coterie-node", "coterie")
+MARK = Path(
+    "/var/tmp/coterie-page-test"
+)  # it exists, and is locked, as long as machines and users are the test's
 
 
 @dataclass(frozen=True)
@@ -82,14 +91,7 @@ class Page:
                 process.kill()
                 process.wait()
                 self.said.append(f"{name} had to be killed")
-        for name in MACHINES:
-            for words in (f"link del cot-{name[:8]}", f"netns del coterie-{name}"):
-                subprocess.run(["ip", *words.split()], capture_output=True)
-            shutil.rmtree(f"/etc/netns/coterie-{name}", ignore_errors=True)
-        subprocess.run(["ip", "link", "del", BRIDGE], capture_output=True)
-        for user in ("coterie-guard", "coterie-node", "coterie"):
-            subprocess.run(["userdel", "--remove", user], capture_output=True)
-        shutil.rmtree(MEETING, ignore_errors=True)
+        remove_all()
 
     def at(self, machine: str, user: str, text: str) -> list[str]:
         """Return the command line of a shell at a machine, as a user in its home folder."""
@@ -154,12 +156,59 @@ def wait_for_socket(path: Path, seconds: float) -> None:
         time.sleep(0.2)
 
 
+def remove_all() -> None:
+    """Remove the machines, with every process in them, the users and their folders, whoever started them."""
+    for name in MACHINES:
+        machine = f"coterie-{name}"
+        inside = subprocess.run(
+            ["ip", "netns", "pids", machine], capture_output=True, text=True
+        ).stdout.split()
+        for process in inside:  # this network is the test's, so these are, too
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(process), signal.SIGKILL)
+        for words in (f"link del cot-{name[:8]}", f"netns del {machine}"):
+            subprocess.run(["ip", *words.split()], capture_output=True)
+        shutil.rmtree(f"/etc/netns/{machine}", ignore_errors=True)
+    subprocess.run(["ip", "link", "del", BRIDGE], capture_output=True)
+    for user in USERS:
+        subprocess.run(["userdel", "--force", "--remove", user], capture_output=True)
+    shutil.rmtree(MEETING, ignore_errors=True)
+
+
+@contextmanager
+def alone() -> Iterator[str | None]:
+    """Give why the page cannot be followed here now; None if it can. What a killed test left behind is removed."""
+    if (reason := why_not()) is not None:
+        yield reason
+        return
+    left = MARK.exists()
+    if not left and (reason := taken()) is not None:
+        yield reason
+        return
+    MARK.touch()
+    if (lock := held(MARK)) is None:
+        yield "this page is followed by another test at the moment"
+        return
+    try:
+        if left:
+            remove_all()
+        yield None
+        remove_all()
+    finally:
+        MARK.unlink()
+        os.close(lock)
+
+
 def why_not() -> str | None:
-    """Why the page cannot be followed on this machine."""
+    """Why the page can never be followed on this machine."""
     if os.geteuid() != 0:
         return "only root can make users and networks"
     missing = [word for word in ("ip", "ss", "runuser", "useradd", "userdel") if shutil.which(word) is None]
-    if missing:
-        return f"this machine has no {' and no '.join(missing)}"
-    taken = [user for user in ("coterie-guard", "coterie-node", "coterie") if (HOME / user).exists()]
-    return f"the users {', '.join(taken)} exist here already" if taken else None
+    return f"this machine has no {' and no '.join(missing)}" if missing else None
+
+
+def taken() -> str | None:
+    """Which users, folder or bridge of the page exist here already, for another purpose than this test."""
+    found = [user for user in USERS if (HOME / user).exists()]
+    found += [str(path) for path in (MEETING, Path("/sys/class/net") / BRIDGE) if path.exists()]
+    return f"{', '.join(found)}: exists here already" if found else None

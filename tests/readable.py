@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import shutil
 import subprocess
 import sys
 import sysconfig
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,15 +17,40 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = sysconfig.get_path("purelib")
 NOBODY = 65534
+PREFIX = "coterie-open-"
+SETTLED = 60.0  # seconds after which a folder without a lock is nobody's
 SCRIPT = "#!{python}\nimport sys\nfrom coterie.cli.main import main\nsys.exit(main())\n"
 
 
 @contextmanager
-def open_folder() -> Iterator[Path]:
-    """A new folder that every user can reach and read."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as name:
-        Path(name).chmod(0o755)
-        yield Path(name)
+def open_folder(parent: Path = Path("/tmp")) -> Iterator[Path]:
+    """A new folder that every user can reach and read. Those of tests that were killed are removed first."""
+    for old in parent.glob(f"{PREFIX}*"):
+        if time.time() - old.stat().st_mtime > SETTLED and (lock := held(old)) is not None:
+            shutil.rmtree(old, ignore_errors=True)
+            os.close(lock)
+    with tempfile.TemporaryDirectory(dir=parent, prefix=PREFIX) as name:
+        lock = held(Path(name))
+        assert lock is not None
+        try:
+            Path(name).chmod(0o755)
+            yield Path(name)
+        finally:
+            os.close(lock)
+
+
+def held(path: Path) -> int | None:
+    """Return a lock on a file or folder; None if another process has it. The kernel frees it when a process dies."""
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        return None
+    return handle
 
 
 def environment(folder: Path) -> Path | None:

@@ -47,6 +47,18 @@ def test_what_was_read_has_memory_of_its_own():
     assert data == to_bytes(tensors, "")
 
 
+@pytest.mark.parametrize("shift", [0, 1])
+def test_shared_tensors_lie_in_the_bytes_if_these_can_be_written_and_are_aligned(shift):
+    tensors = {"0": torch.arange(4.0), "1": torch.zeros((2, 0)), "2": torch.tensor(True)}
+    data = bytearray(shift) + to_bytes(tensors, "")
+    for bytes_, writable in ((data, True), (bytes(data), False)):
+        read, _ = from_bytes(memoryview(bytes_)[shift:], share=True)
+        assert all(torch.equal(read[name], tensors[name]) for name in tensors)
+        read["0"] += 1
+        assert (bytes_ == data[:shift] + to_bytes(tensors, "")) != (writable and shift == 0)
+        read["0"] -= 1
+
+
 def test_what_was_written_may_be_changed_afterwards():
     tensor = torch.zeros(4)
     data = to_bytes({"0": tensor}, "")

@@ -35,7 +35,9 @@ delta = 1e-3
 name = "fedavg"
 """
 DRIVER = """
-import json, sys, time
+import ctypes, json, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
+ctypes.CDLL(None).prctl(1, signal.SIGINT)  # if the test is killed, this is interrupted, and stops all it started
 from pathlib import Path
 from coterie.deploy.federate import Listening, federate
 from coterie.experiment.config.schema import read

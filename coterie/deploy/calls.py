@@ -31,10 +31,13 @@ def head_in(facts: object) -> SignedHead | None:
     return head
 
 
-def read_tree(body: bytes | memoryview, most: int) -> Tree:
-    """Return the tree in a body; raise `Problem` unless its tensors are finite and of one run."""
+def read_tree(body: bytes | memoryview, most: int, share: bool = False) -> Tree:
+    """Return the tree in a body; raise `Problem` unless its tensors are finite and of one run.
+
+    With `share`, they may be parts of the body's own memory.
+    """
     try:
-        tree = unpack(body, most)
+        tree = unpack(body, most, share)
     except Problem:
         raise
     except Exception as error:  # whatever a parser raises for bytes that are no tensors

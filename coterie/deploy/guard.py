@@ -64,7 +64,7 @@ class Guard:
         self.ledger.close()
         self.store.close()
 
-    def answer(self, message: bytes) -> bytes:
+    def answer(self, message: bytes | bytearray) -> bytes:
         """Return the answer to a request; a request that is not granted gets a signed refusal."""
         request = None
         try:

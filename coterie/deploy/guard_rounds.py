@@ -146,7 +146,7 @@ def read_body(body: bytes | memoryview, prepared: Prepared) -> Tree:
     most = 4 * (silo.bytes_down + silo.bytes_up) + 64 * prepared.experiment.task.layout.size + 2**20
     if len(body) > most:
         raise Problem(f"a message of {len(body):,} bytes is more than this plan needs ({most:,})")
-    return read_tree(body, most)
+    return read_tree(body, most, share=True)  # nobody reads the message again
 
 
 def own_state(guard: Guard, prepared: Prepared) -> Tree:

@@ -32,7 +32,7 @@ def run_guard(
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, hear)
 
-        def answer(message: bytes) -> bytes:
+        def answer(message: bytearray) -> bytes:
             with at_most(guard.policy.seconds):
                 return guard.answer(message)
 

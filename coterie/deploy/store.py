@@ -4,6 +4,9 @@ An answer is on the disk before it leaves. The same request again gets the same 
 because it is the same release; any other request for an answered call is refused. Of each kind of call, the
 answers of the last rounds are kept whole, older ones by their digest only. So the answer to a plan is always
 there for a coordinator that starts again.
+
+Answers and states may be as long as a model, so they are written in place (`_put`): SQLite would hold two
+more copies of a value that it is given.
 The state of a round's secure sum is written together with the answer that it belongs to. It holds secrets, so
 once a later round is answered only its row stays, empty.
 """
@@ -24,8 +27,9 @@ TABLES = """
 create table if not exists approvals (hash text primary key, time text not null, how text not null) strict;
 create table if not exists trainings (
   training text primary key, hash text not null, plan text not null, epsilon real not null,
-  began text not null, run integer, round integer not null default 0, state blob, status text not null
+  began text not null, run integer, round integer not null default 0, status text not null
 ) strict;
+create table if not exists states (training text primary key, state blob not null) strict;
 create table if not exists answers (
   training text not null, round integer not null, call integer not null, request text not null,
   digest text not null, answer blob, primary key (training, round, call)
@@ -108,7 +112,7 @@ class Store:
 
     def state(self, name: str) -> bytes | None:
         """Return what a silo keeps between the rounds of a training, which may be as long as a model."""
-        row = self.connection.execute("select state from trainings where training = ?", (name,)).fetchone()
+        row = self.connection.execute("select state from states where training = ?", (name,)).fetchone()
         return None if row is None else row[0]
 
     def begin(self, training: Training) -> None:
@@ -155,13 +159,13 @@ class Store:
     ) -> None:
         """Remember an answer, with the silo's new state, its next round, sum and status, all or nothing."""
         with self._change() as rows:
-            rows.execute(
-                "insert into answers values (?, ?, ?, ?, ?, ?)", (name, number, call, request, digest, answer)
-            )
+            known = (name, number, call, request, digest, len(answer))
+            added = rows.execute("insert into answers values (?, ?, ?, ?, ?, zeroblob(?))", known)
+            _put(rows, "answers", "answer", added.lastrowid, answer)
             if further is not None:
-                rows.execute(
-                    "update trainings set state = ?, round = ? where training = ?", (state, further, name)
-                )
+                rows.execute("update trainings set round = ? where training = ?", (further, name))
+            if state is not None:
+                _keep_state(rows, name, state)
             if status is not None:
                 rows.execute("update trainings set status = ? where training = ?", (status, name))
             if sum_state is not None:
@@ -171,3 +175,22 @@ class Store:
                 "update answers set answer = null where training = ? and call = ? and round < ?",
                 (name, call, number - KEPT + 1),
             )
+
+
+def _keep_state(rows: sqlite3.Connection, name: str, state: bytes) -> None:
+    """Write what a silo keeps of a training, over the last one if that is as long."""
+    found = rows.execute("select rowid, length(state) from states where training = ?", (name,)).fetchone()
+    if found is not None and found[1] == len(state):
+        place = found[0]
+    else:
+        blank = "insert or replace into states values (?, zeroblob(?))"
+        place = rows.execute(blank, (name, len(state))).lastrowid
+    _put(rows, "states", "state", place, state)
+
+
+def _put(rows: sqlite3.Connection, table: str, column: str, row: int | None, content: bytes) -> None:
+    """Write bytes in the place that a row has for them."""
+    assert row is not None
+    if content:
+        with rows.blobopen(table, column, row) as place:
+            place.write(content)

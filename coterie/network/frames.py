@@ -34,26 +34,29 @@ def send(connection: socket.socket, message: bytes) -> None:
 
 def receive(connection: socket.socket, most: int = MOST) -> bytes:
     """Return the next message; raise `Broken` if it is longer than `most` or cut off."""
+    return bytes(receive_buffer(connection, most))
+
+
+def receive_buffer(connection: socket.socket, most: int = MOST) -> bytearray:
+    """Return the next message as `receive` does, in memory that may be written."""
     (length,) = LENGTH.unpack(_exactly(connection, LENGTH.size))
     if length > most:
         raise Broken(f"a message of {length:,} bytes was announced, but the limit is {most:,}")
     return _exactly(connection, length)
 
 
-def _exactly(connection: socket.socket, count: int) -> bytes:
+def _exactly(connection: socket.socket, count: int) -> bytearray:
     """Return this many bytes, taken in pieces, so that nothing is set aside for bytes that never come."""
-    pieces: list[bytes] = []
-    left = count
-    while left:
+    received = bytearray()
+    while len(received) < count:
         try:
-            piece = connection.recv(min(left, PIECE))
+            piece = connection.recv(min(count - len(received), PIECE))
         except OSError as error:
             raise Broken(f"the connection broke while receiving: {error.strerror or error}") from error
         if not piece:
-            raise Broken("the connection was closed in the middle of a message" if pieces else "closed")
-        pieces.append(piece)
-        left -= len(piece)
-    return b"".join(pieces)
+            raise Broken("the connection was closed in the middle of a message" if received else "closed")
+        received += piece
+    return received
 
 
 def connect(path: str | Path, seconds: float) -> socket.socket:

@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any
 
 from ..errors import Problem
-from .frames import MOST, receive, send
+from .frames import MOST, receive_buffer, send
 
 CREDENTIALS = struct.Struct("3i")
 IDLE = 30.0  # seconds that a client may keep the guard waiting in the middle of a message
@@ -68,7 +68,7 @@ def listening(path: Path, mode: int = 0o660) -> socket.socket:
 
 def serve(
     server: socket.socket,
-    answer: Callable[[bytes], bytes],
+    answer: Callable[[bytearray], bytes],
     allowed: frozenset[int],
     most: int = MOST,
     log: Callable[[str], None] = print,
@@ -93,7 +93,7 @@ def serve(
                 if user not in allowed:
                     log(f"refused: user {user} may not ask here")
                     continue
-                send(connection, answer(receive(connection, most)))
+                send(connection, answer(receive_buffer(connection, most)))
             except Problem as problem:  # a broken connection, or an answer that came too late
                 if str(problem) != "closed":
                     log(f"refused: {problem}")

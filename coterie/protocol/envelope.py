@@ -1,9 +1,10 @@
 """Signed messages between a coordinator and a guard: a header, and a body of tensors or JSON.
 
 A message is eight bytes that name the format, four bytes with the header's length, the header, and the body.
-The header is canonical JSON (sorted keys, no spaces): which training, round and call the message belongs to,
-its kind and sender, the size and digest of the body, further facts of its kind, and a signature of all that.
-Sizes are checked before anything else is read, and the signature before the body is. Nothing is unpickled.
+The header is canonical JSON (sorted keys, spaces only at its end): which training, round and call the message
+belongs to, its kind and sender, the size and digest of the body, further facts of its kind, and a signature
+of all that. Sizes are checked before anything else is read, and the signature before the body is. Nothing is
+unpickled.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from ..privacy.keys import Key, PublicKey, is_signed
 FORMAT = b"coterie1"
 LENGTH = struct.Struct(">I")
 LONGEST_HEADER = 2**16
+ALIGNED = 8  # a body begins at a multiple of so many bytes, so that its tensors can be used where they lie
 PURPOSE = "coterie-message/1"
 WHOLE = ("training", "round", "call", "kind", "sender", "to", "size", "digest", "facts")
 
@@ -77,12 +79,13 @@ def seal(envelope: Envelope, key: Key) -> bytes:
     """Return a signed message as bytes."""
     text = envelope._text()
     header = canonical({**json.loads(text), "signature": key.sign(PURPOSE, text)}).encode()
+    header += b" " * (-(len(FORMAT) + LENGTH.size + len(header)) % ALIGNED)
     if len(header) > LONGEST_HEADER:
         raise Problem(f"the header of a message has {len(header):,} bytes; the limit is {LONGEST_HEADER:,}")
     return b"".join([FORMAT, LENGTH.pack(len(header)), header, envelope.body])
 
 
-def unseal(message: bytes, key: PublicKey, most: int, to: str | None = None) -> Envelope:
+def unseal(message: bytes | bytearray, key: PublicKey, most: int, to: str | None = None) -> Envelope:
     """Return a message that this key signed for the receiver `to`; raise `Unreadable` for other bytes.
 
     The body is a part of the message's own memory, because it may be long.
@@ -104,7 +107,7 @@ def unseal(message: bytes, key: PublicKey, most: int, to: str | None = None) -> 
     return opened
 
 
-def sender_of(message: bytes, most: int) -> str:
+def sender_of(message: bytes | bytearray, most: int) -> str:
     """Return who claims to have sent a message, before its signature is checked."""
     sender = _header(message, most).get("sender")
     if not isinstance(sender, str):
@@ -112,7 +115,7 @@ def sender_of(message: bytes, most: int) -> str:
     return sender
 
 
-def _header(message: bytes, most: int) -> dict[str, Any]:
+def _header(message: bytes | bytearray, most: int) -> dict[str, Any]:
     """Return the header of a message whose sizes are right."""
     start = len(FORMAT) + LENGTH.size
     if len(message) > most:

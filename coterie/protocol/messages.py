@@ -45,12 +45,13 @@ def pack(tree: Tree) -> bytes:
     return to_bytes(tensors, json.dumps(outline))
 
 
-def unpack(data: bytes | memoryview, most: int | None = None) -> Tree:
+def unpack(data: bytes | memoryview, most: int | None = None, share: bool = False) -> Tree:
     """Return the tree that `pack` turned into bytes.
 
-    Parts that nobody sent are filled with zeros; `most` limits their bytes too, for data from elsewhere.
+    Parts that nobody sent are filled with zeros; `most` limits their bytes too, for data from elsewhere. With
+    `share`, tensors may be parts of the data's own memory.
     """
-    tensors, text = from_bytes(data)
+    tensors, text = from_bytes(data, share)
     outline = json.loads(text)
     if most is not None and _absent_bytes(outline) > most:
         raise Problem(f"a message leaves out more than {most:,} bytes: it is not one of this training")

@@ -54,8 +54,11 @@ def to_bytes(tensors: Mapping[str, Tensor], text: str) -> bytes:
     return b"".join([len(head).to_bytes(LENGTH_BYTES, "little"), head, *views])
 
 
-def from_bytes(data: bytes | memoryview) -> tuple[dict[str, Tensor], str]:
-    """Return tensors, each in memory of its own, and the text; raise `Problem` for bytes of another form."""
+def from_bytes(data: bytes | memoryview, share: bool = False) -> tuple[dict[str, Tensor], str]:
+    """Return tensors, each in memory of its own, and the text; raise `Problem` for bytes of another form.
+
+    With `share`, tensors are parts of the bytes' own memory where it can be written and they lie well in it.
+    """
     view = memoryview(data)
     length = int.from_bytes(view[:LENGTH_BYTES], "little")
     rows = view[LENGTH_BYTES + length :]
@@ -71,7 +74,8 @@ def from_bytes(data: bytes | memoryview) -> tuple[dict[str, Tensor], str]:
         end = following
     if end != len(rows):
         raise Problem(f"the tensors of a message have {end:,} bytes, and it holds {len(rows):,}")
-    return {name: _tensor(rows, *place) for name, place in places.items()}, text
+    shared = share and not view.readonly
+    return {name: _tensor(rows, shared, *place) for name, place in places.items()}, text
 
 
 def _place(entry: dict[str, object]) -> tuple[int, int, torch.dtype, tuple[int, ...]]:
@@ -90,7 +94,13 @@ def _place(entry: dict[str, object]) -> tuple[int, int, torch.dtype, tuple[int, 
     return begin, end, dtype, tuple(shape)
 
 
-def _tensor(rows: memoryview, begin: int, end: int, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+def _tensor(
+    rows: memoryview, shared: bool, begin: int, end: int, dtype: torch.dtype, shape: tuple[int, ...]
+) -> Tensor:
     if begin == end:
         return torch.empty(shape, dtype=dtype)
+    if shared:
+        flat = torch.frombuffer(rows[begin:end], dtype=torch.uint8)
+        if flat.data_ptr() % dtype.itemsize == 0:
+            return flat.view(dtype).reshape(shape)
     return torch.frombuffer(bytearray(rows[begin:end]), dtype=dtype).reshape(shape)
