@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from ..errors import Problem
 from ..planning.silo_plan import secure_remarks
 from ..privacy.adversaries import ADVERSARIES
 from ..privacy.keys import now, stamp
 from ..privacy.meaning import meaning_lines, meaning_of
+from ..report.terminal import size
 from .guard import Guard
 from .plan_file import PlanFile
 from .prepared import Prepared
@@ -26,7 +28,7 @@ def approval_lines(guard: Guard, prepared: Prepared) -> list[str]:
     claim, score = claim_of(prepared, ""), score_of(prepared)
     events = claim.events(0, claim.rounds)
     state = guard.ledger.state()
-    spent, budget = state.total(plan.unit.name, "shared")[0], state.budgets.get(plan.unit.name)
+    spent, budget = state.total(plan.unit.name, "shared"), state.budgets.get(plan.unit.name)
     seen = against(prepared)
     up, down = traffic(plan, k)
     protected = [f"{who}: {_epsilon(seen[name])}" for name, who in ADVERSARIES.items()]
@@ -41,7 +43,7 @@ def approval_lines(guard: Guard, prepared: Prepared) -> list[str]:
         f" ({experiment.task.layout.size:,} numbers), {len(file.names)} silos, {training.rounds} rounds",
         f"  your silo: '{guard.silo}', {silo.work.size} training examples; batches of about"
         f" {silo.work.expected:g}, {silo.work.steps} step(s) per round",
-        f"  sends about {up / 1e6:.3g} MB and receives {down / 1e6:.3g} MB in all",
+        f"  sends about {size(up)} and receives {size(down)} in all",
         *scored,
         *_members(file, guard.silo),
         *[f"  not covered: {line}" for line in file.content["facts"]["not_covered"]],
@@ -52,7 +54,8 @@ def approval_lines(guard: Guard, prepared: Prepared) -> list[str]:
         ],
         "  epsilon against " + "; ".join(protected),
         *[f"  {note}" for note in secure_remarks(plan, "secure sums")],
-        f"Ledger: {spent:.4g} spent before" + ("" if budget is None else f", of {budget[0]:g}"),
+        f"Ledger: epsilon {spent[0]:.4g} and delta {spent[1]:g} spent before"
+        + ("" if budget is None else f", of {budget[0]:g} and {budget[1]:g}"),
     ]
 
 
@@ -69,8 +72,23 @@ def _epsilon(value: float | None) -> str:
     return "no protection" if value is None else "sees nothing" if value == 0 else f"{value:.4g}"
 
 
+def check_paid(guard: Guard, prepared: Prepared) -> None:
+    """Raise `Problem` if the ledger cannot pay for a plan; one that has begun is paid."""
+    state, claim = guard.ledger.state(), claim_of(prepared, "")
+    begun = guard.store.training(prepared.file.training) is not None
+    if begun or state.filter.affordable(state, claim, partial=False) == claim.rounds:
+        return
+    at = guard.folder.path
+    raise Problem(
+        f"the ledger refuses the plan: {state.refusal(claim)}: ask for a plan that spends less, or raise the"
+        f" budget: `coterie ledger budget {at / 'ledger'} --raise --reason ... --keys {at / 'keys'} --witness"
+        f" {at / guard.folder.table.witness}`, with --epsilon and --delta"
+    )
+
+
 def approve(guard: Guard, prepared: Prepared) -> None:
-    """Remember that the owner approved a plan; raise `Problem` if the policy forbids it."""
+    """Remember that the owner approved a plan; raise `Problem` if the policy or the ledger forbids it."""
     guard.check_policy(prepared)
+    check_paid(guard, prepared)
     guard.store.approve(prepared.file.hash, stamp(now()), "owner")
     guard.log(f"the owner approved plan {prepared.file.hash}")
