@@ -40,7 +40,7 @@ from coterie.protocol.streams import SeededStreams
 from coterie.report.statement_page import page
 from coterie.tasks.task import make_task
 from coterie.testing import check_method
-from tests.helpers import every_method, refused, task_for, title, vectors
+from tests.helpers import every_method, reference_vectors, refused, task_for, title, vectors
 
 PRIVACY = Privacy(epsilon=4.0, delta=1e-3, unit="person")
 CNN = {"channels": 3}
@@ -464,3 +464,15 @@ def test_notes_say_what_is_left_out():
         "such as 'north' with 16 persons, so it permits publishing the rows of one person" in n for n in notes
     )
     assert any("have fewer than 32 training persons" in n for n in notes)
+
+
+def test_what_a_module_drops_differs_between_the_rows_of_a_person():
+    """Both engines draw the same masks, one for each row."""
+
+    class Dropping(torch.nn.Sequential):
+        def __init__(self):
+            super().__init__(torch.nn.Linear(3, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 2))
+
+    data = federation()
+    made = experiment(data, task=make_task(Dropping, shape=(3,), classes=2))
+    assert torch.allclose(vectors(made)[0], reference_vectors(made, 0), atol=1e-5)

@@ -31,6 +31,7 @@ def clipped_sums(
     clip: Tensor,
     chunk: int,
     teacher: Teacher | None = None,
+    keys: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> Tensor:
     """Return the sum of the clipped gradients of each pair's batch: `[pairs, P]`, in float64.
 
@@ -41,7 +42,8 @@ def clipped_sums(
     counts as zero. An infinite clip means no clipping and no guarantee. If the examples are those of persons,
     all this is true of a person: the mean gradient over a person's rows is clipped, not that of a row.
 
-    At most `chunk` rows are processed at a time. With a `teacher`, examples also imitate it.
+    At most `chunk` rows are processed at a time. With a `teacher`, examples also imitate it. `keys`
+    are those by which rows of pairs drop numbers (`cohort.masks`).
     """
     task = task if teacher is None else teacher.task
     sums = torch.zeros_like(vectors, dtype=torch.float64)
@@ -51,7 +53,8 @@ def clipped_sums(
         x, y = flat_rows(examples, examples.gather(silo, part.example))
         if teacher is not None:
             y = teacher.targets(part.pair, x, y)
-        tape = recorder(task)(task.layout.unflatten(vectors[part.pair]), x, y)
+        own = None if keys is None else keys(part.pair, examples.numbers(silo, part.example))
+        tape = recorder(task)(task.layout.unflatten(vectors[part.pair]), x, y, own)
         if examples.persons is not None:
             tape = tape.of_persons(examples.weights(silo, part.example, part.real))
         rowwise = task.layout.flatten(clipped(tape, part.real, clip[part.pair]))
