@@ -24,7 +24,10 @@ def guard_init(
     delta: Annotated[float, typer.Option(help="Delta of that budget.")] = 1e-4,
     per_training: Annotated[float | None, typer.Option(help="Largest epsilon of one training.")] = None,
     target: Annotated[str | None, typer.Option(help="Column with the target (CSV, Parquet).")] = None,
-    unit: Annotated[str, typer.Option(help="What the budget protects: example or silo.")] = "example",
+    person: Annotated[
+        str | None, typer.Option(help="Column that says whose rows are whose (CSV, Parquet).")
+    ] = None,
+    unit: Annotated[str, typer.Option(help="What the budget protects: example, person or silo.")] = "example",
     users: Annotated[
         list[str] | None, typer.Option("--user", help="A user who may ask (the node's).")
     ] = None,
@@ -40,7 +43,7 @@ def guard_init(
     from ..deploy.policy import policy_text
     from ..privacy.keys import read_public_key
 
-    loaded = load(str(data), silos=1, partition="iid", target_column=target)
+    loaded = load(str(data), silos=1, partition="iid", target_column=target, person_column=person)
     (only,) = loaded.silos
     made = make_guard(
         folder,

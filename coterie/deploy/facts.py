@@ -14,7 +14,7 @@ from ..errors import Problem, reason
 from ..experiment.config.schema import sentence
 from ..privacy.keys import PublicKey
 from .guard_folder import GuardFolder, examples_form
-from .plan_file import blank_silo
+from .plan_file import PersonCounts, blank_silo
 
 
 class SiloFacts(BaseModel):
@@ -30,6 +30,7 @@ class SiloFacts(BaseModel):
     bytes: bool
     scale: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     key: dict[str, Any]
+    persons: PersonCounts | None = None
 
     @property
     def public(self) -> PublicKey:
@@ -74,7 +75,7 @@ def federation_of(facts: Sequence[SiloFacts], name: str) -> Federation:
     classes = sorted({label for each in facts for label in each.classes}, key=_natural)
     form = {"shape": first.shape, "classes": classes, "bytes": first.bytes}
     silos: list[Silo] = [
-        blank_silo(each.model_dump(include={"name", "train", "test"}), form) for each in facts
+        blank_silo(each.model_dump(include={"name", "train", "test", "persons"}), form) for each in facts
     ]
     return Federation(name, tuple(silos), tuple(classes), first.scale)
 
