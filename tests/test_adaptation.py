@@ -164,14 +164,15 @@ def test_a_study_with_adapters_is_saved_and_read_again(tmp_path, start):
     path = tmp_path / "study/models/fedavg/silo-0.safetensors"
     model = ct.load_model(path, small)
     assert type(model.module.head) is nn.Linear
-    module, x = result.model("silo-0", method="fedavg").module, examples(task_of(), 3)
+    module, x = result.model("silo-0", method="fedavg"), examples(task_of(), 3)
     with torch.no_grad():
         torch.testing.assert_close(model.module(x), module(x))
     statement = json.loads((tmp_path / "study/statements/fedavg/silo-0.json").read_text())
     assert statement["model"]["start"] == file.digest
     assert ct.verify(tmp_path / "study/statements/fedavg/silo-0.json")
     assert any("must be public, because nothing is charged" in note for note in result.notes)
-    assert (result.config.model.lora, result.config.train.only) == (2, ["head"])
+    config = ct.plan(data, "fedavg", ONE, **options).study.config
+    assert (config.model.lora, config.train.only) == (2, ["head"])
 
 
 def test_from_a_configuration(tmp_path, monkeypatch):
