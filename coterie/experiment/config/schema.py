@@ -72,6 +72,7 @@ class Data(Section):
     categories: values.Categories = {}
     unknown: Literal["other", "refuse"] = "other"
     dates: values.Dates = {}
+    standardize: Annotated[Any, AfterValidator(values.scales)] = {}
 
 
 class Model(BaseModel):
