@@ -95,6 +95,8 @@ def coordinate(
     )
     if outcome.scores is not None:
         tell(console, scores_line(outcome.scores))
+        for line in measure_lines(outcome.scores):
+            tell(console, line)
     for name in outcome.missing:
         tell(console, f"'{name}' did not finish: {coordinator.refusals.get(name, 'no answer')}", "yellow")
 
@@ -109,6 +111,20 @@ def scores_line(scores: Mapping[str, Any]) -> str:
         f"{count} silo{'s' if count > 1 else ''} told a noised {scores['metric']}: {every['value']:.3f} over"
         f" all {every['tests']} test examples ({likely})"
     )
+
+
+def measure_lines(scores: Mapping[str, Any]) -> list[str]:
+    """Return in words which measures follow from what silos told, over all of them."""
+    if scores["all"] is None:
+        return []
+    known = scores["all"].get("measures", {})
+    found = {name: each for name, each in known.items() if "@" not in name and name != scores["metric"]}
+    return [
+        f"noised {name}: nothing is left of it after the noise"
+        if each is None
+        else f"noised {name}: {each['value']:.3f} ({each['low']:.3f} to {each['high']:.3f}, noise included)"
+        for name, each in found.items()
+    ]
 
 
 def _transport(

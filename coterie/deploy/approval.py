@@ -15,9 +15,10 @@ from .scores import against, claim_of, score_of
 from .traffic import traffic
 
 SCORED = (
-    "  at the end, tells the coordinator how its own model scores on its {tests} test examples: one sum, with"
+    "  at the end, tells the coordinator how its own model scores on its {tests} test examples: {what}, with"
     " noise of deviation {noise:.4g}; every example pays for training and score"
 )
+TOLD = {"score": "one sum", "histogram": "how many there are by class and prediction"}
 
 
 def approval_lines(guard: Guard, prepared: Prepared) -> list[str]:
@@ -31,7 +32,10 @@ def approval_lines(guard: Guard, prepared: Prepared) -> list[str]:
     seen = against(prepared)
     up, down = traffic(plan, k)
     protected = [f"{who}: {_epsilon(seen[name])}" for name, who in ADVERSARIES.items()]
-    scored = [] if score is None else [SCORED.format(tests=file.tests[k], noise=score.noise)]
+    scored = []
+    if score is not None and file.scores is not None:
+        what = TOLD[file.scores.release]
+        scored = [SCORED.format(tests=file.tests[k], what=what, noise=score.noise)]
     return [
         f"Plan {file.hash}",
         f"  training {file.training}, made {file.content['made']} by key {file.coordinator.id}",
