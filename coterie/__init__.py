@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from .errors import Refused as Refused
     from .experiment.advise import advise as advise
     from .experiment.method_facts import list_methods as list_methods
+    from .experiment.overlaps import person_totals as person_totals
     from .experiment.result import Result as Result
     from .experiment.saved_models import PersonalModel as PersonalModel
     from .experiment.saved_models import load_model as load_model
@@ -88,6 +89,7 @@ _HOME = {
     "new_config": "experiment.starter",
     "new_key": "privacy.keys",
     "open_ledgers": "api",
+    "person_totals": "experiment.overlaps",
     "plan": "api",
     "read_public_key": "privacy.keys",
     "read_ledgers": "privacy.ledger.place",

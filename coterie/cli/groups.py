@@ -180,7 +180,7 @@ def ledger_budget(
     delta: Annotated[float, typer.Option(help="Its delta.")],
     higher: Annotated[bool, typer.Option("--raise", help="Allow the budget to be raised.")] = False,
     reason: Annotated[str, typer.Option(help="Why the budget is raised; the ledger keeps it.")] = "",
-    unit: Annotated[str, typer.Option(help="What is protected: example or silo.")] = "example",
+    unit: Annotated[str, typer.Option(help="What is protected: example, person or silo.")] = "example",
     keys: Keys = None,
     witness: WitnessFolder = None,
 ) -> None:

@@ -19,7 +19,7 @@ from ..privacy.ledger.names import silo_key, tidy, tidy_silo
 from . import preprocess
 from .cut import DEFAULT_SILOS, Cut
 from .partition import Partition, split_into_silos
-from .persons import MOST_ROWS, check_numbers, check_rows_per_person, count_of, numbered
+from .persons import MOST_ROWS, check_numbers, check_rows_per_person, count_of, largest_of, numbered
 from .persons import blank as blank_persons
 from .preparation import Preparation, SiloSteps, plan_preparation
 from .recipe import Recipe
@@ -135,6 +135,13 @@ class Federation:
         if unit != "person":
             return self.sizes
         return tuple(count_of(silo.person) for silo in self.silos if silo.person is not None)
+
+    def rows_each(self, unit: str) -> int:
+        """Return the most rows of one person that a training uses; 1 unless the unit is "person"."""
+        if unit != "person":
+            return 1
+        largest = max(largest_of(silo.person) for silo in self.silos if silo.person is not None)
+        return min(self.rows_per_person, largest)
 
     @cached_property
     def identities(self) -> tuple[Identity, ...]:
