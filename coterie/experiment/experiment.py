@@ -185,7 +185,12 @@ class Experiment:
     @cached_property
     def work(self) -> tuple[Work, ...]:
         """The local work of each silo."""
-        return tuple(self.training.work(size) for size in self.federation.sizes)
+        return tuple(self.training.work(size) for size in self.sizes)
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """The declared number of training examples of each silo, or of persons if these are protected."""
+        return self.federation.protected_sizes(self.privacy.unit)
 
     @cached_property
     def running(self) -> Method:
@@ -203,8 +208,9 @@ class Experiment:
     @cached_property
     def roster(self) -> Roster:
         """The public facts about the silos."""
-        sizes = torch.tensor(self.federation.sizes, dtype=torch.float64, device=self.training.device)
-        return Roster(self.federation.names, sizes, self.epsilon.to(self.training.device))
+        sizes = torch.tensor(self.sizes, dtype=torch.float64, device=self.training.device)
+        each = self.federation.rows_each(self.privacy.unit)
+        return Roster(self.federation.names, sizes, self.epsilon.to(self.training.device), each=each)
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -219,15 +225,20 @@ class Experiment:
     def check(self) -> None:
         """Raise `Problem` if a setting does not fit the data, the model or the method."""
         check_device(self.training.device)
+        if self.privacy.unit == "person" and not self.federation.knows_persons:
+            raise Problem(
+                "privacy.unit: 'person' needs to know whose rows are whose: name data.person_column, or give"
+                " an array 'person'"
+            )
         self.task.module.to(self.training.device)
         check_ids(self.task, self.federation)
-        rows_within(self.task, self.training.memory)
-        check_passes(self.training, self.federation.names, self.federation.sizes)
+        rows_within(self.task, self.training.memory, self.roster.each)
+        check_passes(self.training, self.federation.names, self.sizes)
         check_stepping(self.training, self.method)
         check_dropping(self.training, self.federation.names, self.work, self.privacy, self.budgets)
         check_counts(self.task, self.federation)
         private = not bool(torch.isinf(self.epsilon).all())
-        self.method.check(PublicTask(self.task), public_federation(self.federation, private))
+        self.method.check(PublicTask(self.task), public_federation(self.federation, self.sizes, private))
         clip = [c for v in self.variants for c in per_silo("privacy.clip", v.clip, self.federation.names)]
         check_budgets(self.epsilon.flatten().tolist(), self.delta.flatten().tolist(), clip)
         for value in self.lr.flatten().tolist():
@@ -261,7 +272,7 @@ class Experiment:
         given = self._per_run(lambda v: v.noise, "privacy.noise") if privacy.noise is not None else None
         request = Request(
             method=self.running,
-            roster=Roster(self.roster.names, self.roster.sizes.cpu(), self.roster.epsilon.cpu()),
+            roster=replace(self.roster, sizes=self.roster.sizes.cpu(), epsilon=self.roster.epsilon.cpu()),
             work=self.work,
             layers=tuple(layout.lengths),
             names=tuple(layout.names),
@@ -300,7 +311,7 @@ class Experiment:
 
     def cohort(self, plan: Plan) -> Cohort:
         """Return the silos, ready to train."""
-        examples = stack(self.federation, "train", self.training.device)
+        examples = stack(self.federation, "train", self.training.device, self.privacy.unit)
         return Cohort(self.task, examples, self.work, self.settings(plan), self.training.memory)
 
     def train(

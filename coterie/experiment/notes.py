@@ -10,6 +10,7 @@ import torch
 from ..privacy.budget import loose_deltas, values_of
 
 if TYPE_CHECKING:
+    from ..data.federation import Federation
     from .experiment import Experiment
 
 LARGE = 10  # features beyond this are remarked on
@@ -23,10 +24,23 @@ BUDGETS = {
 }
 
 
+def _person_notes(federation: Federation) -> list[str]:
+    """Return how many rows a training leaves out because one person has too many."""
+    kept = federation.rows_each("person")
+    counts = [torch.bincount(silo.person) for silo in federation.silos if silo.person is not None]
+    lost = sum(int((count - kept).clamp(min=0).sum()) for count in counts)
+    if not lost:
+        return []
+    return [
+        f"data.rows_per_person: {lost:,} of {sum(federation.sizes):,} training rows are left out, because a"
+        f" person contributes at most {kept} rows; a larger number uses more rows and takes longer"
+    ]
+
+
 def notes_of(experiment: Experiment) -> list[str]:
     """Return a sentence for each thing that looks like a mistake, or that no budget covers."""
     federation, privacy, batch = experiment.federation, experiment.privacy, experiment.training.batch
-    sizes, names = federation.sizes, federation.names
+    sizes, names = experiment.sizes, federation.names
     notes = list(federation.notes)
     listed = values_of(privacy.epsilon)
     if len(listed) == len(names) > 1 and not any(isinstance(value, Mapping) for value in listed):
@@ -57,6 +71,9 @@ def notes_of(experiment: Experiment) -> list[str]:
     if small := [name for name, n in zip(names, sizes, strict=True) if n < batch]:
         notes.append(
             f"train.batch: {len(small)} silo(s), such as '{small[0]}', have fewer than {batch} training"
-            " examples: each of their batches is the whole silo (rate 1)"
+            f" {'persons' if privacy.unit == 'person' else 'examples'}: each of their batches is the whole"
+            " silo (rate 1)"
         )
+    if privacy.unit == "person":
+        notes += _person_notes(federation)
     return notes

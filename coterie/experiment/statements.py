@@ -122,6 +122,7 @@ def statement_for(
         merges=released.merges,
         origin=_origin(experiment, plan, run, k, meter, issue, tuning is not None),
         key=issue.key(silo.name, k, meter),
+        unit=plan.unit.name,
     )
 
 

@@ -72,6 +72,7 @@ class Data(Section):
     categories: values.Categories = {}
     unknown: Literal["other", "refuse"] = "other"
     dates: values.Dates = {}
+    standardize: Annotated[Any, AfterValidator(values.scales)] = {}
 
 
 class Model(BaseModel):
@@ -271,7 +272,7 @@ def _privacy_problems(table: dict[str, Any]) -> list[str]:
     where = table.get("noise_by", "server")
     if "quantile" in table and (table.get("unit") != "silo" or where != "server"):
         problems.append("privacy.quantile: requires unit = 'silo' and noise_by = 'server'")
-    if table.get("unit", "example") == "example" and where != "server":
+    if table.get("unit", "example") != "silo" and where != "server":
         problems.append("privacy.noise_by: allowed only with unit = 'silo'")
     for key, default in (("dropouts", 0), ("colluding", 1)):
         if table.get(key, default) != default and where != "secure":

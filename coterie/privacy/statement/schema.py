@@ -35,6 +35,7 @@ class Guarantee(Part):
     replace_one: Bound
     bound: str
     holds_for: str
+    several_silos: dict[str, Bound] | None = None
 
 
 class Adversary(Part):
