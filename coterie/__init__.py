@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from .privacy.ledger.place import set_budget as set_budget
     from .privacy.statement.file import verify as verify
     from .protocol.method import Method as Method
+    from .report.measured_columns import measure_columns as measure_columns
     from .report.tradeoff_plot import draw_tradeoff as draw_tradeoff
     from .report.tuning_plot import draw_tuning as draw_tuning
     from .tasks.task import Task as Task
@@ -86,6 +87,7 @@ _HOME = {
     "load": "api",
     "load_model": "experiment.saved_models",
     "make_task": "tasks.task",
+    "measure_columns": "report.measured_columns",
     "new_config": "experiment.starter",
     "new_key": "privacy.keys",
     "open_ledgers": "api",

@@ -27,6 +27,10 @@ def guard_init(
     person: Annotated[
         str | None, typer.Option(help="Column that says whose rows are whose (CSV, Parquet).")
     ] = None,
+    prepare: Annotated[
+        Path | None,
+        typer.Option(help="A TOML file whose [data] says how examples are prepared, alike for all silos."),
+    ] = None,
     unit: Annotated[str, typer.Option(help="What the budget protects: example, person or silo.")] = "example",
     users: Annotated[
         list[str] | None, typer.Option("--user", help="A user who may ask (the node's).")
@@ -39,12 +43,18 @@ def guard_init(
     from dataclasses import replace
 
     from ..data.federation import load
+    from ..deploy.facts import read_preparation
     from ..deploy.guard_folder import make_guard
     from ..deploy.policy import policy_text
     from ..privacy.keys import read_public_key
 
-    loaded = load(str(data), silos=1, partition="iid", target_column=target, person_column=person)
+    options = {} if prepare is None else read_preparation(prepare)
+    named = {"target_column": target, "person_column": person}
+    options |= {key: column for key, column in named.items() if column is not None}
+    loaded = load(str(data), silos=1, partition="iid", **options)
     (only,) = loaded.silos
+    for line in (*loaded.notes, *(f"not covered by any budget: {what}" for what in loaded.not_covered)):
+        typer.echo(f"note: {line}", err=True)
     made = make_guard(
         folder,
         replace(only, name=silo),
@@ -57,6 +67,7 @@ def guard_init(
         users=users or (),
         scale=loaded.scale,
         socket=None if socket is None else str(socket.absolute()),
+        preparation=loaded.preparation,
     )
     typer.echo(f"made '{made.path}': edit policy.toml, then send what `coterie guard facts {folder}` prints")
     typer.echo(f"to whoever proposes plans, and start the guard with `coterie guard run {folder}`")

@@ -256,12 +256,13 @@ def load(
     5
     """
     rules = rules_of(**{key: options.pop(key) for key in RULES if key in options})
+    how = [options.get(key) for key in ("feature_range", "standardize", "features")]
     chosen: dict[str, Any] = {
         "silo_column": silo_column,
         "target_column": target_column,
         "drop": drop,
         "person_column": person_column,
-        "rules": rules.asked(options.get("feature_range"), options.get("features")),
+        "rules": rules.asked(*how),
     }
     if silo_column is not None and options.get("partition") is not None:
         raise Problem(
@@ -290,6 +291,7 @@ def from_table(
     features: str = "auto",
     feature_range: preprocess.Ranges | None = None,
     norm: float | None = None,
+    standardize: preprocess.Scales | None = None,
     positive: str | None = None,
     target_range: tuple[float, float] | None = None,
     kind: str = "auto",
@@ -302,9 +304,9 @@ def from_table(
     Data that already has silos keeps them, and `silos` keeps only the largest ones; other data is split by
     `partition` (with its settings `shards`, `alpha`, `rotations` and `mask`). `test` is the share of each
     silo held out, or "official". `feature_range` (one pair, or one per column) and `target_range` are public
-    bounds, scaled to [0, 1]. `rows` keeps only that many rows, drawn at random. If it is known whose rows
-    they are, all rows of a person in a silo are either training or test rows; `rows_per_person` is the most
-    of them that a training uses if it protects persons.
+    bounds, scaled to [0, 1]; `standardize` has public means and deviations of columns. `rows` keeps only that
+    many rows, drawn at random. If it is known whose rows they are, all rows of a person in a silo are either
+    training or test rows; `rows_per_person` is the most of them that a training uses if it protects persons.
 
     `features` says how numbers are prepared for a model. "auto" divides bytes by 255 and leaves other numbers
     alone. "invert" first subtracts bytes from 255, which turns dark writing on white into large numbers on
@@ -317,7 +319,7 @@ def from_table(
         table = some_rows(table, rows, seed)
     preprocess.check_rows(table)
     check_rows_per_person(rows_per_person, table.person is not None)
-    preparation = plan_preparation(table, features, feature_range, norm)
+    preparation = plan_preparation(table, features, feature_range, norm, standardize)
     x = preparation.shared(table.x)
     y, classes = preprocess.targets(table, kind, target_range)
     if positive is not None:

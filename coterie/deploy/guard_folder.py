@@ -4,6 +4,7 @@
 guard.toml     whose data this is, where it lies, who may ask, where ledger and witness are
 policy.toml    what may be asked (see `policy`)
 data.npz       prepared examples: x, y, test_x, test_y and, for labels, classes; perhaps person, test_person
+preparation.json   how raw rows became examples, if that is known: saved models carry it
 coordinator.pub    the key that signs what the coordinator asks
 keys/ ledger/ guard.sqlite results/ log.txt     made by the guard
 ```
@@ -15,7 +16,7 @@ import json
 import shutil
 import tomllib
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,6 +28,7 @@ from torch import Tensor
 
 from ..data.federation import Silo
 from ..data.persons import facts_of_persons
+from ..data.preparation import Preparation
 from ..errors import Problem, reason
 from ..experiment.config.schema import sentence
 from ..network.serve import user_ids
@@ -40,6 +42,7 @@ from .policy import PolicyTable
 GUARD, POLICY, DATA, COORDINATOR = "guard.toml", "policy.toml", "data.npz", "coordinator.pub"
 ARRAYS = ("x", "y", "test_x", "test_y")
 PERSONS = ("person", "test_person")
+PREPARATION = "preparation.json"
 LARGEST = 2**40
 
 
@@ -110,6 +113,16 @@ class GuardFolder:
         sizes = self._shapes()
         return Identity(self.table.data_name, self.silo, sizes["y"][0] + sizes["test_y"][0])
 
+    def preparation(self) -> Preparation | None:
+        """Return how raw rows became this silo's examples; None if nobody said."""
+        path = self.path / PREPARATION
+        if not path.exists():
+            return None
+        try:
+            return Preparation.from_json(json.loads(path.read_text())).pick([self.silo])
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise Problem(f"'{path}' is not what `coterie guard init` wrote: {error}") from error
+
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         with _opened(self.path / self.table.data) as arrays:
             return {name: arrays[name].shape for name in ("y", "test_y")}
@@ -162,9 +175,22 @@ def examples_form(folder: GuardFolder) -> dict[str, Any]:
         classes = [str(name) for name in arrays["classes"]] if "classes" in arrays else []
         persons = _persons(arrays)
     form = {"shape": list(x.shape[1:]), "bytes": x.dtype == np.uint8, "classes": classes}
-    about = facts_of_persons(*persons)
-    more = {} if about is None else {"persons": asdict(about)}
-    return {**form, "train": len(y), "test": len(test_y), "scale": folder.table.scale, **more}
+    if (known := folder.preparation()) is not None:
+        form |= {
+            "columns": list(known.encoded),
+            "not_covered": list(known.not_covered),
+            "steps": _steps(known),
+        }
+    if (about := facts_of_persons(*persons)) is not None:
+        form |= {"persons": asdict(about)}
+    return {**form, "train": len(y), "test": len(test_y), "scale": folder.table.scale}
+
+
+def _steps(preparation: Preparation) -> dict[str, Any]:
+    """Return the steps of a preparation that all silos must take alike."""
+    content = preparation.to_json()
+    found = {key: content[key] for key in ("features", "feature_range", "norm", "target_range")}
+    return {key: value for key, value in found.items() if value not in (None, "auto")}
 
 
 def write_examples(path: Path, silo: Silo, classes: Sequence[str]) -> None:
@@ -192,10 +218,13 @@ def make_guard(
     users: Sequence[str] = (),
     scale: float = 1.0,
     socket: str | None = None,
+    preparation: Preparation | None = None,
 ) -> GuardFolder:
     """Make the folder of a new guard, with its key and its ledger; nothing in it may exist before.
 
-    Its socket is in the folder too, unless a path says where. If anything is wrong, no folder remains.
+    Its socket is in the folder too, unless a path says where. With the `preparation` of its only silo, saved
+    models take raw rows, and others can be told how examples were made. If anything is wrong, no folder
+    remains.
     """
     path = Path(folder)
     if path.exists() and any(path.iterdir()):
@@ -213,6 +242,11 @@ def make_guard(
         }
         if socket is not None:
             table["socket"] = socket
+        if preparation is not None:
+            (steps,) = preparation.silos.values()
+            content = replace(preparation, silos={silo.name: steps}).to_json()
+            (path / PREPARATION).write_text(json.dumps(content, indent=1))
+            (path / PREPARATION).chmod(0o600)
         (path / GUARD).write_text(tomli_w.dumps(table))
         (path / POLICY).write_text(policy)
         read_table(path / POLICY, PolicyTable)
