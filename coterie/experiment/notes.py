@@ -56,10 +56,17 @@ def notes_of(experiment: Experiment) -> list[str]:
         protected = experiment.accounting.protected(sizes)
         notes += loose_deltas(experiment.delta[0].tolist(), protected, names, privacy.unit)
     notes += [f"not covered by any budget: {what}" for what in federation.not_covered]
-    if any(float(silo.x.abs().max()) * federation.scale > LARGE for silo in federation.silos):
+    if not federation.ids and any(
+        float(silo.x.abs().max()) * federation.scale > LARGE for silo in federation.silos
+    ):
         notes.append(  # without the number, which would be an exact statistic of somebody's example
             f"features exceed {LARGE}; because gradients are clipped, models learn better from numbers around"
             " one: load the data with feature_range (public bounds) or features"
+        )
+    if (start := experiment.task.adaptation.start) is not None:
+        notes.append(
+            f"model.start: '{start.path.name}' (SHA-256 {start.digest[:16]}) must be public, because nothing"
+            " is charged for what it was trained on"
         )
     if small := [name for name, n in zip(names, sizes, strict=True) if n < batch]:
         notes.append(

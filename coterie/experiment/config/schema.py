@@ -83,6 +83,8 @@ class Model(BaseModel):
     loss: Annotated[str, AfterValidator(values.loss)] = "auto"
     class_weights: Annotated[Any, AfterValidator(values.weights)] = None
     huber_delta: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    start: str | None = None
+    lora: Annotated[int, Field(ge=1)] | None = None
 
 
 class Train(Section):
@@ -105,6 +107,7 @@ class Train(Section):
     recover: Annotated[float, Field(ge=0, le=1)] | None = None
     uneven: Annotated[float, Field(ge=0, le=1)] = 0.0
     memory: Annotated[Any, BeforeValidator(values.bytes_of)] = 2**30
+    only: Annotated[list[str], Field(min_length=1)] | None = None
     device: str = "cpu"
     checkpoint: Annotated[int, Field(ge=1)] | None = None
 

@@ -181,6 +181,7 @@ class ModelPart(Part):
 
     name: str
     parameters: Annotated[int, Field(ge=0)]
+    start: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
 
 
 class RunPart(Part):
