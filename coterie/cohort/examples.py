@@ -61,11 +61,13 @@ class Examples:
             silo, row = silo.unsqueeze(-1), self.persons.rows[silo, row]
         place = (silo * self.y.shape[1] + row).reshape(-1)
         x = self.x.flatten(0, 1).index_select(0, place).unflatten(0, row.shape)
+        return self.inputs(x), self.y.flatten().index_select(0, place).unflatten(0, row.shape)
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """Return features as a model gets them."""
         if x.dtype != torch.float32 and not self.ids:
             x = x.float()
-        if self.scale != 1.0:
-            x = x * self.scale
-        return x, self.y.flatten().index_select(0, place).unflatten(0, row.shape)
+        return x if self.scale == 1.0 else x * self.scale
 
     def numbers(self, silo: Tensor, row: Tensor) -> Tensor:
         """Return the number within its silo of each row that `gather` returns, side by side in the width."""

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..cohort.dp_sgd import Cohort, Settings
 from ..cohort.examples import stack
+from ..cohort.features import with_features
 from ..cohort.gradients.clipping import rows_within
 from ..cohort.sampling import LARGEST_BATCH, slots_for
 from ..cohort.score import score
@@ -312,7 +313,8 @@ class Experiment:
     def cohort(self, plan: Plan) -> Cohort:
         """Return the silos, ready to train."""
         examples = stack(self.federation, "train", self.training.device, self.privacy.unit)
-        return Cohort(self.task, examples, self.work, self.settings(plan), self.training.memory)
+        task, examples = with_features(self.task, examples, self.training.memory)
+        return Cohort(task, examples, self.work, self.settings(plan), self.training.memory)
 
     def train(
         self,
@@ -384,7 +386,7 @@ class Experiment:
             return [None] * len(bare)
         memory = self.training.memory
         means = iter(
-            score(self.task, cohort.examples, vectors[torch.tensor(bare)], memory, losses=True).tolist()
+            score(cohort.task, cohort.examples, vectors[torch.tensor(bare)], memory, losses=True).tolist()
         )
         return [next(means) if is_bare else None for is_bare in bare]
 

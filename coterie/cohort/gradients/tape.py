@@ -76,7 +76,8 @@ class Tape:
             )
             if layer in self.biased:
                 explicit[f"{layer}.bias"] = weighted.sum(1).unflatten(0, (rows, width))
-        return Tape(explicit, {}, {}, frozenset(), self.channels_last)
+        looked = {name: value.of_persons(weight) for name, value in self.looked.items()}
+        return Tape(explicit, {}, {}, frozenset(), self.channels_last, looked)
 
     def squared_norms(self) -> Tensor:
         """Return an upper bound on the squared norm of each example's gradient: `[rows, width]`, float64."""
