@@ -62,8 +62,8 @@ def read_preparation(path: str | Path) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         raise Problem(f"'{path}' is not valid TOML: {error}") from error
     except ValidationError as error:
-        problems = [f"data.{sentence(dict(each))}" for each in error.errors()]
-        raise Problem(f"'{path}': {'; '.join(problems)}") from error
+        wrong = [sentence({**each, "loc": ("data", *each["loc"])}) for each in error.errors()]
+        raise Problem(f"'{path}': {'; '.join('; '.join(wrong).splitlines())}") from error
     problems = [f"[{name}]: only the table [data] is read here" for name in content if name != "data"]
     problems += [
         f"data.{key}: a guard has one silo, so leave it out"

@@ -190,6 +190,10 @@ def _steps(preparation: Preparation) -> dict[str, Any]:
     """Return the steps of a preparation that all silos must take alike."""
     content = preparation.to_json()
     found = {key: content[key] for key in ("features", "feature_range", "norm", "target_range")}
+    found["standardize"] = content.get("standardize")
+    own = ("name", "values")  # which are among the names of the columns that a model gets
+    rules = {each["name"]: {k: v for k, v in each.items() if k not in own} for each in content["columns"]}
+    found["rules"] = {name: rule for name, rule in rules.items() if rule} or None
     return {key: value for key, value in found.items() if value not in (None, "auto")}
 
 
