@@ -33,6 +33,7 @@ class Terms:
     noise: float
     choice: float = 0.0
     optimizer: Optimizer = Optimizer()
+    proximal: bool = False
 
 
 @dataclass(frozen=True, eq=False)
