@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .api import run as run
     from .api import sweep as sweep
     from .cohort.process import tune_process as tune_process
+    from .data.describe import describe as describe
     from .data.federation import Federation as Federation
     from .data.partition import Partition as Partition
     from .data.sources.catalogue import list_data as list_data
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from .experiment.result import Result as Result
     from .experiment.saved_models import PersonalModel as PersonalModel
     from .experiment.saved_models import load_model as load_model
+    from .experiment.starter import list_examples as list_examples
+    from .experiment.starter import new_config as new_config
     from .experiment.study import StudyPlan as StudyPlan
     from .methods import MRMTL as MRMTL
     from .methods import FedAvg as FedAvg
@@ -73,13 +76,16 @@ _HOME = {
     "Training": "planning.training",
     "adopt_ledgers": "privacy.ledger.place",
     "advise": "experiment.advise",
+    "describe": "data.describe",
     "draw_tradeoff": "report.tradeoff_plot",
     "draw_tuning": "report.tuning_plot",
     "list_data": "data.sources.catalogue",
+    "list_examples": "experiment.starter",
     "list_methods": "experiment.method_facts",
     "load": "api",
     "load_model": "experiment.saved_models",
     "make_task": "tasks.task",
+    "new_config": "experiment.starter",
     "new_key": "privacy.keys",
     "open_ledgers": "api",
     "plan": "api",

@@ -20,6 +20,7 @@ from .experiment.config.schema import Config, Train, Tuning, read
 from .experiment.from_arguments import (
     LossLike,
     MethodLike,
+    MetricLike,
     ModelLike,
     TrainingOptions,
     load_source,
@@ -164,6 +165,7 @@ def plan(
     loss: LossLike = "auto",
     model_options: Mapping[str, Any] | None = None,
     loss_options: Mapping[str, Any] | None = None,
+    metrics: MetricLike | Sequence[MetricLike] | None = None,
     data_dir: str | Path | None = None,
     changes: Sequence[str] = (),
     allow: Sequence[str] = (),
@@ -175,17 +177,18 @@ def plan(
     (`methods.Ditto(lam=0.2)`), a name ("ditto") or a table (`{"name": "ditto", "lam": 0.2}`). `model` is a
     name ("linear", "mlp", "cnn"), a function or class that builds a torch module, or a module, whose
     parameters are then the start of every run. `loss` is a name, or a function of outputs and targets that
-    returns one number per example; `loss_options` are `class_weights` and `huber_delta`. The other arguments
-    are the keys of a configuration's [train] table. `changes` override keys of a configuration file:
-    `changes=["train.rounds=10"]`. A model or loss that a file names is imported only if its module lies
-    beside the file, or if `allow` names it: `allow=["my_models"]`.
+    returns one number per example; `loss_options` are `class_weights` and `huber_delta`. `metrics` are
+    the measures of the result: names such as "auc" and "f1", or functions of predictions and targets. The
+    other arguments are the keys of a configuration's [train] table. `changes` override keys of a
+    configuration file: `changes=["train.rounds=10"]`. A model, loss or metric that a file names is imported
+    only if its module lies beside the file, or if `allow` names it: `allow=["my_models"]`.
 
     With `ledger`, a folder of ledgers, `coverage` of the plan says what each silo's ledger has left and what
     the training would charge, and `refusal` why it would not begin. The ledgers are only read; keys are not
     needed. `run` of such a plan is metered by these ledgers.
     """
     how: dict[str, Any] = {"model": model, "loss": loss}
-    how |= {"model_options": model_options, "loss_options": loss_options}
+    how |= {"model_options": model_options, "loss_options": loss_options, "metrics": metrics}
     asked = _study(study, methods, privacy, training, how, data_dir, changes, allow)
     return covered(plan_study(asked.with_ledger(*_places(ledger, None, witness))))
 
@@ -204,6 +207,7 @@ def run(
     loss: LossLike = "auto",
     model_options: Mapping[str, Any] | None = None,
     loss_options: Mapping[str, Any] | None = None,
+    metrics: MetricLike | Sequence[MetricLike] | None = None,
     data_dir: str | Path | None = None,
     changes: Sequence[str] = (),
     allow: Sequence[str] = (),
@@ -224,7 +228,7 @@ def run(
     """
     heard = listener_of(listener, on_round)
     how: dict[str, Any] = {"model": model, "loss": loss}
-    how |= {"model_options": model_options, "loss_options": loss_options}
+    how |= {"model_options": model_options, "loss_options": loss_options, "metrics": metrics}
     planned = study if isinstance(study, StudyPlan) else None
     if planned is not None:
         _refuse_more(methods, privacy, training, how)
@@ -258,6 +262,7 @@ def sweep(
     loss: LossLike = "auto",
     model_options: Mapping[str, Any] | None = None,
     loss_options: Mapping[str, Any] | None = None,
+    metrics: MetricLike | Sequence[MetricLike] | None = None,
     data_dir: str | Path | None = None,
     changes: Sequence[str] = (),
     allow: Sequence[str] = (),
@@ -274,7 +279,7 @@ def sweep(
     """
     heard = listener_of(listener, on_round)
     how: dict[str, Any] = {"model": model, "loss": loss}
-    how |= {"model_options": model_options, "loss_options": loss_options}
+    how |= {"model_options": model_options, "loss_options": loss_options, "metrics": metrics}
     asked = {"trials": trials, "mean": mean, "shape": shape, "most": most, "score": score}
     given = {key: value for key, value in asked.items() if value != getattr(Tuning(), key)}
     if isinstance(study, Study | Config | str | Path):

@@ -9,15 +9,23 @@ from pathlib import Path
 
 import pytest
 
-from coterie.experiment.config.schema import Data, PrivacyTable, Scores, Train, Tuning, check
+from coterie.experiment.config.schema import Data, PrivacyTable, Report, Scores, Train, Tuning, check
 from coterie.experiment.notes import BUDGETS
+from coterie.measures.catalogue import METRICS
 from coterie.methods import METHODS
 from coterie.protocol.settings import settings_of
 from coterie.tasks.models import GIVEN, MODELS
 
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
 TEXT = PAGE.read_text()
-TABLES = {"data": Data, "train": Train, "privacy": PrivacyTable, "tuning": Tuning, "scores": Scores}
+TABLES = {
+    "data": Data,
+    "train": Train,
+    "privacy": PrivacyTable,
+    "tuning": Tuning,
+    "scores": Scores,
+    "report": Report,
+}
 
 
 def section(title: str) -> str:
@@ -54,6 +62,10 @@ def test_every_method_is_there_with_its_settings():
                 continue
             assert re.search(rf'`{key}` = `?"?{re.escape(str(field.default))}"?', text)
     assert all(f'"{budgets}"' in text for budgets in BUDGETS)
+
+
+def test_every_metric_is_there():
+    assert set(rows(section("report"))) >= set(METRICS)
 
 
 def test_every_model_is_there_with_its_settings():

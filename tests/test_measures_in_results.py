@@ -38,7 +38,7 @@ def hospitals(rare: float = 0.1, silos: int = 4, rows: int = 60) -> pd.DataFrame
 
 def load(table: pd.DataFrame, target: str = "state", **more) -> ct.Federation:
     named = {"silo_column": "site", "target_column": target, "name": "hospitals", "test": 0.4}
-    return ct.load(table, **named, **more)
+    return ct.load(table, **{**named, **more})
 
 
 @pytest.fixture(scope="module")

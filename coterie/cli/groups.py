@@ -21,9 +21,12 @@ from .options import (
     ConfigPath,
     DataDir,
     Keys,
+    PersonColumn,
     Rate,
     Reason,
+    SiloColumn,
     Steps,
+    TargetColumn,
     WitnessFolder,
     read_config,
 )
@@ -56,32 +59,28 @@ def data_show(
     partition: Annotated[
         str | None, typer.Option(help="iid, shards, dirichlet, rotated or rotated-masked.")
     ] = None,
-    silo_column: Annotated[
-        str | None, typer.Option(help="Column that names the silo (CSV, Parquet).")
-    ] = None,
-    target_column: Annotated[str | None, typer.Option(help="Column to predict (CSV, Parquet).")] = None,
+    silo_column: SiloColumn = None,
+    target_column: TargetColumn = None,
+    person_column: PersonColumn = None,
+    columns: Annotated[
+        bool, typer.Option("--columns", help="Describe the columns even if --target-column is given.")
+    ] = False,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the silos of a data set, with their sizes and labels."""
-    from ..data.federation import load
+    """Show the silos of a data set, or what the columns of a CSV or Parquet file look like.
 
-    federation = load(
-        source,
-        silos=silos,
-        partition=partition,
-        silo_column=silo_column,
-        target_column=target_column,
-        data_dir=data_dir,
-    )
-    if as_json:
-        typer.echo(json.dumps(federation.facts()))
-        return
-    from rich.console import Console
+    Without --target-column, the columns of a CSV or Parquet file are described, and a \\[data] table for a
+    configuration is suggested. The file is read on this machine, and nothing is sent. What is printed is not
+    private.
+    """
+    from .data import show_columns, show_silos
 
-    from ..report.data_tables import federation_table
-
-    Console().print(federation_table(federation))
+    named = {"silo_column": silo_column, "target_column": target_column, "person_column": person_column}
+    if columns or (target_column is None and source.lower().endswith((".csv", ".parquet"))):
+        show_columns(source, named, as_json)
+    else:
+        show_silos(source, {**named, "silos": silos, "partition": partition, "data_dir": data_dir}, as_json)
 
 
 figure_app = typer.Typer(no_args_is_help=True, help="Draw what privacy means and costs.")

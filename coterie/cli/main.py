@@ -21,9 +21,12 @@ from .options import (
     Device,
     Keys,
     LedgerFolder,
+    PersonColumn,
     Rate,
     SamplerOption,
+    SiloColumn,
     Steps,
+    TargetColumn,
     WitnessFolder,
     read_config,
     tune,
@@ -67,6 +70,35 @@ def demo(
 
     tune()
     run_config(check(DEMO, "demo"), out, "demo", introduction=INTRODUCTION)
+
+
+@app.command()
+def init(
+    data: Annotated[
+        Path | None, typer.Argument(help="A data file, such as a CSV file (default: digits).", metavar="FILE")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The configuration to write.")] = Path("coterie.toml"),
+    example: Annotated[
+        str | None, typer.Option(help="Copy this example instead, beside --out.", metavar="NAME")
+    ] = None,
+    list_all: Annotated[bool, typer.Option("--list", help="List the examples.")] = False,
+    silo_column: SiloColumn = None,
+    target_column: TargetColumn = None,
+    person_column: PersonColumn = None,
+    changes: Changes = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a commented configuration for a data file, to read and change before training.
+
+    A CSV or Parquet file is read on this machine, and nothing is sent. Nothing is overwritten.
+    """
+    from .starter import list_all_examples, write_new
+
+    if list_all:
+        list_all_examples(as_json)
+        return
+    columns = {"silo_column": silo_column, "target_column": target_column, "person_column": person_column}
+    write_new(out, data, example, changes or (), columns, as_json)
 
 
 @app.command(cls=ConfigCommand)

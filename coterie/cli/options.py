@@ -47,6 +47,9 @@ WitnessFolder = Annotated[
         " $XDG_STATE_HOME or ~/.local/state).",
     ),
 ]
+SiloColumn = Annotated[str | None, typer.Option(help="Column that names the silo (CSV, Parquet).")]
+TargetColumn = Annotated[str | None, typer.Option(help="Column to predict (CSV, Parquet).")]
+PersonColumn = Annotated[str | None, typer.Option(help="Column that says whose row it is (CSV, Parquet).")]
 Reason = Annotated[str, typer.Option(help="Why; the ledger keeps it.")]
 AsJson = Annotated[
     bool, typer.Option("--json", help="Print JSON on standard output, everything else on standard error.")

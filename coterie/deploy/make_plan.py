@@ -12,7 +12,7 @@ from ..data.federation import Federation
 from ..errors import Problem
 from ..experiment.config.schema import Config
 from ..privacy.keys import PublicKey, now, stamp
-from .plan_file import FORMAT, PlanFile, plan_of, read_plan
+from .plan_file import FORMAT, PlanFile, check_metrics, plan_of, read_plan
 from .plan_methods import with_contents
 from .sum_terms import check_sums
 
@@ -33,6 +33,7 @@ def check_used(config: Config) -> None:
             "tuning: a deployment draws no trials: remove [tuning]; train a plan for each setting and choose"
             " by noised scores ([scores]), or tune in a simulation with `coterie sweep`"
         )
+    check_metrics(config)
     if config.data.features == "ids":
         raise Problem(
             "data.features: a deployment trains on numbers, not on 'ids': train on them in a simulation"

@@ -24,7 +24,7 @@ from ..data.federation import Federation, Silo
 from ..errors import Problem, reason
 from ..experiment.config.schema import Config, Scores, check, sentence
 from ..experiment.experiment import Experiment, experiments
-from ..experiment.from_config import make_methods, privacy_of, task_of, training_of
+from ..experiment.from_config import make_methods, privacy_of, report_metrics, task_of, training_of
 from ..planning.plan import Plan
 from ..privacy.keys import PublicKey, parse_time
 from ..protocol.envelope import canonical
@@ -72,6 +72,13 @@ class _Content(_Section):
     facts: _Facts
     fewest: Annotated[int, Field(ge=1)]
     limits: _Limits
+
+
+def check_metrics(config: Config) -> None:
+    """Raise `Problem` for a metric of one's own: a plan names code only for models and losses."""
+    own = [name for name in (config.report.metrics if config.report else ()) if ":" in name]
+    if own:
+        raise Problem(f"report.metrics: '{own[0]}' cannot be part of a plan: name built-in metrics only")
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,10 +178,13 @@ class PlanFile:
         Everything is checked with blank examples: what a guard refuses must not depend on its own.
         """
         config = self.config(allowed)
+        check_metrics(config)
         federation = self.federation()
         task = task_of(config, federation)
         training = training_of(config.train, len(federation))
-        found = experiments(federation, task, make_methods(config), privacy_of(config.privacy), training)
+        metrics = report_metrics(config, task)
+        privacy = privacy_of(config.privacy)
+        found = experiments(federation, task, make_methods(config), privacy, training, metrics)
         if len(found) != 1 or len(found[0].keys) != 1:
             raise Problem("a plan is one run: one method, one value for every setting, and one seed")
         return found[0] if own is None else replace(found[0], federation=self.federation(own))

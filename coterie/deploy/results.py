@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from .._json import finite
 from ..cohort.examples import stack
 from ..cohort.score import score
 from ..experiment.files import write_json, write_text
+from ..experiment.measures import measures_of
 from ..experiment.saved_models import save_model
 from ..experiment.statements import statement_for
 from ..experiment.trained import Trained
@@ -57,9 +60,9 @@ def finish_training(
     test = stack(experiment.federation.pick([name]), "test", experiment.training.device)
     value = float(score(experiment.task, test, vector.reshape(1, 1, -1), experiment.training.memory))
     task = experiment.task
-    write_json(
-        place / "report.json",
-        {"silo": name, "training": prepared.file.training, "method": label, task.metric: value},
-    )
+    measures = measures_of(experiment, test, vector.reshape(1, 1, -1)).runs[0] if test.sizes[0] else {}
+    about = {"silo": name, "training": prepared.file.training, "method": label, task.metric: value}
+    at_home = {key: asdict(measured.silos[name]) for key, measured in measures.items()}
+    write_json(place / "report.json", finite({**about, "measures": at_home}))
     digest = hashlib.sha256(text.encode()).hexdigest()
     return {"statement": digest, "folder": place.name}

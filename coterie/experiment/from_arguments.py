@@ -29,13 +29,15 @@ from ..tasks.settings import loss_settings
 from ..tasks.task import Task, make_task
 from .config.files import find_beside
 from .config.methods import method_problems
-from .config.schema import Config, Data, Model, PrivacyTable, Train, Tuning, sentence
+from .config.schema import Config, Data, Model, PrivacyTable, Report, Train, Tuning, sentence
 from .experiment import experiments
 from .from_config import load_data, methods_of, training_of
+from .metrics import Function, metrics_of, written_metrics
 from .study import Study
 
 LOSS_OPTIONS = ("class_weights", "huber_delta")
 ModelLike = str | Callable[..., nn.Module] | nn.Module | Task
+MetricLike = str | Function
 LossLike = str | Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 MethodLike = Method | type[Method] | str | Mapping[str, Any]
 NEEDS_ANOTHER = (
@@ -82,6 +84,7 @@ def make_study(
     model_options: Any = None,
     loss_options: Any = None,
     tuning: Mapping[str, Any] | None = None,
+    metrics: Any = None,
 ) -> Study:
     """Check the arguments of a call and return its study; `options` are those of [train]."""
     problems: list[str] = []
@@ -104,6 +107,7 @@ def make_study(
         budgets = _table(problems, PrivacyTable, "privacy", _privacy(privacy))
     if isinstance(federation, Federation):
         task = _checked(problems, lambda: task_of(model, federation, loss, model_options, loss_options))
+    measures = _checked(problems, lambda: metrics_of(metrics, task)) if isinstance(task, Task) else ()
     _refuse(problems)
     training = training_of(train, len(federation))
     config = Config(
@@ -112,9 +116,10 @@ def make_study(
         train=train,
         privacy=budgets,
         tuning=chosen,
+        report=Report(metrics=written_metrics(metrics)) if measures else None,
         method=[method_table(method, how) for method, how in pairs],
     )
-    made = experiments(federation, task, pairs, privacy, training)
+    made = experiments(federation, task, pairs, privacy, training, measures)
     return Study(config, tuple(made))
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..data.federation import Federation, load
 from ..errors import Problem
+from ..measures.catalogue import Metric
 from ..methods import AUTO, METHODS, MRMTL, MRMTLAuto, Then, Tune
 from ..planning.schedule import Dropping, Participation
 from ..planning.training import Training
@@ -21,6 +22,7 @@ from ..tasks.settings import loss_settings
 from ..tasks.task import Task, make_task
 from .config.schema import Config, Data, PrivacyTable, Train
 from .experiment import Experiment, experiments
+from .metrics import metrics_of
 from .study import Study
 
 
@@ -95,7 +97,14 @@ def make_experiments(config: Config, data_dir: str | Path | None = None) -> list
     privacy = privacy_of(config.privacy)
     federation = load_federation(config, data_dir)
     training = training_of(config.train, len(federation))
-    return experiments(federation, task_of(config, federation), make_methods(config), privacy, training)
+    task = task_of(config, federation)
+    metrics = report_metrics(config, task)
+    return experiments(federation, task, make_methods(config), privacy, training, metrics)
+
+
+def report_metrics(config: Config, task: Task) -> tuple[Metric, ...]:
+    """Return the measures that a configuration asks for; none if it does not say."""
+    return () if config.report is None else metrics_of(config.report.metrics, task, config.allowed)
 
 
 def task_of(config: Config, federation: Federation) -> Task:

@@ -103,13 +103,21 @@ def read_metrics(names: Sequence[str], facts: Facts) -> tuple[Metric, ...]:
     return tuple(made)
 
 
+def unknown_metric(name: str) -> str | None:
+    """Return what is wrong with a name that no measure has; None if one has it."""
+    bare = name.partition("@")[0]
+    if bare in METRICS:
+        return None
+    meant = ALSO_CALLED.get(bare.lower().replace("_", "-"))
+    hint = f"did you mean '{meant}'?" if meant else nearest(bare, METRICS)
+    return f"unknown metric '{bare}'; {hint} (all: {', '.join(METRICS)})"
+
+
 def read_metric(name: str, facts: Facts) -> Metric:
     """Return the measure of a name, such as "auc" or "sensitivity@0.2"."""
     bare, at, text = name.partition("@")
-    if bare not in METRICS:
-        meant = ALSO_CALLED.get(bare.lower().replace("_", "-"))
-        hint = f"did you mean '{meant}'?" if meant else nearest(bare, METRICS)
-        raise Problem(f"{KEY}: unknown metric '{bare}'; {hint} (all: {', '.join(METRICS)})")
+    if (unknown := unknown_metric(name)) is not None:
+        raise Problem(f"{KEY}: {unknown}")
     metric = METRICS[bare]
     if facts.kind not in metric.kinds:
         fits = [each.name for each in METRICS.values() if facts.kind in each.kinds]

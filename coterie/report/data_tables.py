@@ -13,6 +13,7 @@ from rich.table import Table
 from .terminal import MOST_SILOS, compact
 
 if TYPE_CHECKING:
+    from ..data.describe import Description
     from ..data.federation import Federation
     from ..data.sources.catalogue import Entry
 
@@ -29,6 +30,17 @@ def data_table(entries: Sequence[Entry], folder: Path | None) -> Table:
         silos = "" if entry.silos is None else (str(entry.silos) if entry.silos else "by partition")
         place = entry.place if folder is None else entry.place.removeprefix(f"{folder}/")
         table.add_row(*map(escape, (entry.name, entry.form, rows, silos, place)))
+    return table
+
+
+def columns_table(found: Description) -> Table:
+    """Return a table of the columns of a file, and what each may be used as."""
+    table = compact(f"{found.source}: {found.rows:,} rows")
+    for name in ("column", "holds", "values", "missing", "use"):
+        table.add_column(name, justify="right" if name in ("values", "missing") else "left", overflow="fold")
+    for column in found.columns:
+        missing = f"{column.missing:,}" if column.missing else ""
+        table.add_row(escape(column.name), column.kind, f"{column.values:,}", missing, escape(column.use))
     return table
 
 

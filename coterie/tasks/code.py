@@ -23,7 +23,11 @@ from typing import Any
 
 from ..errors import Problem
 
-RETURNED = {"model": "module", "loss": "loss of each example"}  # by functions, by their kind
+RETURNED = {
+    "model": "module",
+    "loss": "loss of each example",
+    "metric": "metric of one silo",
+}  # by functions, by their kind
 
 
 @dataclass(frozen=True)

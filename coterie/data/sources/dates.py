@@ -67,6 +67,34 @@ def dates_of(given: Any, problems: list[str]) -> dict[str, Dates]:
     return found
 
 
+FORMATS = {  # how dates are often written, and how that begins
+    ISO: r"\d{4}-\d\d-\d\d",
+    "%d.%m.%Y": r"\d?\d\.",
+    "%Y/%m/%d": r"\d{4}/",
+    "%d/%m/%Y": r"\d?\d/",
+    "%m/%d/%Y": r"\d?\d/",
+}
+
+
+def is_date(cells: pd.Series[Any], written: str = ISO) -> bool:
+    """Return whether all cells of a column are dates, written in this way."""
+    import pandas as pd
+
+    if pd.api.types.is_datetime64_any_dtype(cells):
+        return written == ISO
+    if pd.api.types.is_numeric_dtype(cells):
+        return False
+    words = cells.dropna().map(str).str.strip()
+    if not len(words) or not words.str.match(FORMATS[written]).all():
+        return False
+    return bool(pd.to_datetime(words, format=written, errors="coerce", utc=True).notna().all())
+
+
+def format_of(cells: pd.Series[Any]) -> str | None:
+    """Return how the dates of a column are written; None if it holds something else."""
+    return next((written for written in FORMATS if is_date(cells, written)), None)
+
+
 def written_dates(value: Any) -> Any:
     """Return columns of dates with days as text, which every kind of file can hold."""
     if isinstance(value, Mapping):

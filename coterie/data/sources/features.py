@@ -10,6 +10,7 @@ import numpy as np
 
 from ...errors import Problem
 from .cells import listed
+from .dates import is_date
 from .encode import encode, take, width_of
 from .ids import looks_like_id
 from .rules import MEDIAN, Rules
@@ -57,7 +58,7 @@ def plan_features(frame: pd.DataFrame, what: str, rules: Rules, problems: list[s
     for place, label in enumerate(frame.columns):
         cells, name = frame.iloc[:, place], str(label)
         called = f"data: column '{name}' of '{what}'"
-        if wrong := _wrong_cells(cells, called):
+        if wrong := wrong_cells(cells, called):
             problems.append(wrong)
             continue
         if not rules.with_ids and name not in asked and looks_like_id(cells):
@@ -73,7 +74,7 @@ def plan_features(frame: pd.DataFrame, what: str, rules: Rules, problems: list[s
             constant.append(name)
         if name in rules.categories and set(taken[name]).isdisjoint(rules.categories[name]):
             strange.append(name)
-        if name not in rules.categories and column.values is not None and _are_dates(cells):
+        if name not in rules.categories and column.values is not None and is_date(cells):
             dated.append(name)
     found = [c for c in columns if c.values is not None and c.name not in rules.categories]
     notes = []
@@ -187,24 +188,12 @@ def _values_found(cells: pd.Series[Any], called: str) -> tuple[str, ...]:
         )
     if known.nunique() > MOST_VALUES:
         hint = "list the ones to use in data.categories, or leave it out with data.drop"
-        hint = "they look like dates: name it in data.dates" if _are_dates(cells) else hint
+        hint = "they look like dates: name it in data.dates" if is_date(cells) else hint
         raise Problem(
             f"{called} is text with {known.nunique()} different values, more than the {MOST_VALUES} allowed;"
             f" {hint}"
         )
     return values_of(cells)
-
-
-def _are_dates(cells: pd.Series[Any]) -> bool:
-    """Return whether all words of a column are dates such as 2024-01-31."""
-    import pandas as pd
-
-    if pd.api.types.is_datetime64_any_dtype(cells):
-        return True
-    words = cells.dropna().map(str)
-    if not len(words) or not words.str.contains(r"^\s*\d{4}-\d\d-\d\d").all():
-        return False
-    return bool(pd.to_datetime(words, format="ISO8601", errors="coerce", utc=True).notna().all())
 
 
 def values_of(column: pd.Series[Any]) -> tuple[str, ...]:
@@ -217,7 +206,7 @@ def values_of(column: pd.Series[Any]) -> tuple[str, ...]:
     return values
 
 
-def _wrong_cells(column: pd.Series[Any], called: str) -> str:
+def wrong_cells(column: pd.Series[Any], called: str) -> str:
     """Return what is wrong with a column of cells that are neither numbers nor text; "" if nothing is."""
     import pandas as pd
 

@@ -137,6 +137,12 @@ class Tuning(Section):
     score: Literal["noised", "public"] = "noised"
 
 
+class Report(Section):
+    """Which measures a result has."""
+
+    metrics: Annotated[list[str], Field(min_length=1), AfterValidator(values.metrics)]
+
+
 class Scores(Section):
     """What a deployed training may spend to tell the coordinator how well each silo's model does at home."""
 
@@ -149,6 +155,7 @@ TABLES: dict[str, type[Section]] = {
     "privacy": PrivacyTable,
     "tuning": Tuning,
     "scores": Scores,
+    "report": Report,
 }
 
 
@@ -163,6 +170,7 @@ class Config(Section):
     privacy: PrivacyTable
     tuning: Tuning | None = None
     scores: Scores | None = None
+    report: Report | None = None
     method: list[dict[str, Any]]
 
     @property

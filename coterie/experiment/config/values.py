@@ -13,6 +13,7 @@ from pydantic_core import PydanticCustomError
 from ...data.sources.dates import written_dates
 from ...data.sources.rules import rules_of
 from ...errors import Problem
+from ...measures.catalogue import KEY, unknown_metric
 from ...privacy.preferences import check_preference
 from ...tasks.losses import LOSSES
 from ...tasks.settings import BALANCED, unknown_loss
@@ -153,6 +154,15 @@ def loss(value: str) -> str:
     """Return the name of a loss, or of one of the user's own; fail for anything else."""
     if value != "auto" and ":" not in value and value not in LOSSES:
         raise _fail(str(unknown_loss(value)).removeprefix("model.loss: "))
+    return value
+
+
+def metrics(value: list[str]) -> list[str]:
+    """Return names of metrics, of which those with a colon are functions of one's own, checked later."""
+    wrong = [unknown_metric(name) for name in value if ":" not in name]
+    lines = [f"{KEY}: {text}" for text in wrong if text is not None]
+    if lines:
+        raise PydanticCustomError(WHOLE, "{text}", {"text": "\n".join(lines)})
     return value
 
 
