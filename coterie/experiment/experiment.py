@@ -271,7 +271,7 @@ class Experiment:
             *absent_remarks(plan, title, self.budgets == "uniform"),
             *clip_remarks(plan, title),
             *secure_remarks(plan, title),
-            *learning_rate.remarks(self.lr, self.settings(plan).lr, title),
+            *learning_rate.remarks(self.lr, self.settings(plan).lr),
         ]
         return replace(plan, notes=tuple(dict.fromkeys(notes)))
 

@@ -72,13 +72,13 @@ def chosen(
     return torch.where(given.isnan(), rate, given)
 
 
-def remarks(given: Tensor, rates: Tensor, title: str) -> list[str]:
+def remarks(given: Tensor, rates: Tensor) -> list[str]:
     """Return a note about automatic learning rates; none if all were given."""
     if not bool(given.isnan().any()):
         return []
     low, high = (float(end) for end in rates[given.isnan()].aminmax())
     found = f"{low:.2g}" if f"{low:.2g}" == f"{high:.2g}" else f"{low:.2g} to {high:.2g}"
-    return [f"{title}: train.lr = 'auto' is {found}, from clip, noise, batch, steps and the model's size"]
+    return [f"train.lr = 'auto' is {found}, from clip, noise, batch, steps and the model's size"]
 
 
 def proximal(given: Tensor, method: Method) -> Tensor | None:

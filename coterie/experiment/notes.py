@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..privacy.budget import loose_deltas, values_of
+from .learning_rate import NEEDS_RANGE
 
 if TYPE_CHECKING:
     from .experiment import Experiment
@@ -47,6 +48,10 @@ def notes_of(experiment: Experiment) -> list[str]:
             f"features exceed {LARGE}; because gradients are clipped, models learn better from numbers around"
             " one: load the data with feature_range (public bounds) or features"
         )
+    preparation = federation.preparation
+    bounded = preparation is None or preparation.target_range is not None
+    if not federation.classes and not bounded and bool(experiment.lr.isnan().any()):
+        notes.append(NEEDS_RANGE)
     if small := [name for name, n in zip(names, sizes, strict=True) if n < batch]:
         notes.append(
             f"train.batch: {len(small)} silo(s), such as '{small[0]}', have fewer than {batch} training"
