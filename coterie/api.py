@@ -254,6 +254,7 @@ def sweep(
     shape: float | None = None,
     most: int | None = None,
     score: str = "noised",
+    metric: str | None = None,
     ledger: str | Path | None = None,
     keys: str | Path | None = None,
     witness: str | Path | None = None,
@@ -274,13 +275,14 @@ def sweep(
 
     The number of trials is drawn from `trials` ("geometric", "poisson" or "negative-binomial", with `mean`
     and `shape`), and is at most `most`. The best is chosen by its `score`: "noised", or "public" to use only
-    silos without privacy. With `trials="all"`, every setting is tried once, and the choice is not charged.
+    silos without privacy. `metric` is what it measures, if not accuracy or mse: "auc", "brier" or "mae". With
+    `trials="all"`, every setting is tried once, and the choice is not charged.
     `result.tuning` says what was tried and chosen, and what it costs.
     """
     heard = listener_of(listener, on_round)
     how: dict[str, Any] = {"model": model, "loss": loss}
     how |= {"model_options": model_options, "loss_options": loss_options, "metrics": metrics}
-    asked = {"trials": trials, "mean": mean, "shape": shape, "most": most, "score": score}
+    asked = {"trials": trials, "mean": mean, "shape": shape, "most": most, "score": score, "metric": metric}
     given = {key: value for key, value in asked.items() if value != getattr(Tuning(), key)}
     if isinstance(study, Study | Config | str | Path):
         _refuse_more(method, privacy, given, {})

@@ -72,7 +72,8 @@ class World:
         self.seen: dict[str, SignedHead] = {}
         self.events: list[tuple[str, str]] = []
         self.answers = 0
-        self.problems: list[str] = []
+        self.complaints: list[str] = []
+        self.problems: dict[str, str] = {}  # as a transport: it knows no reasons
 
     def count(self, what: str) -> int:
         return sum(event == what for event, _ in self.events)
@@ -235,7 +236,7 @@ class World:
                 except (Killed, OSError):
                     continue
                 except Problem as problem:
-                    self.problems.append(str(problem))
+                    self.complaints.append(str(problem))
                     continue
                 if not outcome.missing:
                     return True

@@ -122,19 +122,25 @@ def coordinate(small: Small, name: str) -> list[object]:
     return ["coordinate", plan, "--folder", small.folder / name, "--key", key]
 
 
-def test_silos_that_never_answer_are_named_after_the_plans_time(refused, small):
+def test_silos_that_never_answer_are_named_after_the_plans_time(command, small):
     sockets = [
         word for name in small.federation.names for word in ("--socket", f"{name}={small.folder / name}.sock")
     ]
-    said = refused(*coordinate(small, "alone"), *sockets)
-    assert "0 of 3 silos accepted the plan, and it needs 3; silo-0: no answer; silo-1: no answer" in said
+    code, told, said = command(*coordinate(small, "alone"), *sockets)
+    assert code == 2
+    assert "0 of 3 silos accepted the plan, and it needs 3; silo-0: nobody answers at '" in said
+    assert f"waiting for 'silo-1': nobody answers at '{small.folder / 'silo-1'}.sock': No such file" in told
 
 
-def test_a_server_that_never_comes_is_named_after_the_stated_time(refused, tmp_path, small):
+def test_a_server_that_never_comes_is_named_after_the_stated_time(command, tmp_path, small):
     record = Record("clinics", "localhost", free_port(), small.federation.names)
     kit = make_kits(record, tmp_path / "kits")["coordinator"]
-    said = refused(*coordinate(small, "nobody"), "--kit", kit, "--patience", 1)
-    assert f"no job could be started within 1 s: the server at localhost:{record.port} does not let" in said
+    code, told, said = command(*coordinate(small, "nobody"), "--kit", kit, "--patience", 1)
+    assert code == 2
+    assert (
+        f"no job could be started within 1 s: nothing listens at localhost:{record.port}: is `coterie" in said
+    )
+    assert f"waiting up to 1 s: nothing listens at localhost:{record.port}" in told
 
 
 def test_two_guards_do_not_share_a_folder(refused, small):

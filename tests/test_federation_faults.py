@@ -44,7 +44,9 @@ def test_the_promises_hold_under_faults(small, folder, block):
     events = dict.fromkeys(("killed", "failed", "upload", "refused"), 0)
     for seed in range(block * SEEDS // BLOCKS, (block + 1) * SEEDS // BLOCKS):
         world = tried(small, folder, seed, trouble=0.1)
-        assert world.ended, f"seed {seed}: the training did not end in spite of it all: {world.problems[-1:]}"
+        assert world.ended, (
+            f"seed {seed}: the training did not end in spite of it all: {world.complaints[-1:]}"
+        )
         assert not world.late_ledgers, f"seed {seed}"
         for state in world.states:
             assert len(state.runs) <= 1, f"seed {seed}: a training was charged twice"

@@ -36,7 +36,7 @@ def test_the_promises_hold_under_faults_of_a_secure_sum(masked, folder):
     faults = answers = 0
     for seed in range(SEEDS):
         world = tried(masked, folder, seed, SecureWorld, trouble=0.05)
-        assert world.ended, f"seed {seed} did not end: {world.problems[-1:]}"
+        assert world.ended, f"seed {seed} did not end: {world.complaints[-1:]}"
         assert not world.late_ledgers, f"seed {seed}"
         faults, answers = faults + world.count("killed") + world.count("failed"), answers + world.answers
         for state in world.states:

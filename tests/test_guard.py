@@ -341,6 +341,60 @@ def test_an_owner_approves_a_plan_by_its_hash(tmp_path):
     assert "not approved" in answer.facts["why"]
 
 
+def test_a_plan_that_the_ledger_cannot_pay_is_not_approved(tmp_path, monkeypatch):
+    """The delta of the budget can be short while most of its epsilon is left."""
+    budget = (100.0, 1e-3)
+    monkeypatch.setattr("tests.federations.BUDGET", budget)
+    small = Small(tmp_path, approve="owner")
+    guard = small.guards()["silo-0"]
+    approve(guard, guard.prepare(small.plan))
+    begin(small, guard)
+    approve(guard, guard.prepare(small.plan))  # one that has begun is paid
+    prepared = guard.prepare(small.new_plan())
+    spent = guard.ledger.state().total("example", "shared")
+    assert spent[1] == budget[1]
+    assert (
+        f"Ledger: epsilon {spent[0]:.4g} and delta {spent[1]:g} spent before, of {budget[0]:g}"
+        in "\n".join(approval_lines(guard, prepared))
+    )
+    with pytest.raises(
+        Problem, match=r"(?s)the ledger refuses the plan: .* does not fit: ask for a plan that"
+    ):
+        approve(guard, prepared)
+    assert not guard.store.is_approved(prepared.file.hash)
+
+
+def test_a_refusal_that_repeats_is_logged_once(tmp_path):
+    small = Small(tmp_path, approve="owner")
+    guard = small.guards()["silo-0"]
+    for kind in ("plan", "plan", "plan", "examples", "plan"):
+        body = small.plan.text.encode() if kind == "plan" else b""
+        message = Envelope(small.plan.training, 0, 1, kind, "coordinator", guard.silo, {}, body)
+        guard.answer(seal(message, small.key))
+    lines = (guard.folder.path / "log.txt").read_text().splitlines()
+    assert [("not approved" in line, "no answer to 'examples'" in line) for line in lines] == [
+        (True, False),
+        (False, True),
+        (True, False),
+    ]
+
+
+def test_a_coordinator_says_whom_it_waits_for_and_why(tmp_path):
+    small, told = Small(tmp_path, approve="owner"), []
+    guards = small.guards()
+
+    def on_note(line: str) -> None:
+        told.append(line)
+        for guard in guards.values():
+            approve(guard, guard.prepare(small.plan))
+
+    outcome = small.coordinator(guards=guards, on_note=on_note).run()
+    assert outcome.missing == ()
+    assert len(told) == 3
+    for name, line in zip(small.federation.names, told, strict=True):
+        assert line.startswith(f"waiting for '{name}': the plan with hash {small.plan.hash} is not approved")
+
+
 def test_an_old_copy_of_a_ledger_is_noticed_by_the_coordinator(small):
     """The owner's own witness may have been restored with it; the coordinator remembers more."""
     small.guards(streams=None)["silo-0"].close()

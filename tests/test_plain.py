@@ -88,9 +88,9 @@ def counted(monkeypatch):
     seen = []
     sums = plain._sums
 
-    def watched(task, examples, own, silo, drawn, part, widest):
+    def watched(task, examples, own, silo, drawn, part, widest, keys):
         seen.append((tuple(part), int(drawn.length[part].sum())))
-        return sums(task, examples, own, silo, drawn, part, widest)
+        return sums(task, examples, own, silo, drawn, part, widest, keys)
 
     def watched_kernels(*given):
         drawn, pairs = given[4], given[7]

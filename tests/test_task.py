@@ -67,7 +67,7 @@ class Branches(nn.Module):
             lambda: nn.Sequential(nn.Unflatten(1, (1, 4)), nn.InstanceNorm1d(1, track_running_stats=True), nn.Flatten(), nn.Linear(4, 3)),
             "InstanceNorm1d. mixes examples.*GroupNorm with one group per channel",
         ),
-        (lambda: nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5)), "Dropout. draws random numbers that no seed reaches"),
+        (lambda: nn.Sequential(nn.Linear(4, 3), nn.AlphaDropout(0.5)), "AlphaDropout. draws random numbers that no seed reaches: use nn.Dropout"),
         (SubtractsMean, "mixes examples of a batch .its output for one depends on the others"),
         (ScalesByLargest, "mixes examples of a batch"),
         (Counts, "changes its buffers in forward"),

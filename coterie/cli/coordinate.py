@@ -58,7 +58,11 @@ def coordinate(
 ) -> None:
     """Run a training to its end, or resume it."""
     plan, console = read_plan(plan_path), Console(stderr=as_json)
-    transport = _transport(plan, sockets, kit, flower, patience)
+
+    def on_note(line: str) -> None:
+        tell(console, line, "yellow")
+
+    transport = _transport(plan, sockets, kit, flower, patience, on_note)
     try:
         with progress_bar(console) as progress:
             task = progress.add_task(
@@ -69,7 +73,13 @@ def coordinate(
                 progress.update(task, completed=done, score=f"{len(names)} silos")
 
             coordinator = Coordinator(
-                plan, folder, read_key(key), transport, on_round=on_round, skip_round=skip_round
+                plan,
+                folder,
+                read_key(key),
+                transport,
+                on_round=on_round,
+                skip_round=skip_round,
+                on_note=on_note,
             )
             outcome = coordinator.run()
     finally:
@@ -85,6 +95,8 @@ def coordinate(
     )
     if outcome.scores is not None:
         tell(console, scores_line(outcome.scores))
+        for line in measure_lines(outcome.scores):
+            tell(console, line)
     for name in outcome.missing:
         tell(console, f"'{name}' did not finish: {coordinator.refusals.get(name, 'no answer')}", "yellow")
 
@@ -101,14 +113,33 @@ def scores_line(scores: Mapping[str, Any]) -> str:
     )
 
 
+def measure_lines(scores: Mapping[str, Any]) -> list[str]:
+    """Return in words which measures follow from what silos told, over all of them."""
+    if scores["all"] is None:
+        return []
+    known = scores["all"].get("measures", {})
+    found = {name: each for name, each in known.items() if "@" not in name and name != scores["metric"]}
+    return [
+        f"noised {name}: nothing is left of it after the noise"
+        if each is None
+        else f"noised {name}: {each['value']:.3f} ({each['low']:.3f} to {each['high']:.3f}, noise included)"
+        for name, each in found.items()
+    ]
+
+
 def _transport(
-    plan: PlanFile, sockets: Sequence[str], kit: Path | None, flower: str | None, patience: float
+    plan: PlanFile,
+    sockets: Sequence[str],
+    kit: Path | None,
+    flower: str | None,
+    patience: float,
+    on_note: Callable[[str], None],
 ) -> Transport:
     """Return how silos are reached: by sockets on this machine, by NVFlare's kit, or through Flower."""
     if sum(map(bool, (sockets, kit, flower))) > 1:
         raise Problem("--kit, --flower, --socket: give one of them")
     if kit is not None:
-        return _by_kit(plan, kit, patience)
+        return _by_kit(plan, kit, patience, on_note)
     if flower is not None:
         return FlowerTransport(flower, plan.names, patience=patience, most=plan.most_bytes)
     found = {}
@@ -125,10 +156,12 @@ def _transport(
     return SocketTransport(found, plan.most_bytes)
 
 
-def _by_kit(plan: PlanFile, kit: Path, patience: float) -> Transport:
+def _by_kit(plan: PlanFile, kit: Path, patience: float, on_note: Callable[[str], None]) -> Transport:
     """Return how silos are reached through NVFlare."""
     try:
         from ..network.nvflare.transport import NVFlareTransport
     except ImportError as error:
         raise Problem("--kit: NVFlare is not installed: pip install 'coterie[nvflare]'") from error
-    return NVFlareTransport(kit, plan.names, patience=patience, least=plan.fewest, most=plan.most_bytes)
+    return NVFlareTransport(
+        kit, plan.names, patience=patience, least=plan.fewest, most=plan.most_bytes, on_note=on_note
+    )

@@ -85,7 +85,7 @@ def guard_approve(
     yes: Annotated[bool, typer.Option("--yes", help="Approve without asking.")] = False,
 ) -> None:
     """Show what a plan will do and cost, and approve it."""
-    from ..deploy.approval import approval_lines, approve
+    from ..deploy.approval import approval_lines, approve, check_paid
     from ..deploy.guard import Guard
     from ..deploy.guard_folder import GuardFolder
     from ..deploy.plan_file import read_plan
@@ -96,6 +96,7 @@ def guard_approve(
         guard.check_policy(prepared)
         for line in approval_lines(guard, prepared):
             typer.echo(line)
+        check_paid(guard, prepared)
         if not yes and not typer.confirm("Approve this plan?"):
             raise typer.Exit(1)
         approve(guard, prepared)
@@ -117,6 +118,7 @@ def guard_status(folder: Folder, as_json: AsJson = False) -> None:
             "silo": guard.silo,
             "budget": {unit: list(budget) for unit, budget in state.budgets.items()},
             "spent": {unit: state.total(unit, "shared")[0] for unit in state.budgets},
+            "spent_delta": {unit: state.total(unit, "shared")[1] for unit in state.budgets},
             "policy": guard.policy.expired() or "valid",
             "trainings": [
                 {"training": one.training, "status": one.status, "rounds": one.round, "epsilon": one.epsilon}
@@ -129,7 +131,9 @@ def guard_status(folder: Folder, as_json: AsJson = False) -> None:
         typer.echo(json.dumps(facts))
         return
     for unit, budget in facts["budget"].items():
-        typer.echo(f"'{guard.silo}': {facts['spent'][unit]:.4g} of epsilon {budget[0]:g} spent ({unit})")
+        spent = f"{facts['spent'][unit]:.4g} of epsilon {budget[0]:g}"
+        deltas = f"{facts['spent_delta'][unit]:.3g} of delta {budget[1]:g}"
+        typer.echo(f"'{guard.silo}': {spent} and {deltas} spent ({unit})")
     typer.echo(f"policy: {facts['policy']}")
     for each in facts["trainings"]:
         shown = f"{each['status']}, {each['rounds']} rounds, epsilon {each['epsilon']:.4g}"

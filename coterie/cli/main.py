@@ -378,7 +378,10 @@ def node(
     """Carry messages between the coordinator and this silo's guard, as a user without access to data."""
     from ..network.nvflare.node import run_node
 
-    raise typer.Exit(run_node(kit, guard, seconds=seconds, root=as_root))
+    def on_note(line: str) -> None:
+        typer.echo(f"note: {line}", err=True)
+
+    raise typer.Exit(run_node(kit, guard, seconds=seconds, root=as_root, on_note=on_note))
 
 
 @app.command()

@@ -54,7 +54,8 @@ def _show(result: Result, out: Path) -> None:
     best, all_trials = ("none" if e is None else shown(e) for e in (epsilon["chosen"], epsilon["server"]))
     tell(
         console,
-        f"Chosen from {tuning['ran']} trials, with a score of {tuning['scores'][tuning['chosen']]:.4f}:"
+        f"Chosen from {tuning['ran']} trials, with a score ({tuning['metric']}) of"
+        f" {tuning['scores'][tuning['chosen']]:.4f}:"
         f" {label_of(run.method, run.settings)}",
         "bold",
     )

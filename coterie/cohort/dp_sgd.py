@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,7 @@ from ..tasks.task import Task
 from .examples import Examples
 from .gradients.clipping import clipped_sums, rows_within
 from .imitation import Teacher, imitating
+from .masks import MaskKeys, mask_keys
 from .noise import add_noise, drawn_for, material_bytes
 from .noise import fill as fill_noise
 from .sampling import (
@@ -152,10 +154,11 @@ def descend(
         Draws(streams.dice(pair // silos, names[pair % silos], round_, call), cohort.work[pair % silos])
         for pair in pairs.tolist()
     ]
+    masks = mask_keys(cohort.task, [pair.dice for pair in draws], start.device)
     if teacher is None and bool(torch.isinf(cohort.settings.clip.reshape(-1)[pairs]).all()):
-        vectors = _without_clips(cohort, all_vectors[pairs], active, counts, rule, draws)
+        vectors = _without_clips(cohort, all_vectors[pairs], active, counts, rule, draws, masks)
     else:
-        vectors = _with_clips(cohort, all_vectors[pairs], active, counts, rule, draws, teacher)
+        vectors = _with_clips(cohort, all_vectors[pairs], active, counts, rule, draws, masks, teacher)
     if active.all():
         return vectors.reshape(runs, silos, size)
     return all_vectors.index_copy(0, pairs, vectors).reshape(runs, silos, size)
@@ -168,6 +171,7 @@ def _without_clips(
     counts: np.ndarray,
     rule: StepRule,
     draws: list[Draws],
+    masks: MaskKeys | None,
 ) -> Tensor:
     """Take steps without privacy for examples, from the summed gradients of whole batches."""
     silo, who = np.flatnonzero(active) % len(cohort.work), active.tobytes()
@@ -175,7 +179,7 @@ def _without_clips(
     chunking = chunking_for(cohort.task, cohort.memory, expected[silo])
     batches = (_draw_batches(cohort, draws, who, *block) for block in _blocks(cohort, draws, 0))
     drawn = itertools.chain.from_iterable(batches)
-    return walk(cohort.task, cohort.examples, vectors, silo, counts, rule, drawn, chunking)
+    return walk(cohort.task, cohort.examples, vectors, silo, counts, rule, drawn, chunking, masks)
 
 
 def _with_clips(
@@ -185,6 +189,7 @@ def _with_clips(
     counts: np.ndarray,
     rule: StepRule,
     draws: list[Draws],
+    masks: MaskKeys | None,
     teacher: Teacher | None,
 ) -> Tensor:
     """Take steps from noisy sums of clipped gradients."""
@@ -201,7 +206,8 @@ def _with_clips(
         if step >= max(counts, default=0):
             break
         rows = rows.to(cohort.device)
-        gradient = clipped_sums(cohort.task, cohort.examples, vectors, rows, clip, chunk, teacher)
+        keys = None if masks is None else functools.partial(masks.at, step)
+        gradient = clipped_sums(cohort.task, cohort.examples, vectors, rows, clip, chunk, teacher, keys)
         stepping = (steps_left > step).unsqueeze(1)
         noise_now = deviation if step < fewest else torch.where(stepping, deviation, 0.0)
         moved = rule.moved(vectors, add_noise(gradient, noise_now, drawn, dice), moments)

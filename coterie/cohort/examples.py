@@ -35,6 +35,10 @@ class Examples:
             x = x * self.scale
         return x, self.y.flatten().index_select(0, place).unflatten(0, row.shape)
 
+    def numbers(self, silo: Tensor, row: Tensor) -> Tensor:
+        """Return the number within its silo of each row that `gather` returns."""
+        return row.expand(torch.broadcast_shapes(silo.shape, row.shape))
+
     def pick(self, places: list[int]) -> Examples:
         """Return the examples of some of the silos."""
         names, sizes = tuple(self.names[k] for k in places), tuple(self.sizes[k] for k in places)

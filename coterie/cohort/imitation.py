@@ -48,7 +48,8 @@ def imitating(task: Task) -> ImitatingTask:
     if not task.classes:
         raise Problem(NEEDS_CLASSES)
     other = ImitatingTask(**{field.name: getattr(task, field.name) for field in fields(task)})
-    vars(other)["module"] = task.module  # the same frozen parts, on the same device
+    for kept in ("module", "functions"):  # the same frozen parts, on the same device
+        vars(other)[kept] = getattr(task, kept)
     return other
 
 

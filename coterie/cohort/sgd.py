@@ -7,7 +7,7 @@ for its tensors to stay in the processor's cache. Parts run in parallel, one cor
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,7 @@ from .derived import derived
 from .examples import Examples
 from .gradients.choose import stages, summer
 from .gradients.clipping import allocated, zeros_of
+from .masks import MaskKeys
 from .sampling import WIDE, Batches
 from .step import StepRule
 
@@ -95,6 +96,7 @@ def walk(
     rule: StepRule,
     batches: Iterable[Batches],
     chunking: Chunking,
+    masks: MaskKeys | None = None,
 ) -> Tensor:
     """Take the steps of all pairs, overwriting their `vectors` `[pairs, P]`.
 
@@ -112,11 +114,12 @@ def walk(
     summer(task)
     moments = rule.begin(vectors)
 
-    def advance(work: tuple[Batches, np.ndarray]) -> None:
-        drawn, part = work
+    def advance(work: tuple[int, Batches, np.ndarray]) -> None:
+        step, drawn, part = work
         pairs = torch.from_numpy(part).to(vectors.device)
         models = vectors[pairs]
-        sums = _sums(task, examples, models, silo[part], drawn, part, chunking.widest)
+        keys = None if masks is None else functools.partial(masks.at, step, pairs)
+        sums = _sums(task, examples, models, silo[part], drawn, part, chunking.widest, keys)
         own = None if moments is None else moments.at(pairs)
         vectors[pairs] = rule.at(pairs).moved_by_parts(models, task.layout, sums, own)
         if moments is not None and own is not None:
@@ -125,7 +128,7 @@ def walk(
     with at_once(chunking.cores) as map_parts:
         for step, drawn in enumerate(batches):
             parts = chunking.cut(drawn.length, np.flatnonzero(steps > step))
-            for _ in map_parts(advance, [(drawn, part) for part in parts]):
+            for _ in map_parts(advance, [(step, drawn, part) for part in parts]):
                 pass
     return vectors
 
@@ -138,6 +141,7 @@ def _sums(
     drawn: Batches,
     part: np.ndarray,
     widest: int,
+    keys: Callable[[Tensor], Tensor] | None = None,
 ) -> dict[str, Tensor]:
     """Sum the gradients of a part's batches, longest batch first; return {} if all batches are empty."""
     total: dict[str, Tensor] = {}
@@ -145,8 +149,11 @@ def _sums(
     place = torch.from_numpy(silo).to(models.device)[:, None]
     width = longest if len(part) > 1 else widest
     for first in range(0, longest, width or 1):
-        taken, real = drawn.rectangle(part, first, min(first + width, longest))
-        x, y = examples.gather(place, taken.to(models.device))
-        sums = summer(task)(task.layout.unflatten(models), x, y, real.to(models.device).float())
+        taken, real = (
+            each.to(models.device) for each in drawn.rectangle(part, first, min(first + width, longest))
+        )
+        x, y = examples.gather(place, taken)
+        own = None if keys is None else keys(examples.numbers(place, taken))
+        sums = summer(task)(task.layout.unflatten(models), x, y, real.float(), own)
         total = {name: total[name] + value for name, value in sums.items()} if total else sums
     return total

@@ -67,7 +67,8 @@ class Outcome:
 class Coordinator:
     """A training at its coordinator, in a folder that holds all it needs to resume.
 
-    `on_round` is called with the number of rounds done and the names of the silos whose uploads were merged.
+    `on_round` is called with the number of rounds done and the names of the silos whose uploads were merged,
+    `on_note` with a sentence about each silo that is waited for.
     With `skip_round`, a secure sum that was begun and cannot be finished is given up: the next round follows.
     """
 
@@ -79,6 +80,7 @@ class Coordinator:
     on_round: Callable[[int, tuple[str, ...]], None] | None = None
     streams: Any = field(default_factory=FreshStreams)
     skip_round: bool = False
+    on_note: Callable[[str], None] = lambda line: None
 
     def __post_init__(self) -> None:
         if self.key.public.public != self.plan.coordinator.public:
@@ -89,7 +91,8 @@ class Coordinator:
         if kept.exists() and read_plan(kept).hash != self.plan.hash:
             raise Problem(f"'{self.folder}' holds another training: choose another folder")
         self.plan.save(kept)
-        self.messenger = Messenger(self.plan, self.folder, self.key, self.transport, self.clock)
+        known = (self.plan, self.folder, self.key, self.transport, self.clock)
+        self.messenger = Messenger(*known, self.on_note)
         self.experiment: Experiment = self.plan.blank
         self.planned: Plan = plan_of(self.experiment, self.plan)
 

@@ -58,6 +58,7 @@ class Guard:
         self.store = Store(folder.path / "guard.sqlite")
         self.stale: str | None = None
         self._prepared: dict[str, Prepared] = {}
+        self._refused = ""
 
     def close(self) -> None:
         """Close ledger and memory."""
@@ -71,7 +72,9 @@ class Guard:
             request = unseal(message, self.coordinator, self.policy.bytes, self.silo)
             return self._answer(request)
         except Problem as problem:
-            self.log(f"refused: {problem}")
+            if str(problem) != self._refused:  # whoever waits for an approval asks every few seconds
+                self.log(f"refused: {problem}")
+            self._refused = str(problem)
             words = str(problem).replace(str(self.folder.path), "the guard's folder")
             return refusal(self, request, "refused", words)
         except Exception as error:  # a guard stays up; what went wrong is for its owner's eyes only

@@ -7,7 +7,7 @@ answer becomes a line of the signed transcript.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -52,13 +52,17 @@ class SystemClock:
 
 @dataclass(eq=False)
 class Messenger:
-    """How a coordinator talks to the silos of a plan; `refusals` says why a silo's last answer is missing."""
+    """How a coordinator talks to the silos of a plan; `refusals` says why a silo's last answer is missing.
+
+    `on_note` is told once about each reason for which a silo is waited for.
+    """
 
     plan: PlanFile
     folder: Path
     key: Key
     transport: Transport
     clock: Clock
+    on_note: Callable[[str], None] = lambda line: None
     refusals: dict[str, str] = field(default_factory=dict)
     silent: set[str] = field(default_factory=set)
 
@@ -67,6 +71,7 @@ class Messenger:
         self.witness = FolderWitness(self.folder / "witness")
         self.transcript = Transcript(self.folder / "transcript.jsonl", self.key)
         heads = (self.witness.latest(path.stem) for path in self.witness.folder.glob("*.heads"))
+        self._told: set[tuple[str, str]] = set()
         self.seen = {head.identity.silo: head for head in heads if head is not None}
 
     def why(self, asked: Iterable[str], answered: Iterable[str]) -> str:
@@ -111,7 +116,9 @@ class Messenger:
                 for name, body in waiting.items()
             }
             left = deadline - self.clock.time()
-            for name, message in self.transport.exchange(messages, max(left, 0.0)).items():
+            arrived = self.transport.exchange(messages, max(left, 0.0))
+            self.refusals |= {name: why for name, why in self.transport.problems.items() if name in waiting}
+            for name, message in arrived.items():
                 answer = self._opened(name, kind, number, message)
                 if answer is None:
                     continue
@@ -122,10 +129,19 @@ class Messenger:
             if waiting:
                 if self.clock.time() + pause >= deadline:
                     break
+                self._tell(waiting)
                 self.clock.sleep(pause)
                 pause = min(2 * pause, LONGEST)
         self.silent = (self.silent - set(bodies)) | set(waiting)
         return answers
+
+    def _tell(self, waiting: Iterable[str]) -> None:
+        """Say which silos are asked again, and why, unless that was said before."""
+        for name in waiting:
+            why = self.refusals.get(name, "no answer")
+            if (name, why) not in self._told:
+                self._told.add((name, why))
+                self.on_note(f"waiting for '{name}': {why}")
 
     def _message(self, kind: str, number: int, name: str, body: bytes, facts: dict[str, Any]) -> bytes:
         seen = self.seen.get(name)

@@ -29,6 +29,7 @@ from ..planning.plan import Plan
 from ..privacy.keys import PublicKey, parse_time
 from ..protocol.envelope import canonical
 from ..tasks.code import Allowed
+from .histograms import check_histogram
 from .plan_methods import check_contents
 from .scores import scored_plan
 
@@ -287,4 +288,7 @@ def plan_of(experiment: Experiment, file: PlanFile) -> Plan:
             "train.drop, train.uneven: silos of a deployed secure sum drop out by themselves: say how many"
             " may with privacy.dropouts"
         )
-    return plan if file.scores is None else scored_plan(plan, file.scores, file.tests)
+    if file.scores is None:
+        return plan
+    check_histogram(file.scores, experiment.task)
+    return scored_plan(plan, file.scores, file.tests)

@@ -1,11 +1,14 @@
 """The door of noised scores: after the last round, each silo tells how well its own model does at home.
 
 A silo adds up the scores of its test examples: 1 for each right answer or, for numbers, the squared error, at
-most 1. It adds Gaussian noise, rounded to a public grid, and only the noisy sum leaves. The plan says what
-this may cost, the owner approves it with the plan, and the ledger is charged before anything is computed.
+most 1. It adds Gaussian noise, rounded to a public grid, and only the noisy sum leaves. If the plan asks for
+the release "histogram", it counts its test examples by class and score instead, and adds noise to each count
+(`histograms`). The plan says what this may cost, the owner approves it with the plan, and the ledger is
+charged before anything is computed.
 
 Formal guarantee: replacing one test example by a null one, which scores 0, moves the sum by at most 1,
-whatever model is scored. So the sum with noise of deviation `noise` is one Gaussian release at rate 1.
+whatever model is scored. So the sum with noise of deviation `noise` is one Gaussian release at rate 1. So are
+all counts together, since a null example is not counted and any other is counted once.
 
 **Which examples it is about.** The sum reads test examples. The model that is scored read training examples
 through doors with noise, so the score tells nothing more about these. A ledger's data set has both parts, and
@@ -24,13 +27,17 @@ from dataclasses import replace
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from torch import Tensor
 
 from ..cohort.examples import stack
 from ..cohort.score import bounded_total
 from ..errors import Problem
 from ..experiment.config.schema import Scores
+from ..experiment.measures import facts_of
 from ..experiment.run_facts import facts_for
+from ..measures.histogram import shape_of
+from ..measures.private import balances
 from ..planning.accounting import accounting_of
 from ..planning.plan import Plan, SiloPlan
 from ..privacy.adversaries import ADVERSARIES, table
@@ -39,6 +46,7 @@ from ..privacy.events import Event
 from ..privacy.ledger.claim import Claim
 from ..privacy.statement.run_facts import digests_of
 from ..protocol.streams import Streams
+from .histograms import RELEASE, edges_of, measures_of_counts, own_counts, read_counts
 
 if TYPE_CHECKING:
     from .plan_file import PlanFile
@@ -103,12 +111,16 @@ def against(prepared: Prepared) -> dict[str, float | None]:
     return accounting_of(prepared.plan).adversaries(silo)
 
 
-def noised_score(prepared: Prepared, vector: Tensor, event: Event, streams: Streams) -> float:
-    """Return the noisy sum of the test examples' scores with a silo's own model."""
-    experiment, name = prepared.experiment, prepared.file.names[prepared.place]
+def noised_score(prepared: Prepared, vector: Tensor, event: Event, streams: Streams) -> float | list[float]:
+    """Return the noisy sum of the test examples' scores with a silo's own model, or its noisy counts."""
+    experiment, name, scores = prepared.experiment, prepared.file.names[prepared.place], prepared.file.scores
+    assert scores is not None
     test = stack(experiment.federation.pick([name]), "test", experiment.training.device)
-    total = bounded_total(experiment.task, test, vector.reshape(1, 1, -1), experiment.training.memory)
-    dice = streams.dice(0, name, experiment.training.rounds, 0)
+    dice, memory = streams.dice(0, name, experiment.training.rounds, 0), experiment.training.memory
+    if scores.release == RELEASE:
+        counts = own_counts(scores, experiment.task, test, vector, memory)
+        return [float(count) for count in dice.noisy(counts.reshape(-1), event.noise)]
+    total = bounded_total(experiment.task, test, vector.reshape(1, 1, -1), memory)
     return float(dice.noisy(total.reshape(()).cpu().numpy(), event.noise))
 
 
@@ -122,6 +134,8 @@ def shared_scores(
     """
     if file.scores is None:
         return None
+    if file.scores.release == RELEASE:
+        return _shared_counts(file, file.scores, plan, facts)
     silos, total, count, variance = {}, 0.0, 0, 0.0
     for k, name in enumerate(file.names):
         event, said = (
@@ -134,6 +148,32 @@ def shared_scores(
         total, count, variance = total + said, count + file.tests[k], variance + event.noise**2
     every = _interval(total, count, math.sqrt(variance)) if count else None
     return {"metric": file.blank.task.metric, "chance": LIKELY, "silos": silos, "all": every}
+
+
+def _shared_counts(
+    file: PlanFile, scores: Scores, plan: Plan, facts: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Return the same from noisy counts, with the measures that follow from them."""
+    task = file.blank.task
+    edges = edges_of(scores, task)
+    shape = shape_of(facts_of(task).kind, task.classes, edges or ())
+    tables: dict[str, tuple[np.ndarray, float]] = {}
+    silos, hits, tests, variance = {}, 0.0, 0, 0.0
+    for k, name in enumerate(file.names):
+        event = score_event(scores, plan.silos[0][k], file.tests[k])
+        table = read_counts(facts.get(name, {}).get("score"), shape)
+        if event is None or table is None:
+            continue
+        tables[name] = table, event.noise
+        right = balances(table, event.noise, edges)["accuracy"].part
+        cells = table.size // 2 if edges is not None else len(table)
+        silos[name] = _interval(right, file.tests[k], event.noise * math.sqrt(cells))
+        hits, tests, variance = hits + right, tests + file.tests[k], variance + event.noise**2 * cells
+    each, all_of_them = measures_of_counts(scores, task, tables)
+    every = {**_interval(hits, tests, math.sqrt(variance)), **all_of_them} if tests else None
+    known = {name: {**own, **each[name]} for name, own in silos.items()}
+    about = {"metric": task.metric, "chance": LIKELY, "release": RELEASE, "edges": edges and list(edges)}
+    return {**about, "silos": known, "all": every}
 
 
 def _interval(total: float, tests: int, deviation: float) -> dict[str, float]:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..cohort.masks import base_of
 from ..cohort.sampling import coins
 from ..data.federation import Federation, Silo
 from ..planning.plan import Plan
@@ -25,6 +26,7 @@ from ..protocol.roster import Roster, Steps
 from ..protocol.settings import PerRun, for_run, per_run
 from ..protocol.streams import SeededStreams
 from ..protocol.tree import concatenate, map_leaves
+from ..tasks.layers.dropout import keys
 from ..tasks.task import Task
 from .reference_duals import SlowDuals, with_noise
 from .reference_duals import Terms as Terms
@@ -65,6 +67,7 @@ class SlowOracle(Oracle):
         name, call = self.silo.name, self.calls
         self.calls += 1
         dice = self.streams.dice(0, name, self.round, call)
+        base = base_of(dice) if self.task.draws else None
         hits = coins(dice, work, work.steps)
         vector = start.reshape(-1).clone()
         lr = terms.lr * terms.optimizer.factor(self.round, self.rounds)
@@ -76,7 +79,7 @@ class SlowOracle(Oracle):
         for step in range(self.steps):
             total = torch.zeros_like(vector)
             for i in np.flatnonzero(hits[step]):
-                gradient = self.gradient(vector, int(i), imitate, strength)
+                gradient = self.gradient(vector, int(i), imitate, strength, _key(base, step, int(i)))
                 norm = float(gradient.norm())
                 total += gradient if norm <= terms.clip else gradient * (terms.clip / norm)
             if terms.noise:
@@ -133,16 +136,21 @@ class SlowOracle(Oracle):
         return 1 - value if self.task.higher_is_better else min(max(value, 0.0), 1.0)
 
     def gradient(
-        self, vector: Tensor, row: int, imitate: Tensor | None = None, strength: PerRun | Tensor = 0.0
+        self,
+        vector: Tensor,
+        row: int,
+        imitate: Tensor | None = None,
+        strength: PerRun | Tensor = 0.0,
+        key: Tensor | None = None,
     ) -> Tensor:
-        """Return the gradient of one example."""
+        """Return the gradient of one example; with a `key`, as in training."""
         leaf = vector.clone().requires_grad_(True)
         x, y = self.example(row)
-        loss = self.task.losses(self.task.layout.unflatten(leaf), x, y).sum()
+        loss = self.task.losses(self.task.layout.unflatten(leaf), x, y, key).sum()
         if imitate is not None:
             ours, theirs = (
-                torch.softmax(self.task.predict(self.task.layout.unflatten(model), x)[0], 0)
-                for model in (leaf, imitate.reshape(-1))
+                torch.softmax(self.task.predict(self.task.layout.unflatten(model), x, own)[0], 0)
+                for model, own in ((leaf, key), (imitate.reshape(-1), None))
             )
             divergence = (theirs * (theirs / ours).log()).sum() + (ours * (ours / theirs).log()).sum()
             loss = loss + float(per_run(strength)) * divergence / 2
@@ -154,6 +162,11 @@ class SlowOracle(Oracle):
         vector, count = vectors.reshape(-1), len(self.silo.y)
         squares = sum(self.gradient(vector, row).square() for row in range(count))
         return torch.as_tensor(squares).reshape(1, 1, -1) / count
+
+
+def _key(base: int | None, step: int, row: int) -> Tensor | None:
+    """Return the key by which an example drops numbers in one step."""
+    return None if base is None else keys(torch.tensor(base), step, torch.tensor(row))
 
 
 class ReferenceSilo:

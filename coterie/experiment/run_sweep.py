@@ -42,6 +42,7 @@ from .sweep import (
     tuned_plan,
 )
 from .trained import Trained
+from .trial_scores import tuned_metric
 
 NOTHING = (
     "{count} trials were drawn{why}, so nothing was trained or chosen. This is a valid outcome; drawing again"
@@ -109,7 +110,7 @@ def _trials(
     study: Study, sweep: Sweep, store: Store | None, meter: Meter | None, listener: Listener
 ) -> Result:
     """Train the trials that were drawn, score them, choose one and save it."""
-    experiment = study.experiments[0]
+    experiment, tuning = study.experiments[0], study.config.tuning
     seed = experiment.training.seeds[0]
     keys = tuple((seed_for(seed, f"trial {t}"), v) for t, v in enumerate(sweep.drawn))
     experiment = replace(experiment, picked=keys)
@@ -123,14 +124,16 @@ def _trials(
     )
     result = train_one(experiment, plan, session, listener, resumable=store is not None)
     with InterruptsHeld():
-        scores = noised_scores(experiment, sweep, _vectors(result), meter)
-        chosen = best_of(scores, experiment.task.higher_is_better)
+        metric = tuned_metric(None if tuning is None else tuning.metric, experiment.task)
+        scores = noised_scores(experiment, sweep, _vectors(result), meter, metric)
+        chosen = best_of(scores, metric.higher_is_better)
         silos = range(len(result.names))
         statements = [trial_statement(experiment, sweep, plan, chosen, k, meter, issue) for k in silos]
         result.tuning = {
             "accounted": True,
             "trials": sweep.trials.__dict__,
             "ran": len(sweep.drawn),
+            "metric": metric.name,
             "scores": scores,
             "chosen": chosen,
             "settings": result.runs[chosen].settings,

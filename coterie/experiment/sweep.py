@@ -18,11 +18,11 @@ from torch import Tensor
 
 from .._seeds import seed_for
 from ..cohort.examples import stack
-from ..cohort.score import bounded_total
 from ..errors import Problem
 from ..guard.checkpoint import digest_of
 from ..guard.claims import claims_of
 from ..guard.meter import Meter
+from ..measures.catalogue import Metric
 from ..noise.dice import KeyedGenerator
 from ..planning.plan import Plan
 from ..privacy.calibration import Target, noise_for
@@ -34,6 +34,7 @@ from ..protocol.state import State
 from ..protocol.streams import Dice
 from .config.schema import Tuning
 from .experiment import Experiment
+from .trial_scores import trial_scores, tuned_metric
 
 SHARE_FOR_SCORE = 0.1  # of epsilon, which the release of a score alone may spend
 TRIALS_SEEN, CHOSEN_SEEN = ("server", "silos"), ("shared", "personal")
@@ -132,6 +133,7 @@ def check_sweep(experiment: Experiment, tuning: Tuning, metered: bool) -> None:
             "tuning.score: 'public' uses the scores of silos without privacy (epsilon inf), but there are"
             " none; use 'noised'"
         )
+    tuned_metric(tuning.metric, experiment.task)
     if metered and tuning.most is None:
         raise Problem(
             "tuning.most: required in a metered sweep; the ledgers must be able to cover this many trials"
@@ -213,23 +215,26 @@ def check_affordable(sweep: Sweep, plan: Plan, meter: Meter, label: str) -> None
                 )
 
 
-def noised_scores(experiment: Experiment, sweep: Sweep, vectors: Tensor, meter: Meter | None) -> list[float]:
-    """Return the released score of every trial: bounded sums over test examples, noised in each silo.
+def noised_scores(
+    experiment: Experiment, sweep: Sweep, vectors: Tensor, meter: Meter | None, metric: Metric | None = None
+) -> list[float]:
+    """Return the released score of every trial, noised in each silo (see `trial_scores`).
 
     Only silos that were charged for the last round release a score. A repetition after a crash returns the
-    same numbers, because the noise is keyed by the models and the sum.
+    same numbers, because the noise is keyed by the models and what is told of them.
     """
-    test = stack(experiment.federation, "test", experiment.training.device)
-    sizes = torch.tensor(test.sizes, dtype=torch.float64)
+    test, task = stack(experiment.federation, "test", experiment.training.device), experiment.task
+    metric = metric or tuned_metric(None, task)
     moved = vectors.to(experiment.training.device)
-    sums = bounded_total(experiment.task, test, moved, experiment.training.memory).cpu()
+    scores = trial_scores(metric, task, test, moved, experiment.training.memory)
+    told, silos = scores.told, len(scores.sizes)
     digest = digest_of(State(0, vectors, None))
     rounds = experiment.training.rounds
     seeded = experiment.streams()
-    counted = torch.isinf(experiment.epsilon[0]) if sweep.public else torch.ones(len(sizes), dtype=torch.bool)
+    counted = torch.isinf(experiment.epsilon[0]) if sweep.public else torch.ones(silos, dtype=torch.bool)
     if meter is not None:
         there = meter.present(rounds - 1)
-        counted = counted & torch.tensor([k in there for k in range(len(sizes))])
+        counted = counted & torch.tensor([k in there for k in range(silos)])
     if not counted.any():
         raise Problem(
             "no silo is left to release a score, so nothing is chosen; raise the budgets of the ledgers"
@@ -238,14 +243,16 @@ def noised_scores(experiment: Experiment, sweep: Sweep, vectors: Tensor, meter: 
         if event is None or not counted[k]:
             continue
         name = experiment.federation.names[k]
-        for trial in range(len(sums)):
+        for trial in range(len(told)):
             if meter is None:
                 dice: Dice = seeded.dice(trial, name, rounds, 0)
             else:
-                asked = f"score\0{trial}\0{meter.claims[k]}\0{digest}\0{float(sums[trial, k])!r}"
+                numbers = "\0".join(repr(number) for number in told[trial, k].tolist())
+                asked = f"score\0{trial}\0{meter.claims[k]}\0{digest}\0{numbers}"
                 dice = meter.streams.kept(name, asked)
-            sums[trial, k] = float(dice.noisy(sums[trial, k].numpy(), event.noise))
-    return [float(total) for total in (sums[:, counted].sum(1) / sizes[counted].sum())]
+            told[trial, k] = dice.noisy(told[trial, k], event.noise)
+    deviations = np.array([0.0 if event is None else event.noise for event in sweep.scores])
+    return scores.combined(deviations, counted.numpy())
 
 
 def best_of(scores: list[float], higher_is_better: bool) -> int:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..errors import Problem, nearest, shown
-from .classes import accuracy, balanced_accuracy, f1, sensitivity, specificity
-from .numbers import absolute_error, r2, squared_error
+from .classes import accuracy, balanced_accuracy, f1, hits, sensitivity, specificity
+from .numbers import absolute_error, absolute_errors, r2, squared_error, squared_errors
 from .predictions import KINDS, NUMBER, SEVERAL, TWO, Predictions, Values
-from .probabilities import brier, calibration_error, log_loss
+from .probabilities import brier, brier_of_rows, calibration_error, log_loss
 from .ranks import auc, average_precision
 
 KEY = "report.metrics"
@@ -26,7 +26,7 @@ class Metric:
     """A measure: what it computes, of which kinds of task, and why it can be undefined in a silo.
 
     With a `threshold`, the second of two classes is predicted above it. `by_threshold` says whether it may
-    have one.
+    have one. If it is a mean over rows, `rows` returns what each adds.
     """
 
     name: str
@@ -37,6 +37,7 @@ class Metric:
     needs_probabilities: bool = False
     by_threshold: bool = False
     threshold: float | None = None
+    rows: Callable[[Predictions], np.ndarray] | None = None
 
     def values(self, made: Predictions) -> Values:
         """Return the measure in each run and silo, `[runs, silos]`; NaN where a model is not sound."""
@@ -47,7 +48,7 @@ class Metric:
 METRICS = {
     metric.name: metric
     for metric in (
-        Metric("accuracy", accuracy),
+        Metric("accuracy", accuracy, rows=hits),
         Metric("balanced-accuracy", balanced_accuracy, undefined=ONE_CLASS),
         Metric("auc", auc, undefined=ONE_CLASS),
         Metric("average-precision", average_precision, undefined=ONE_CLASS),
@@ -55,10 +56,10 @@ METRICS = {
         Metric("specificity", specificity, (TWO,), undefined=NO_FIRST, by_threshold=True),
         Metric("f1", f1, undefined=NEITHER, by_threshold=True),
         Metric("log-loss", log_loss, higher_is_better=False, needs_probabilities=True),
-        Metric("brier", brier, higher_is_better=False, needs_probabilities=True),
+        Metric("brier", brier, higher_is_better=False, needs_probabilities=True, rows=brier_of_rows),
         Metric("calibration-error", calibration_error, higher_is_better=False, needs_probabilities=True),
-        Metric("mse", squared_error, (NUMBER,), higher_is_better=False),
-        Metric("mae", absolute_error, (NUMBER,), higher_is_better=False),
+        Metric("mse", squared_error, (NUMBER,), higher_is_better=False, rows=squared_errors),
+        Metric("mae", absolute_error, (NUMBER,), higher_is_better=False, rows=absolute_errors),
         Metric("r2", r2, (NUMBER,), undefined="the targets of their test rows are all the same"),
     )
 }

@@ -18,8 +18,12 @@ def share(part: np.ndarray, whole: np.ndarray) -> Values:
 
 def accuracy(made: Predictions, threshold: float | None = None) -> Values:
     """Return the share of right predictions."""
-    hits = made.totals(made.predicted == made.targets)
-    return share(hits, np.array(made.sizes))
+    return share(made.totals(hits(made)), np.array(made.sizes))
+
+
+def hits(made: Predictions) -> np.ndarray:
+    """Return 1 for each right prediction, else 0."""
+    return np.asarray(made.predicted == made.targets, dtype=float)
 
 
 def recall(made: Predictions, of_class: int) -> Values:

@@ -11,12 +11,22 @@ from .probabilities import mean_over_rows
 
 def squared_error(made: Predictions, threshold: float | None = None) -> Values:
     """Return the mean squared error."""
-    return mean_over_rows(made, (made.values - made.targets) ** 2)
+    return mean_over_rows(made, squared_errors(made))
+
+
+def squared_errors(made: Predictions) -> np.ndarray:
+    """Return the squared error of each row."""
+    return np.asarray((made.values - made.targets) ** 2)
 
 
 def absolute_error(made: Predictions, threshold: float | None = None) -> Values:
     """Return the mean absolute error."""
-    return mean_over_rows(made, np.abs(made.values - made.targets))
+    return mean_over_rows(made, absolute_errors(made))
+
+
+def absolute_errors(made: Predictions) -> np.ndarray:
+    """Return the absolute error of each row."""
+    return np.asarray(np.abs(made.values - made.targets))
 
 
 def r2(made: Predictions, threshold: float | None = None) -> Values:

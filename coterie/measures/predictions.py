@@ -26,7 +26,8 @@ class Predictions:
 
     `targets` `[rows]` are numbers, or numbers of classes. `values` are predicted numbers `[runs, rows]`, or a
     score for each class `[runs, rows, classes]`: its probability, if `probable`. `predicted` `[runs, rows]`
-    are the predicted classes. `sound` `[runs, silos]` says which models have finite predictions.
+    are the predicted classes. `sound` `[runs, silos]` says which models have finite predictions only. In
+    `values`, those of the others are zeros; `given` has them as they are.
     """
 
     kind: str
@@ -35,6 +36,7 @@ class Predictions:
     values: np.ndarray
     sound: np.ndarray
     predicted: np.ndarray
+    given: np.ndarray
     probable: bool = False
 
     @property
@@ -55,8 +57,7 @@ class Predictions:
     @cached_property
     def score(self) -> np.ndarray:
         """The score of the second of two classes, `[runs, rows]`: its probability, if `probable`."""
-        first, second = self.values[..., 0], self.values[..., 1]
-        return np.asarray(second if self.probable else second - first)
+        return score_of(self.values, self.probable)
 
     def counts(self, of_class: int) -> np.ndarray:
         """Return the number of rows of a class in each silo."""
@@ -81,6 +82,12 @@ class Predictions:
         return replace(self, values=values)
 
 
+def score_of(values: np.ndarray, probable: bool) -> np.ndarray:
+    """Return the score of the second of two classes: its probability, or by how much it exceeds the first."""
+    first, second = values[..., 0], values[..., 1]
+    return np.asarray(second if probable else second - first)
+
+
 def predictions(
     kind: str,
     sizes: tuple[int, ...],
@@ -93,6 +100,6 @@ def predictions(
     finite = np.isfinite(values)
     rows = finite if values.ndim == 2 else finite.all(2)
     called = np.empty(0) if predicted is None else predicted
-    made = Predictions(kind, sizes, targets, values, np.empty(0), called, probable)
+    made = Predictions(kind, sizes, targets, values, np.empty(0), called, values, probable)
     sound = made.totals(~rows) == 0
     return replace(made, sound=sound).checked()

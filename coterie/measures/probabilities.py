@@ -28,10 +28,15 @@ def log_loss(made: Predictions, threshold: float | None = None) -> Values:
 
 def brier(made: Predictions, threshold: float | None = None) -> Values:
     """Return the squared error of the second class's probability; of several classes, the sum of all."""
+    return mean_over_rows(made, brier_of_rows(made))
+
+
+def brier_of_rows(made: Predictions) -> np.ndarray:
+    """Return what each row adds to the Brier score."""
     if made.kind == TWO:
-        return mean_over_rows(made, (made.values[..., 1] - made.targets) ** 2)
+        return np.asarray((made.values[..., 1] - made.targets) ** 2)
     true = made.targets[:, None] == np.arange(made.classes)
-    return mean_over_rows(made, ((made.values - true) ** 2).sum(2))
+    return np.asarray(((made.values - true) ** 2).sum(2))
 
 
 def calibration_error(made: Predictions, threshold: float | None = None) -> Values:

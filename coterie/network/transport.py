@@ -13,7 +13,9 @@ Answer = Callable[[bytes], bytes]
 
 
 class Transport(Protocol):
-    """How a coordinator reaches silos."""
+    """How a coordinator reaches silos; `problems` says why silos gave no answer in the last exchange."""
+
+    problems: dict[str, str]
 
     def exchange(self, messages: Mapping[str, bytes], seconds: float) -> dict[str, bytes]:
         """Send each silo its message and return the answers; a silo that did not answer in time is absent."""
@@ -29,6 +31,7 @@ class DirectTransport:
 
     def __init__(self, silos: Mapping[str, Answer]) -> None:
         self.silos = dict(silos)
+        self.problems: dict[str, str] = {}
 
     def exchange(self, messages: Mapping[str, bytes], seconds: float) -> dict[str, bytes]:
         """Ask one silo after the other."""
@@ -43,6 +46,7 @@ class SocketTransport:
 
     def __init__(self, sockets: Mapping[str, Path], most: int = MOST) -> None:
         self.sockets, self.most = dict(sockets), most
+        self.problems: dict[str, str] = {}
 
     def exchange(self, messages: Mapping[str, bytes], seconds: float) -> dict[str, bytes]:
         """Ask all silos at once."""
@@ -50,9 +54,11 @@ class SocketTransport:
         def one(name: str) -> bytes | None:
             try:
                 return ask(self.sockets[name], messages[name], seconds, self.most)
-            except Broken:
+            except Broken as problem:
+                self.problems[name] = str(problem)
                 return None
 
+        self.problems = {name: "no socket was given for it" for name in messages if name not in self.sockets}
         names = [name for name in messages if name in self.sockets]
         if not names:
             return {}

@@ -33,7 +33,10 @@ def _door(door: dict[str, Any], merges: dict[str, Any] | None) -> tuple[str, str
     """Return a door, and in detail how it was used."""
     if door["door"] == "score":
         tests = f"{door['expected_batch']:g} test examples"
-        return "score", f"{door['calls']} noisy sums over all {tests}, each term bounded to [0, 1]"
+        return "score", (
+            f"{door['calls']} noisy sums (or tables of counts) over all {tests}, in which one example adds at"
+            " most 1 to one number"
+        )
     if door["door"] == "merge" and merges is not None:
         return "merge", _merge(door, merges)
     if door["door"] == "select":

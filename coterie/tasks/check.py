@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
-from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
 
 from ..errors import Problem
+from .layer_problems import layer_problems
+from .layers.dropout import dropping, keys
+from .layers.functions import exchanging, functions_of
 from .layout import Layout, call, tensors_of, tied_names
-from .trials import REFUSALS, TABLES, draw, ids_below, others, tables_of, trial_examples
-
-MIXERS: dict[type[nn.Module], str] = {
-    nn.modules.batchnorm._BatchNorm: "GroupNorm (or LayerNorm)",
-    nn.modules.instancenorm._InstanceNorm: "GroupNorm with one group per channel",
-}
-
+from .trials import REFUSALS, draw, ids_below, others, tables_of, trial_examples
 
 # How many examples are tried at once, as in a row of training; only two if a model has many parameters.
 ROW, LARGE = 4, 1_000_000
 ROUNDING = 1e-5
-LOOKUPS = (F.embedding, F.embedding_bag, torch.embedding, torch.embedding_bag)
-RANDOM = (nn.modules.dropout._DropoutNd, nn.RReLU, nn.FractionalMaxPool2d, nn.FractionalMaxPool3d)
 
 
 def check_module(module: nn.Module, shape: tuple[int, ...], outputs: int, ids: bool = False) -> None:
@@ -34,19 +26,8 @@ def check_module(module: nn.Module, shape: tuple[int, ...], outputs: int, ids: b
 
     It takes examples of a shape: numbers, or ids.
     """
-    for name, part in module.named_modules():
-        where = f"model: layer '{name or type(part).__name__}' ({type(part).__name__})"
-        for kind, replacement in MIXERS.items():
-            if isinstance(part, kind) and not (
-                isinstance(part, nn.modules.instancenorm._InstanceNorm) and not part.track_running_stats
-            ):
-                raise Problem(f"{where} mixes examples of a batch: use {replacement} instead")
-        if isinstance(part, RANDOM) and getattr(part, "p", 1.0) > 0:
-            raise Problem(f"{where} draws random numbers that no seed reaches: leave it out")
-        if any(nn.parameter.is_lazy(p) for p in part.parameters(recurse=False)):
-            raise Problem(f"{where} has no shape yet: give it an input size")
-        for problem in _table_problems(part):
-            raise Problem(f"{where} {problem}")
+    if problems := layer_problems(module):
+        raise Problem("\n".join(problems))
     for name, tensor in tensors_of(module).items():
         if tensor.layout is not torch.strided or tensor.is_quantized or tensor.dtype is torch.complex128:
             raise Problem(f"model: '{name}' cannot be saved: use a plain dense tensor instead")
@@ -56,7 +37,27 @@ def check_module(module: nn.Module, shape: tuple[int, ...], outputs: int, ids: b
     for name, parameter in module.named_parameters():
         if parameter.requires_grad and parameter.dtype != torch.float32:
             raise Problem(f"model: parameter '{name}' must be float32, got {parameter.dtype}")
-    _check_behaviour(module, shape, outputs, ids_below(module, ids))
+    below = ids_below(module, ids)
+    with exchanging(bool(functions_of(module, trial_examples(shape, below=below)[0]))):
+        _check_behaviour(module, shape, outputs, below)
+
+
+def check_exchanged(module: nn.Module, plain: nn.Module, shape: tuple[int, ...], ids: bool) -> None:
+    """Raise `Problem` unless a module with exchanged layers computes what it computed with torch's own."""
+    below = ids_below(module, ids)
+    x = trial_examples(shape, below=below)[0]
+    with torch.no_grad():
+        theirs = plain(x)
+        with exchanging(bool(functions_of(module, x))):
+            ours = module(x)
+    known = torch.isfinite(theirs)  # torch's attention has no answer for queries that may see no key
+    ours, theirs = ours[known], theirs[known]
+    size = max(1.0, float(theirs.abs().max())) if len(theirs) else 1.0
+    if not torch.allclose(ours, theirs, rtol=1e-3, atol=1e-4 * size):
+        raise Problem(
+            "model: a layer computes other numbers when it trains one example at a time than by torch's own"
+            " code; use a layer of another kind, and please report this"
+        )
 
 
 def _hint(module: nn.Module, below: int) -> str:
@@ -64,20 +65,6 @@ def _hint(module: nn.Module, below: int) -> str:
     if below:
         return "; examples are ids, because of data.features = 'ids': leave it out for numbers"
     return "; if examples are ids, set data.features = 'ids'" if tables_of(module) else ""
-
-
-def _table_problems(part: nn.Module) -> list[str]:
-    """Return what keeps a table of embeddings from being trained on one example at a time."""
-    if not isinstance(part, TABLES):
-        return []
-    found = []
-    if part.max_norm is not None:
-        found.append("changes its table in forward: leave out max_norm")
-    if part.scale_grad_by_freq:
-        found.append("counts the ids of a whole batch: leave out scale_grad_by_freq")
-    if part.sparse:
-        found.append("makes sparse gradients, which cannot be clipped and noised: leave out sparse")
-    return found
 
 
 def _check_behaviour(module: nn.Module, shape: tuple[int, ...], outputs: int, below: int) -> None:
@@ -120,29 +107,7 @@ def _check_behaviour(module: nn.Module, shape: tuple[int, ...], outputs: int, be
             )
     if any(not torch.equal(b, buffers[k]) for k, b in module.named_buffers()):
         raise Problem("model: the module changes its buffers in forward: use a stateless layer")
-    if any(_looks_up(module, x) for x in examples):
-        raise Problem(
-            "model: the module calls F.embedding or F.embedding_bag, which does not keep examples apart: use"
-            " the layers nn.Embedding and nn.EmbeddingBag themselves"
-        )
     _check_gradients(module, shape, outputs, below, torch.Generator().manual_seed(1))
-
-
-class _Lookups(TorchFunctionMode):
-    """Notice functions that look ids up without keeping models apart (see `layers.tables`)."""
-
-    seen: bool = False
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        self.seen = self.seen or func in LOOKUPS
-        return func(*args, **(kwargs or {}))
-
-
-def _looks_up(module: nn.Module, x: Tensor) -> bool:
-    lookups = _Lookups()
-    with torch.no_grad(), lookups, suppress(*REFUSALS):  # large values need not be taken
-        module(x)
-    return lookups.seen
 
 
 def _check_gradients(
@@ -191,15 +156,23 @@ def _per_example(module: nn.Module, outputs: int, generator: torch.Generator) ->
     tied, trained = tied_names(module), set(Layout.of(module).names)
     mix = torch.randn(outputs, generator=generator)
 
-    def one(own: dict[str, Tensor], example: Tensor) -> Tensor:
-        return (call(module, own, example.unsqueeze(0), tied) * mix).sum()
+    def one(own: dict[str, Tensor], example: Tensor, key: Tensor) -> Tensor:
+        with dropping(key):
+            return (call(module, own, example.unsqueeze(0), tied) * mix).sum()
 
     parameters = {}
     for name, value in module.named_parameters():
         if name in trained:
             drawn = torch.randn(value.shape, generator=generator)
             parameters[name] = torch.stack([value.detach(), drawn.to(value)])
-    return vmap(vmap(grad(one), (None, 0))), parameters
+    over_rows = vmap(vmap(grad(one), (None, 0, 0)))
+
+    def gradients(own: dict[str, Tensor], x: Tensor) -> dict[str, Tensor]:
+        places = torch.arange(x.shape[:2].numel(), device=x.device).reshape(x.shape[:2])
+        found: dict[str, Tensor] = over_rows(own, x, keys(torch.zeros_like(places), 0, places))
+        return found
+
+    return gradients, parameters
 
 
 def _swapped(x: Tensor, small: Tensor) -> Iterator[Tensor]:

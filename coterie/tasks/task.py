@@ -11,17 +11,20 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ..errors import Problem, plainly
-from .check import check_module
+from .check import check_exchanged, check_module
 from .code import Allowed
-from .layers import exchanged, restored
+from .layers import exchanged, is_exchanged, restored
+from .layers.dropout import draws, dropping
+from .layers.functions import exchanging, functions_of
 from .layout import Layout, call, fill, tensors_of, tied_names
 from .losses import LOSSES, NUMBERS, TWO_CLASSES, outputs_of, predicted_class, predicted_number, squared
 from .models import make_factory, qualified_name
 from .own_loss import alone, check_loss, find_loss
 from .settings import LossSettings, unknown_loss
-from .trials import ids_below
+from .trials import ids_below, trial_examples
 
 # The seed for whatever a module draws when it is built and never trains.
 FROZEN_SEED = 0
@@ -95,8 +98,12 @@ class Task:
         module = exchanged(self.seeded_module())
         check_module(module, self.shape, self.outputs, self.ids)
         self._check_frozen(module)
+        if is_exchanged(module):
+            check_exchanged(module, restored(module).eval(), self.shape, self.ids)
         if self.own_loss is not None:
             check_loss(self.loss, self.own_loss, self.outputs, self._made_up_targets)
+        examples = trial_examples(self.shape, below=ids_below(module, self.ids))[0]
+        vars(self)["functions"] = functions_of(module, examples)
         return module
 
     def _made_up_targets(self, count: int) -> Tensor:
@@ -145,9 +152,25 @@ class Task:
         """Return an initial vector; the same seed gives the same vector."""
         return self.layout.flatten(dict(self.seeded_module(seed).named_parameters())).detach()
 
-    def predict(self, parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        """Return the module's outputs for examples `[examples, ...]`."""
-        return call(self.module, parameters, x, self.tied)
+    @cached_property
+    def draws(self) -> bool:
+        """Whether the module drops numbers while it trains, so that examples need keys."""
+        return any(map(draws, self.module.modules())) or F.dropout in self.functions
+
+    @property
+    def functions(self) -> set[Any]:
+        """The functions that the module calls and that are exchanged (`layers.functions`)."""
+        _ = self.module  # which finds out
+        found: set[Any] = vars(self)["functions"]
+        return found
+
+    def predict(self, parameters: Mapping[str, Tensor], x: Tensor, key: Tensor | None = None) -> Tensor:
+        """Return the module's outputs for examples `[examples, ...]`.
+
+        With a `key`, for a single example, numbers are dropped as in training (`layers.dropout`).
+        """
+        with dropping(key), exchanging(bool(self.functions)):
+            return call(self.module, parameters, x, self.tied)
 
     def loss_of(self, output: Tensor, target: Tensor) -> Tensor:
         """Return the loss of each output."""
@@ -181,9 +204,11 @@ class Task:
         kind = torch.int64 if self.classes else torch.float32
         return torch.zeros(*shape, dtype=kind, device=self.device)
 
-    def losses(self, parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        """Return the loss of each example."""
-        return self.loss_of(self.predict(parameters, x), y)
+    def losses(
+        self, parameters: Mapping[str, Tensor], x: Tensor, y: Tensor, key: Tensor | None = None
+    ) -> Tensor:
+        """Return the loss of each example; with a `key`, that of a single example in training."""
+        return self.loss_of(self.predict(parameters, x, key), y)
 
     def scores(self, parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
         """Return what each example adds to the score: a hit, or a squared error."""

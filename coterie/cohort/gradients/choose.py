@@ -14,11 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from ...tasks.layers.attention import Attention
 from ...tasks.task import Task
 from ...tasks.trials import drawn_for
 from ..derived import derived
 from .sequential import is_sequence, sequential, sequential_sums
 from .tape import CONVOLUTIONS, Recorder, Summer, summed, taped
+from .tapped import RECURRENT, TABLES
 
 if TYPE_CHECKING:
     from ..compiled.program import Stages
@@ -154,13 +156,15 @@ def candidates(task: Task) -> list[str]:
     names = []
     for name, part in task.module.named_modules():
         module: Any = part
-        plain = type(part) is nn.Linear or (
+        plain = type(part) in (nn.Linear, *RECURRENT, *TABLES, Attention) or (
             type(part) in CONVOLUTIONS
             and module.padding_mode == "zeros"
             and not isinstance(module.padding, str)
         )
-        parameters = [f"{name}.{key}" for key, value in module._parameters.items() if value is not None]
-        if name and plain and f"{name}.weight" in parameters and set(parameters) <= set(task.layout.names):
+        parameters = [f"{name}.{key}" for key, _ in module.named_parameters()]
+        if type(part) is Attention and module.bias_k is not None:
+            continue
+        if name and plain and parameters and set(parameters) <= set(task.layout.names):
             names.append(name)
     return names
 
@@ -186,9 +190,9 @@ def used_once(task: Task, x: Tensor) -> set[str]:
     parameters = {name: torch.zeros(shape, device=x.device) for name, shape in _shapes(task).items()}
     calls: dict[str, int] = {}
 
-    def watch(layer: str, axes: int) -> Any:
+    def watch(layer: str, axes: range, first: int) -> Any:
         def hook(_: nn.Module, given: tuple[Tensor, ...]) -> None:
-            alone = len(given) == 1 and given[0].dim() == axes and given[0].shape[0] == 1
+            alone = all(each.dim() in axes and each.shape[first] == 1 for each in given)
             calls[layer] = calls.get(layer, 0) + (1 if alone else 2)
 
         return hook
@@ -196,8 +200,7 @@ def used_once(task: Task, x: Tensor) -> set[str]:
     handles = []
     for layer in candidates(task):
         module: Any = task.module.get_submodule(layer)
-        axes = 2 if isinstance(module, nn.Linear) else module.weight.dim()
-        handles.append(module.register_forward_pre_hook(watch(layer, axes)))
+        handles.append(module.register_forward_pre_hook(watch(layer, *_one_example(module))))
     uses = _Uses(parameters)
     try:
         with torch.no_grad(), uses:
@@ -210,6 +213,16 @@ def used_once(task: Task, x: Tensor) -> set[str]:
         for layer, count in calls.items()
         if count == 1 and all(n == 1 for name, n in uses.count.items() if name.startswith(f"{layer}."))
     }
+
+
+def _one_example(module: Any) -> tuple[range, int]:
+    """Return how many axes one example of a layer may have, and which is that of examples."""
+    if isinstance(module, (*RECURRENT, Attention)):
+        return range(3, 4), 0 if module.batch_first else 1
+    if isinstance(module, (nn.Linear, *TABLES)):
+        return range(2, 9), 0
+    axes = module.weight.dim()
+    return range(axes, axes + 1), 0
 
 
 def _shapes(task: Task) -> dict[str, torch.Size]:

@@ -31,6 +31,7 @@ def clipped_sums(
     clip: Tensor,
     chunk: int,
     teacher: Teacher | None = None,
+    keys: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> Tensor:
     """Return the sum of the clipped gradients of each pair's batch: `[pairs, P]`, in float64.
 
@@ -40,7 +41,8 @@ def clipped_sums(
     at most `clip[pair]` in Euclidean norm, whatever the example contains. A gradient that is not finite
     counts as zero. An infinite clip means no clipping and no guarantee.
 
-    At most `chunk` rows are processed at a time. With a `teacher`, examples also imitate it.
+    At most `chunk` rows are processed at a time. With a `teacher`, examples also imitate it. `keys`
+    are those by which rows of pairs drop numbers (`cohort.masks`).
     """
     task = task if teacher is None else teacher.task
     sums = torch.zeros_like(vectors, dtype=torch.float64)
@@ -49,7 +51,8 @@ def clipped_sums(
         x, y = examples.gather(part.silo[:, None], part.example)
         if teacher is not None:
             y = teacher.targets(part.pair, x, y)
-        tape = recorder(task)(task.layout.unflatten(vectors[part.pair]), x, y)
+        own = None if keys is None else keys(part.pair, examples.numbers(part.silo[:, None], part.example))
+        tape = recorder(task)(task.layout.unflatten(vectors[part.pair]), x, y, own)
         rowwise = task.layout.flatten(clipped(tape, part.real, clip[part.pair]))
         sums.index_add_(0, part.pair, rowwise.double())
     return sums

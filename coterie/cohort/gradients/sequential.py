@@ -68,7 +68,7 @@ def sequential(task: Task) -> Recorder:
     channels_last = frozenset(f"{name}.weight" for name, module in layers if type(module) is nn.Conv2d)
     biased = frozenset(name for name, module in layers if name in linear and module.bias is not None)
 
-    def run(parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tape:
+    def run(parameters: dict[str, Tensor], x: Tensor, y: Tensor, keys: Tensor | None = None) -> Tape:
         lead = x.shape[:2]
         with torch.enable_grad():
             value, inputs, outputs = _forward(layers, parameters, x)
@@ -95,7 +95,9 @@ def sequential_sums(task: Task) -> Summer:
     """
     layers: list[tuple[str, Any]] = list(layers_of("", task.module))
 
-    def run(parameters: dict[str, Tensor], x: Tensor, y: Tensor, weight: Tensor) -> dict[str, Tensor]:
+    def run(
+        parameters: dict[str, Tensor], x: Tensor, y: Tensor, weight: Tensor, keys: Tensor | None = None
+    ) -> dict[str, Tensor]:
         with torch.enable_grad():
             leaves = {name: value.detach().requires_grad_() for name, value in parameters.items()}
             value, _, _ = _forward(layers, leaves, x)

@@ -9,7 +9,7 @@ explicit gradients. `choose` decides which layers may be taped.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -17,7 +17,10 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 from torch.nn.grad import conv1d_weight, conv2d_weight, conv3d_weight
 
+from ...tasks.layers.attention import Attention
+from ...tasks.layers.taps import Tap, Trial
 from ...tasks.task import Task
+from .tapped import RECURRENT, TABLES, Looked, of_attention, of_recurrent, of_table, product
 
 ADDED = 64  # squares that are added up in float32; their sums are added in float64
 
@@ -27,7 +30,8 @@ class Tape:
     """Gradients of every example of every row; the shape of every tensor starts with `[rows, width]`.
 
     `explicit` holds whole gradients by parameter name; those in `channels_last` have their third axis last.
-    `error` and `input` hold the two factors of each linear layer by layer name.
+    `error` and `input` hold the two factors of each linear layer by layer name, and `looked` the gradients of
+    tables by parameter name.
     """
 
     explicit: dict[str, Tensor]
@@ -35,6 +39,7 @@ class Tape:
     input: dict[str, Tensor]
     biased: frozenset[str]
     channels_last: frozenset[str] = frozenset()
+    looked: dict[str, Looked] = field(default_factory=dict)
 
     def without(self, gone: Tensor) -> Tape:
         """Return the tape with the gradients of the examples in `gone` `[rows, width]` set to zero."""
@@ -46,11 +51,16 @@ class Tape:
             }
 
         cleared = (clear(self.explicit), clear(self.error), clear(self.input))
-        return Tape(*cleared, self.biased, self.channels_last)
+        rows = clear({name: each.rows for name, each in self.looked.items()})
+        return Tape(*cleared, self.biased, self.channels_last, self._with_rows(rows))
+
+    def _with_rows(self, rows: dict[str, Tensor]) -> dict[str, Looked]:
+        return {name: each.replaced(rows[name]) for name, each in self.looked.items()}
 
     def squared_norms(self) -> Tensor:
         """Return an upper bound on the squared norm of each example's gradient: `[rows, width]`, float64."""
         squares = [_square(_flat(value)) for value in self.explicit.values()]
+        squares += [_square(_flat(each.rows)) for each in self.looked.values()]
         for layer, error in self.error.items():
             squares.append(_square(error) * (_square(self.input[layer]) + (layer in self.biased)))
         return torch.stack(squares).sum(0)
@@ -62,6 +72,7 @@ class Tape:
             for name, value in self.explicit.items()
         }
         sums |= {name: sums[name].movedim(-1, 2) for name in self.channels_last}
+        sums |= {name: each.weighted_sum(weight) for name, each in self.looked.items()}
         for layer, error in self.error.items():
             weighted = weight.unsqueeze(-1) * error
             sums[f"{layer}.weight"] = torch.bmm(weighted.transpose(1, 2), self.input[layer])
@@ -76,7 +87,8 @@ class Tape:
             return {name: value.square() for name, value in values.items()}
 
         parts = squared(self.explicit), squared(self.error), squared(self.input)
-        return Tape(*parts, self.biased, self.channels_last).weighted_sums(weight)
+        rows = squared({name: each.rows for name, each in self.looked.items()})
+        return Tape(*parts, self.biased, self.channels_last, self._with_rows(rows)).weighted_sums(weight)
 
 
 def _square(value: Tensor) -> Tensor:
@@ -98,8 +110,9 @@ def _flat(value: Tensor) -> Tensor:
     return value.reshape(*value.shape[:2], -1)
 
 
-Recorder = Callable[[dict[str, Tensor], Tensor, Tensor], Tape]
-Summer = Callable[[dict[str, Tensor], Tensor, Tensor, Tensor], dict[str, Tensor]]
+# Both take, after parameters, examples and targets (and weights), the examples' keys for dropout, if any.
+Recorder = Callable[..., Tape]
+Summer = Callable[..., dict[str, Tensor]]
 
 
 def taped(task: Task, layers: tuple[str, ...]) -> Recorder:
@@ -108,45 +121,91 @@ def taped(task: Task, layers: tuple[str, ...]) -> Recorder:
     Examples are processed one at a time, so they cannot mix, whatever the module does.
     """
     modules: dict[str, Any] = {layer: task.module.get_submodule(layer) for layer in layers}
-    linear = {layer for layer, module in modules.items() if isinstance(module, nn.Linear)}
-    biased = frozenset(layer for layer in linear if modules[layer].bias is not None)
-    held = {f"{layer}.{part}" for layer in layers for part in ("weight", "bias")}
-    shapes = _output_shapes(task, modules)
+    tapped = {
+        layer: module
+        for layer, module in modules.items()
+        if isinstance(module, (*RECURRENT, *TABLES, Attention))
+    }
+    hooked = {layer: module for layer, module in modules.items() if layer not in tapped}
+    linear = {layer for layer, module in hooked.items() if isinstance(module, nn.Linear)}
+    held = {f"{layer}.{name}" for layer in layers for name, _ in modules[layer].named_parameters()}
+    shapes = _shapes_inside(task, hooked, tapped)
+    biased = frozenset(
+        layer for layer in linear if modules[layer].bias is not None and len(shapes[layer, ""]) == 1
+    )
 
-    def total(explicit, probes, fixed, x, y):  # type: ignore[no-untyped-def]
+    def total(explicit, probes, fixed, x, y, key):  # type: ignore[no-untyped-def]
         inputs: dict[str, Tensor] = {}
 
         def record(layer: str) -> Callable[..., Tensor]:
             def hook(_: nn.Module, given: tuple[Tensor, ...], out: Tensor) -> Tensor:
                 inputs[layer] = given[0]
-                moved: Tensor = out + probes[layer]
+                moved: Tensor = out + probes[layer, ""]
                 return moved
 
             return hook
 
-        handles = [module.register_forward_hook(record(layer)) for layer, module in modules.items()]
+        handles = [module.register_forward_hook(record(layer)) for layer, module in hooked.items()]
+        taps = {layer: Tap(_of_layer(probes, layer)) for layer in tapped}
         try:
-            loss = task.losses({**explicit, **fixed}, x, y).sum()
+            for layer, module in tapped.items():
+                module.tap = taps[layer]
+            loss = task.losses({**explicit, **fixed}, x, y, key).sum()
         finally:
             for handle in handles:
                 handle.remove()
-        return loss, inputs
+            for module in tapped.values():
+                del module.tap
+        return loss, (inputs, {layer: tap.noted for layer, tap in taps.items()})
 
     over_batch = grad(total, argnums=(0, 1), has_aux=True)
-    over_rows = vmap(vmap(over_batch, (None, None, None, 0, 0)), (0, None, 0, 0, 0))
 
-    def run(parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tape:
+    def over_rows(*given: Any) -> Any:
+        keyed = None if given[-1] is None else 0
+        return vmap(vmap(over_batch, (None, None, None, 0, 0, keyed)), (0, None, 0, 0, 0, keyed))(*given)
+
+    def run(parameters: dict[str, Tensor], x: Tensor, y: Tensor, keys: Tensor | None = None) -> Tape:
         explicit = {name: value for name, value in parameters.items() if name not in held}
         fixed = {name: value for name, value in parameters.items() if name in held}
-        probes = {layer: torch.zeros(1, *shape, device=x.device) for layer, shape in shapes.items()}
-        (whole, errors), inputs = over_rows(explicit, probes, fixed, x.unsqueeze(2), y.unsqueeze(2))
-        errors = {layer: value.squeeze(2) for layer, value in errors.items()}
-        inputs = {layer: value.squeeze(2) for layer, value in inputs.items()}
-        for layer in shapes.keys() - linear:
-            whole |= _convolution(layer, modules[layer], errors.pop(layer), inputs.pop(layer))
-        return Tape(whole, errors, inputs, biased)
+        probes = {place: torch.zeros(1, *shape, device=x.device) for place, shape in shapes.items()}
+        (whole, found), (inputs, noted) = over_rows(
+            explicit, probes, fixed, x.unsqueeze(2), y.unsqueeze(2), keys
+        )
+        looked: dict[str, Looked] = {}
+        errors: dict[str, Tensor] = {}
+        for layer, module in tapped.items():
+            tap, inside = Tap(noted=noted[layer]), _of_layer(found, layer)
+            if isinstance(module, TABLES):
+                looked[f"{layer}.weight"] = of_table(module, tap, inside["found"])
+            elif isinstance(module, Attention):
+                whole |= of_attention(layer, module, tap, inside)
+            else:
+                whole |= of_recurrent(layer, module, tap, inside)
+        for layer, module in hooked.items():
+            error, given = found[layer, ""].squeeze(2), inputs[layer].squeeze(2)
+            if layer not in linear:
+                whole |= _convolution(layer, module, error, given)
+            elif error.dim() > 3:
+                whole |= _along(layer, module, error.flatten(2, -2), given.flatten(2, -2))
+            else:
+                errors[layer], inputs[layer] = error, given
+        kept = {layer: inputs[layer] for layer in errors}
+        return Tape(whole, errors, kept, biased, looked=looked)
 
     return run
+
+
+def _of_layer(values: dict[tuple[str, str], Tensor], layer: str) -> dict[str, Tensor]:
+    """Return what belongs to places inside one layer, by place."""
+    return {place: value for (owner, place), value in values.items() if owner == layer}
+
+
+def _along(layer: str, module: nn.Linear, error: Tensor, given: Tensor) -> dict[str, Tensor]:
+    """Return the gradients of a linear layer that every step of a sequence goes through."""
+    gradients = {f"{layer}.weight": product(error, given)}
+    if module.bias is not None:
+        gradients[f"{layer}.bias"] = error.sum(2)
+    return gradients
 
 
 def summed(task: Task) -> Summer:
@@ -156,13 +215,20 @@ def summed(task: Task) -> Summer:
     still processed one at a time, so they cannot mix.
     """
 
-    def total(parameters, x, y, weight):  # type: ignore[no-untyped-def]
-        def loss(example: Tensor, label: Tensor) -> Tensor:
-            return task.losses(parameters, example.unsqueeze(0), label.unsqueeze(0)).sum()
+    def total(parameters, x, y, weight, keys):  # type: ignore[no-untyped-def]
+        def loss(example: Tensor, label: Tensor, key: Tensor | None) -> Tensor:
+            return task.losses(parameters, example.unsqueeze(0), label.unsqueeze(0), key).sum()
 
-        return (vmap(loss)(x, y) * weight).sum()
+        return (vmap(loss, (0, 0, None if keys is None else 0))(x, y, keys) * weight).sum()
 
-    return vmap(grad(total))
+    def run(
+        parameters: dict[str, Tensor], x: Tensor, y: Tensor, weight: Tensor, keys: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        keyed = None if keys is None else 0
+        sums: dict[str, Tensor] = vmap(grad(total), (0, 0, 0, 0, keyed))(parameters, x, y, weight, keys)
+        return sums
+
+    return run
 
 
 CONVOLUTIONS: dict[type[nn.Module], Callable[..., Tensor]] = {
@@ -191,19 +257,29 @@ def _convolution(layer: str, module: Any, error: Tensor, given: Tensor) -> dict[
     return gradients
 
 
-def _output_shapes(task: Task, layers: dict[str, Any]) -> dict[str, torch.Size]:
-    """Return the shape of each layer's output for one example."""
-    shapes: dict[str, torch.Size] = {}
+def _shapes_inside(
+    task: Task, hooked: dict[str, Any], tapped: dict[str, Any]
+) -> dict[tuple[str, str], torch.Size]:
+    """Return the shape of one example at each layer's output, and at each place inside a tapped layer."""
+    shapes: dict[tuple[str, str], torch.Size] = {}
 
     def watch(layer: str) -> Callable[..., None]:
         def hook(_: nn.Module, __: tuple[Tensor, ...], out: Tensor) -> None:
-            shapes[layer] = out.shape[1:]
+            shapes[layer, ""] = out.shape[1:]
 
         return hook
 
-    handles = [module.register_forward_hook(watch(layer)) for layer, module in layers.items()]
-    with torch.no_grad():
-        task.module(torch.zeros(1, *task.shape, dtype=task.dtype, device=task.device))
-    for handle in handles:
-        handle.remove()
+    handles = [module.register_forward_hook(watch(layer)) for layer, module in hooked.items()]
+    taps = {layer: Trial() for layer in tapped}
+    for layer, module in tapped.items():
+        module.tap = taps[layer]
+    try:
+        with torch.no_grad():
+            task.module(torch.zeros(1, *task.shape, dtype=task.dtype, device=task.device))
+    finally:
+        for handle in handles:
+            handle.remove()
+        for module in tapped.values():
+            del module.tap
+    shapes |= {(layer, place): shape for layer, tap in taps.items() for place, shape in tap.shapes.items()}
     return shapes

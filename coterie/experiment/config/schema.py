@@ -135,6 +135,7 @@ class Tuning(Section):
     shape: Annotated[float, Field(gt=-1)] | None = None
     most: Annotated[int, Field(ge=1)] | None = None
     score: Literal["noised", "public"] = "noised"
+    metric: str | None = None
 
 
 class Report(Section):
@@ -147,6 +148,8 @@ class Scores(Section):
     """What a deployed training may spend to tell the coordinator how well each silo's model does at home."""
 
     epsilon: Annotated[float, Field(gt=0, le=1000)]
+    release: Literal["score", "histogram"] = "score"
+    edges: list[float] | None = None
 
 
 TABLES: dict[str, type[Section]] = {

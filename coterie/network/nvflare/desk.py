@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...errors import Problem, first_line
+from ...errors import first_line
+from .greeting import PROMPT, Away, greet
 from .settings import Party, administrator
 
-PROMPT = 5.0  # seconds in which the server must let the coordinator in
 SILENT = ("no_reply", "error")  # what the server says of a node that is registered but does not reply
 ENDED = ("FINISHED", "FAILED", "ABANDONED")
 
 # NVFlare's warnings go where the program logs, and nowhere if it does not.
 logging.getLogger("nvflare").addHandler(logging.NullHandler())
-
-
-class Away(Problem):
-    """The server cannot be reached now; it may be later."""
 
 
 @dataclass(frozen=True)
@@ -82,12 +77,13 @@ class Desk:
 
         try:
             if self._session is None:
-                with socket.create_connection((self.party.host, self.party.port), PROMPT):
-                    pass
+                greet(self.party, self.kit)
                 self._session = Session(administrator(self.party.federation), str(self.kit))
                 self._session.api._print_hci = _say_nothing
                 self._session.try_connect(PROMPT)
             yield self._session
+        except Away:
+            raise
         except Exception as error:
             self.close()
             where = f"{self.party.host}:{self.party.port}"

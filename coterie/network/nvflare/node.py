@@ -7,12 +7,13 @@ to nothing but the guard's socket.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from ...errors import Problem
 from ..frames import MOST
+from .greeting import Away, Stranger, greet
 from .process import arguments, limit_memory, prepare, run_until_stopped
 from .settings import ROOM, SILO
 
@@ -28,6 +29,7 @@ def run_node(
     most: int = MOST,
     memory: int | None = None,
     root: bool = False,
+    on_note: Callable[[str], None] = lambda line: None,
 ) -> int:
     """Run a node until SIGTERM and return its exit code.
 
@@ -42,6 +44,14 @@ def run_node(
             f"seconds must be positive and most between 1 and {MOST:,}, got {seconds:g} and {most:,}"
         )
     party = prepare(kit, SILO, federation, root)
+    try:
+        greet(party, kit)
+    except Stranger:
+        raise
+    except Away as problem:
+        on_note(f"{problem}; this node tries again until it gets there")
+    if not guard_socket.exists():
+        on_note(f"no guard answers at '{guard_socket}' yet: start it with `coterie guard run`")
     from nvflare.private.fed.app.client import client_train
 
     from .executor import Limits

@@ -12,7 +12,7 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,7 +20,8 @@ from ...errors import Problem
 from ..batches import Batch, Hello, receive_hello, send_batch, send_stop, take_answer
 from ..frames import MOST, Broken, is_readable
 from ..serve import listening
-from .desk import Away, Desk, JobEnd
+from .desk import Desk, JobEnd
+from .greeting import Away
 from .job import write_job
 from .kit import check_kit, read_party
 from .settings import COORDINATOR
@@ -46,6 +47,12 @@ class Attempt:
         """The silos that are there and have not refused the job."""
         return self.present - set(self.refusals)
 
+    def lacking(self, wanted: set[str]) -> str:
+        """Return what must happen before a job can start; empty if nothing must."""
+        missing = sorted(wanted - self.present - set(self.refusals))
+        nodes = f"the node{'s' if len(missing) > 1 else ''} of {' and '.join(missing)}"
+        return self.away or (f"{nodes} did not connect yet" if missing else "")
+
     def excuse(self, silos: Sequence[str], patience: float) -> str:
         """Return why no job could be started, in a sentence."""
         if self.away:
@@ -68,7 +75,7 @@ class NVFlareTransport:
     `exchange` waits up to `patience` seconds for nodes that are not connected. After that it continues
     without them if at least `least` silos are there (by default all of them), and raises `Problem` if
     not. A silo that comes back is taken in again by the next exchange. Messages and answers have at most
-    `most` bytes.
+    `most` bytes. `on_note` is told what is waited for.
     """
 
     def __init__(
@@ -79,6 +86,7 @@ class NVFlareTransport:
         patience: float = PATIENCE,
         least: int | None = None,
         most: int = MOST,
+        on_note: Callable[[str], None] = lambda line: None,
     ) -> None:
         if problems := check_kit(kit, kind=COORDINATOR):
             raise Problem(f"the kit '{kit}' cannot be used: {'; '.join(problems)}")
@@ -86,7 +94,7 @@ class NVFlareTransport:
         self.silos = tuple(party.silos if silos is None else silos)
         if unknown := sorted(set(self.silos) - set(party.silos)):
             raise Problem(f"the kit '{kit}' knows no silo {' and '.join(unknown)}: make a new kit")
-        self.patience, self.most = patience, most
+        self.patience, self.most, self.on_note = patience, most, on_note
         self.least = len(self.silos) if least is None else least
         self._desk = Desk(kit, party)
         self._folder = Path(tempfile.mkdtemp(prefix="coterie-"))
@@ -199,7 +207,7 @@ class NVFlareTransport:
 
     def _attempt(self, wanted: set[str]) -> Attempt:
         """Submit a job as soon as all wanted silos are there, and wait until it connects."""
-        attempt, job, token = Attempt(), "", ""
+        attempt, job, token, told = Attempt(), "", "", ""
         deadline = time.monotonic() + self.patience
         while self._connection is None and time.monotonic() < deadline:
             try:
@@ -215,6 +223,10 @@ class NVFlareTransport:
                         break
             except Away as error:
                 attempt.away = str(error)
+            if (lacking := attempt.lacking(wanted)) not in ("", told):
+                self.on_note(f"waiting up to {self.patience:g} s: {lacking}")
+                told = lacking
+            if attempt.away:
                 time.sleep(LOOK)
                 continue
             self._accept(token)

@@ -11,9 +11,25 @@ import copy
 
 from torch import nn
 
+from .attention import Attention
+from .dropout import Dropout, Dropout1d, Dropout2d, Dropout3d, draws
+from .recurrent import GRU, LSTM, RNN
 from .tables import Bag, Table
 
-EXCHANGED: dict[type[nn.Module], type[nn.Module]] = {nn.Embedding: Table, nn.EmbeddingBag: Bag}
+EXCHANGED: dict[type[nn.Module], type[nn.Module]] = {
+    nn.Embedding: Table,
+    nn.EmbeddingBag: Bag,
+    nn.LSTM: LSTM,
+    nn.GRU: GRU,
+    nn.RNN: RNN,
+    nn.MultiheadAttention: Attention,
+    nn.Dropout: Dropout,
+    nn.Dropout1d: Dropout1d,
+    nn.Dropout2d: Dropout2d,
+    nn.Dropout3d: Dropout3d,
+}
+# In training mode, these call their layers one by one, and not a kernel of their own.
+WITHOUT_SHORTCUTS = (nn.TransformerEncoderLayer, nn.TransformerEncoder)
 TORCHS_OWN = {ours: torchs for torchs, ours in EXCHANGED.items()}
 
 
@@ -24,12 +40,22 @@ def exchanged(module: nn.Module) -> nn.Module:
     """
     if not any(type(part) in EXCHANGED for part in module.modules()):
         return module
-    return _with_classes(copy.deepcopy(module), EXCHANGED)
+    ours = _with_classes(copy.deepcopy(module), EXCHANGED)
+    for part in ours.modules():
+        if isinstance(part, WITHOUT_SHORTCUTS):
+            part.training = True
+    return ours
+
+
+def is_exchanged(module: nn.Module) -> bool:
+    """Return whether a module has exchanged layers."""
+    return any(type(part) in TORCHS_OWN for part in module.modules())
 
 
 def restored(module: nn.Module) -> nn.Module:
-    """Return a copy of a module with torch's own layers in place of exchanged ones."""
-    return _with_classes(copy.deepcopy(module), TORCHS_OWN)
+    """Return a copy of a module with torch's own layers; one that drops numbers is set to predict."""
+    torchs = _with_classes(copy.deepcopy(module), TORCHS_OWN)
+    return torchs.eval() if any(map(draws, module.modules())) else torchs
 
 
 def _with_classes(module: nn.Module, classes: dict[type[nn.Module], type[nn.Module]]) -> nn.Module:

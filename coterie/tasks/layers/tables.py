@@ -10,8 +10,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from .taps import Tap, Tapped
 
-def rows(weight: Tensor, ids: Tensor, padding: int | None) -> tuple[Tensor, Tensor]:
+
+def rows(weight: Tensor, ids: Tensor, padding: int | None, tap: Tap | None) -> tuple[Tensor, Tensor]:
     """Return the rows of a table for ids, and which ids have a row and are no padding.
 
     Padding reads its row, but trains nothing.
@@ -21,21 +23,25 @@ def rows(weight: Tensor, ids: Tensor, padding: int | None) -> tuple[Tensor, Tens
     known = (ids >= 0) & (ids < weight.shape[0])
     found = weight[ids.clamp(0, weight.shape[0] - 1)]
     found = torch.where(known.unsqueeze(-1), found, 0.0)
-    if padding is None:
-        return found, known
-    trained = ids != padding
-    return torch.where(trained.unsqueeze(-1), found, found.detach()), known & trained
+    if padding is not None:
+        known = known & (ids != padding)
+        found = torch.where(known.unsqueeze(-1), found, found.detach())
+    if tap is not None:
+        found = tap.through("found", found)
+        tap.note("ids", ids)
+        tap.note("known", known)
+    return found, known
 
 
-class Table(nn.Embedding):
+class Table(nn.Embedding, Tapped):
     """`nn.Embedding`, one example at a time."""
 
     def forward(self, input: Tensor) -> Tensor:  # torch's own name
         """Return the rows of ids."""
-        return rows(self.weight, input, self.padding_idx)[0]
+        return rows(self.weight, input, self.padding_idx, self.tap)[0]
 
 
-class Bag(nn.EmbeddingBag):
+class Bag(nn.EmbeddingBag, Tapped):
     """`nn.EmbeddingBag` for bags of one length, `[examples, ids]`; padding fills shorter ones."""
 
     def forward(
@@ -47,7 +53,7 @@ class Bag(nn.EmbeddingBag):
                 "nn.EmbeddingBag is trained on bags [examples, ids]: pad shorter ones with its padding_idx"
                 " instead of giving offsets"
             )
-        found, counted = rows(self.weight, input, self.padding_idx)
+        found, counted = rows(self.weight, input, self.padding_idx, self.tap)
         if per_sample_weights is not None:
             found = found * per_sample_weights.unsqueeze(-1)
         counted = counted.unsqueeze(-1)
