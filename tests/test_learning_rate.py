@@ -106,7 +106,9 @@ def test_the_default_and_lists_of_rates(tmp_path):
     (note,) = [note for note in plain.notes if "train.lr" in note]
     assert note.startswith("train.lr = 'auto' is ")
     assert note.endswith(", from clip, noise, batch, steps and the model's size")
-    assert not [note for note in coterie.plan(silos, "local", privacy, rounds=2, lr=0.1).notes if "train.lr" in note]
+    assert not [
+        note for note in coterie.plan(silos, "local", privacy, rounds=2, lr=0.1).notes if "train.lr" in note
+    ]
 
 
 def test_a_number_without_public_bounds_is_noted(federation):

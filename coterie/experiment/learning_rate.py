@@ -66,10 +66,23 @@ def chosen(
     expected = given.new_tensor([each.expected for each in work])
     steps = given.new_tensor([float(training.rounds * each.steps) for each in work])
     noise = torch.where(clip.isinf(), 0.0, plan.noise().to(given))
-    length = (1 + task.layout.size * (noise / expected).square()).sqrt()
-    rate = (DISTANCE[kind] / (length * steps.sqrt())).clamp(max=LARGEST) / clip
+    length = (1 + task.layout.size * (noise / expected).square()).sqrt() * steps.sqrt()
+    rate = (DISTANCE[kind] / length).clamp(max=LARGEST) / clip
     rate = torch.where(clip.isinf(), UNCLIPPED[kind], rate) * (1 - optimizer.decay)
     return torch.where(given.isnan(), rate, given)
+
+
+def slowness(noise: float, expected: float, steps: int, size: int) -> float:
+    """Return G / (C sqrt(T)): how far T noisy steps may stay from the best loss, as a share of D x clip.
+
+    It is the bound of projected SGD with the best rate, which `rate_for` is.
+    """
+    return math.sqrt((1 + size * (noise / expected) ** 2) / steps)
+
+
+def rate_for(kind: str, clip: float, noise: float, expected: float, steps: int, size: int) -> float:
+    """Return the automatic rate of one silo, for the "classes" or "numbers" of a task."""
+    return min(DISTANCE[kind] / (slowness(noise, expected, steps, size) * steps), LARGEST) / clip
 
 
 def remarks(given: Tensor, rates: Tensor) -> list[str]:
