@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from .errors import Refused as Refused
     from .experiment.advise import advise as advise
     from .experiment.method_facts import list_methods as list_methods
+    from .experiment.overlaps import person_totals as person_totals
     from .experiment.result import Result as Result
     from .experiment.saved_models import PersonalModel as PersonalModel
     from .experiment.saved_models import load_model as load_model
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from .privacy.ledger.place import set_budget as set_budget
     from .privacy.statement.file import verify as verify
     from .protocol.method import Method as Method
+    from .report.measured_columns import measure_columns as measure_columns
     from .report.tradeoff_plot import draw_tradeoff as draw_tradeoff
     from .report.tuning_plot import draw_tuning as draw_tuning
     from .tasks.task import Task as Task
@@ -87,9 +89,11 @@ _HOME = {
     "load": "api",
     "load_model": "experiment.saved_models",
     "make_task": "tasks.task",
+    "measure_columns": "report.measured_columns",
     "new_config": "experiment.starter",
     "new_key": "privacy.keys",
     "open_ledgers": "api",
+    "person_totals": "experiment.overlaps",
     "plan": "api",
     "read_public_key": "privacy.keys",
     "read_ledgers": "privacy.ledger.place",

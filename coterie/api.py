@@ -91,6 +91,7 @@ def load(
     features: str = "auto",
     feature_range: Ranges | None = None,
     norm: float | None = None,
+    standardize: Mapping[str, tuple[float, float]] | None = None,
     positive: str | None = None,
     target_range: tuple[float, float] | None = None,
     kind: str = "auto",
@@ -145,6 +146,7 @@ def load(
         "features": features,
         "feature_range": feature_range,
         "norm": norm,
+        "standardize": standardize or {},
         "positive": positive,
         "target_range": target_range,
         "kind": kind,
@@ -313,7 +315,7 @@ def open_ledgers(
     """Create a ledger for each silo, with the budget that all its runs together may spend.
 
     Epsilon and delta are one number each, or one per silo: `{"north": 1, "default": 4}`. `unit` is what is
-    protected: "example" or "silo". `filter` is how runs add up: "basic", "rdp" or "gdp".
+    protected: "example", "person" or "silo". `filter` is how runs add up: "basic", "rdp" or "gdp".
 
     If the folder has ledgers of the same data already, with other silos, sizes or cuts, new ones would be a
     further budget. `another=True` says that they are for other examples; the ledgers record it.

@@ -78,7 +78,7 @@ def _check_instance(method: Any) -> None:
 
 
 def _check_one(method: Method, unit: str) -> None:
-    made = _experiment(method, unit=unit)
+    made = _experiment(method, _federation(unit == "person"), unit)
     layers, names = tuple(made.task.layout.lengths), tuple(made.task.layout.names)
     dry_run(made.running, made.roster, layers, made.training.rounds, UNITS[unit], names=names)
     _check_round(made)
@@ -97,18 +97,24 @@ def _experiment(method: Method, federation: Federation | None = None, unit: str 
     model, options = ("linear", {}) if method.linear else ("mlp", {"hidden": 3})
     task = make_task(model, shape=federation.shape, classes=0, options=options)
     privacy = Privacy(epsilon={"a": 1.0, "b": 2.0, "c": 4.0, "d": 8.0}, delta=1e-3)
+    if unit == "person":
+        privacy = replace(privacy, unit=unit)
     if unit == "silo":
         privacy = Privacy(epsilon=8.0, delta=1e-2, unit=unit)
     return Experiment(federation, task, method, privacy, Training(rounds=3, batch=4, lr=0.3))
 
 
-def _federation() -> Federation:
+def _federation(persons: bool = False) -> Federation:
+    """Return made-up silos; with `persons`, some of these have several rows, more than are used."""
     generator = np.random.default_rng(0)
     sizes = {"a": 10, "b": 15, "c": 6, "d": 12}
     rows = sum(sizes.values())
     x = generator.normal(size=(rows, 2)).astype(np.float32)
     y = (x.sum(1) + generator.normal(size=rows)).astype(np.float32)
-    return from_table(Table("made up", x, y, np.repeat(list(sizes), list(sizes.values()))))
+    silo = np.repeat(list(sizes), list(sizes.values()))
+    if not persons:
+        return from_table(Table("made up", x, y, silo))
+    return from_table(Table("made up", x, y, silo, person=np.arange(rows) // 2 % 9), rows_per_person=2)
 
 
 def _check_round(made: Experiment) -> None:

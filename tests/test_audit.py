@@ -180,7 +180,7 @@ def test_a_ledger_under_another_name_is_found(tmp_path):
 
 
 def test_budgets_of_units_that_are_not_trained_are_refused(tmp_path):
-    with pytest.raises(Problem, match="unit: expected one of example, silo, got 'banana'"):
+    with pytest.raises(Problem, match="unit: expected one of example, person, silo, got 'banana'"):
         ledger(tmp_path).set_budget("banana", 1.0, 1e-5)
 
 

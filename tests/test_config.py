@@ -53,7 +53,7 @@ def test_defaults_are_enough():
         ("privacy.delta", [0.1], "privacy.delta: expected a number between 0 and 1"),
         ("privacy.clip", 0, "privacy.clip: expected a finite number > 0, got 0"),
         ("privacy.clip", float("inf"), "privacy.clip: expected a finite number > 0, got inf"),
-        ("privacy.unit", "person", "privacy.unit: expected 'example' or 'silo', got 'person'"),
+        ("privacy.unit", "patient", "privacy.unit: expected 'example', 'person' or 'silo', got 'patient'"),
         ("data.test", 1.5, "data.test: expected a share between 0 and 1 or 'official', got 1.5"),
         ("data.partition", "idd", "data.partition: expected 'iid'"),
         ("data.silos", 0, "data.silos: expected a number >= 1, got 0"),

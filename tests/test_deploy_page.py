@@ -82,7 +82,7 @@ with alone() as reason:
     page.make_machines()
     run("useradd", "--system", "--create-home", "coterie-node")
     inside = ["ip", "netns", "exec", "coterie-north", "sleep", "1000"]
-    print(subprocess.Popen(inside, start_new_session=True).pid, flush=True)
+    print(subprocess.Popen(inside, start_new_session=True, stdout=-3, stderr=-3).pid, flush=True)
     os.kill(os.getpid(), 9)
 """
 

@@ -11,7 +11,9 @@ from torch import nn
 import coterie as ct
 from coterie.cohort.gradients.choose import recorder, summer
 from coterie.data.federation import Federation, Silo
+from coterie.experiment.experiment import Experiment
 from coterie.methods import MRMTL, Then, Tune
+from coterie.planning.training import Training
 from coterie.tasks.layers import EXCHANGED
 from coterie.tasks.layers.dropout import Dropout, Dropout2d, dropping
 from coterie.tasks.layers.dropout import keys as keys_of
@@ -217,3 +219,21 @@ def test_a_metered_training_drops_too(tmp_path):
         data, "fedavg", model=task, privacy=privacy, rounds=2, batch=4, ledger=tmp_path / "ledgers"
     )
     assert torch.isfinite(result.vectors[0]).all()
+
+
+PERSONS = ["bag, mean", "lstm of words", "transformer", "dropout", "lstm with dropout", "resnet"]
+
+
+@pytest.mark.parametrize("name", PERSONS)
+@pytest.mark.parametrize("epsilon", [4.0, float("inf")])
+def test_engines_agree_on_persons(name, epsilon):
+    """All rows of a person count once: those of a table, too, where persons say the same word again."""
+    task, person = practical_task(name), torch.tensor([0, 1, 1, 2, 3, 3, 3, 4])
+    silos = tuple(
+        replace(silo, person=person, test_person=torch.arange(4)) for silo in federation_of(task).silos
+    )
+    data = replace(federation_of(task), silos=silos, rows_per_person=2)
+    privacy = ct.Privacy(epsilon, delta=1e-3, unit="person")
+    made = Experiment(data, task, MRMTL(lam=0.5), privacy, Training(rounds=2, batch=2, lr=0.2))
+    made.check()
+    torch.testing.assert_close(trained(made)[0], reference_vectors(made, 0), atol=1e-5, rtol=1e-4)

@@ -221,6 +221,12 @@ def test_all_problems_of_a_file_are_named_at_once():
         assert line.strip().startswith(start)
 
 
+def test_a_column_that_says_what_is_missing_may_hold_a_public_number_there():
+    got = encoded(frame(ward=1, seen=2), missing="indicator", medians={"age": 54})
+    assert got["age"][:2] == [30, 54]
+    assert got["age (missing)"][:2] == [0, 1]
+
+
 def test_a_configuration_names_all_wrong_rules_and_gives_them_back(tmp_path: Path):
     def text(data: str) -> dict:
         return tomllib.loads(f'[data]\n{data}\n[privacy]\nepsilon = 1\n[[method]]\nname = "local"')
@@ -316,6 +322,7 @@ def test_training_rows_passed_as_new_rows_give_the_same_bits(
         "dates": ["day"],
         "keep": ["n", "m", "found"],
         "features": features,
+        "standardize": {} if features == "standardize" else {"n": (0.3, 1.7), "day": (20, 30)},
     }
     source = data
     if as_file:

@@ -128,7 +128,7 @@ def test_budgets_in_both_units(whole, monkeypatch, capsys):
     assert call(monkeypatch, capsys, "run", whole, "--out", "one")[0] == 0
     code, _, err = call(monkeypatch, capsys, *budget[:4], "banana", *budget[5:])
     assert code == 2
-    assert "unit: expected one of example, silo, got 'banana'" in err
+    assert "unit: expected one of example, person, silo, got 'banana'" in err
 
 
 def test_what_stays_refused(whole, monkeypatch, capsys):

@@ -35,7 +35,7 @@ def run_federate(
         typer.echo(json.dumps([_facts(each) for each in trainings]))
         return
     for each in trainings:
-        metric = next(iter(set(next(iter(each.reports.values()))) - {"silo", "training", "method"}))
+        metric = each.plan.blank.task.metric
         mean = sum(report[metric] for report in each.reports.values()) / len(each.reports)
         tell(console, f"{each.label}: mean {metric} at home {mean:.4f} over {len(each.reports)} silos")
         if each.outcome.scores is not None:

@@ -21,6 +21,7 @@ from .options import (
     ConfigPath,
     DataDir,
     Keys,
+    LedgerFolder,
     PersonColumn,
     Rate,
     Reason,
@@ -81,6 +82,30 @@ def data_show(
         show_columns(source, named, as_json)
     else:
         show_silos(source, {**named, "silos": silos, "partition": partition, "data_dir": data_dir}, as_json)
+
+
+@data_app.command("measure", cls=ConfigCommand)
+def data_measure(
+    config: ConfigPath,
+    epsilon: Annotated[float, typer.Option(help="What measuring may cost each silo, besides trainings.")],
+    changes: Changes = None,
+    allow: Allow = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for statements of what it cost.")] = None,
+    ledger: LedgerFolder = None,
+    keys: Keys = None,
+    witness: WitnessFolder = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure the mean and deviation of each column of numbers, with noise, to scale the columns by.
+
+    Columns need public bounds (data.feature_range). It prints the key `standardize` for \\[data]. With a
+    ledger, each silo is charged for it, as for a training.
+    """
+    from .data import measure_config
+
+    checked = read_config(config, changes, None, ledger, allow, (keys, witness))
+    measure_config(checked, epsilon, out, data_dir, as_json)
 
 
 figure_app = typer.Typer(no_args_is_help=True, help="Draw what privacy means and costs.")
@@ -180,7 +205,7 @@ def ledger_budget(
     delta: Annotated[float, typer.Option(help="Its delta.")],
     higher: Annotated[bool, typer.Option("--raise", help="Allow the budget to be raised.")] = False,
     reason: Annotated[str, typer.Option(help="Why the budget is raised; the ledger keeps it.")] = "",
-    unit: Annotated[str, typer.Option(help="What is protected: example or silo.")] = "example",
+    unit: Annotated[str, typer.Option(help="What is protected: example, person or silo.")] = "example",
     keys: Keys = None,
     witness: WitnessFolder = None,
 ) -> None:

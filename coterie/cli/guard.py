@@ -24,6 +24,10 @@ def guard_init(
     delta: Annotated[float, typer.Option(help="Delta of that budget.")] = 1e-4,
     per_training: Annotated[float | None, typer.Option(help="Largest epsilon of one training.")] = None,
     target: Annotated[str | None, typer.Option(help="Column with the target (CSV, Parquet).")] = None,
+    prepare: Annotated[
+        Path | None,
+        typer.Option(help="A TOML file whose [data] says how examples are prepared, alike for all silos."),
+    ] = None,
     unit: Annotated[str, typer.Option(help="What the budget protects: example or silo.")] = "example",
     users: Annotated[
         list[str] | None, typer.Option("--user", help="A user who may ask (the node's).")
@@ -36,12 +40,18 @@ def guard_init(
     from dataclasses import replace
 
     from ..data.federation import load
+    from ..deploy.facts import read_preparation
     from ..deploy.guard_folder import make_guard
     from ..deploy.policy import policy_text
     from ..privacy.keys import read_public_key
 
-    loaded = load(str(data), silos=1, partition="iid", target_column=target)
+    options = {} if prepare is None else read_preparation(prepare)
+    if target is not None:
+        options["target_column"] = target
+    loaded = load(str(data), silos=1, partition="iid", **options)
     (only,) = loaded.silos
+    for line in (*loaded.notes, *(f"not covered by any budget: {what}" for what in loaded.not_covered)):
+        typer.echo(f"note: {line}", err=True)
     made = make_guard(
         folder,
         replace(only, name=silo),
@@ -54,6 +64,7 @@ def guard_init(
         users=users or (),
         scale=loaded.scale,
         socket=None if socket is None else str(socket.absolute()),
+        preparation=loaded.preparation,
     )
     typer.echo(f"made '{made.path}': edit policy.toml, then send what `coterie guard facts {folder}` prints")
     typer.echo(f"to whoever proposes plans, and start the guard with `coterie guard run {folder}`")

@@ -95,6 +95,11 @@ def show_ledgers(place: Path, witness: str | None, as_json: bool) -> None:
             "Runs under the unit 'silo' also count toward the unit 'example'. Runs under 'example' do not"
             " protect whole silos."
         )
+    if any("person" in report.budgets for report in reports):
+        say(
+            "Runs under the unit 'person' also count toward the unit 'example'. Runs under 'example' protect"
+            " a person's rows only one at a time."
+        )
     for line in (f"{report.identity.silo}: {note}" for report in reports for note in report.notes):
         say(line)
     for report in reports:
@@ -269,6 +274,6 @@ def open_config(
     where = "" if unit == "example" else f" in the unit '{unit}'"
     each = f"each may spend epsilon {budget[0]:g} at delta {budget[1]:g}{where}"
     say(f"{len(reports)} ledgers in {folder}: {each}")
-    sizes = federation.sizes if unit == "example" else [len(federation)] * len(federation)
+    sizes = [len(federation)] * len(federation) if unit == "silo" else federation.protected_sizes(unit)
     for note in loose_deltas([budget[1]] * len(sizes), sizes, federation.names, unit, "--delta"):
         say(f"note: {note}")

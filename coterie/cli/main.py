@@ -162,6 +162,10 @@ def plan(
     device: Device = None,
     ledger: LedgerFolder = None,
     witness: WitnessFolder = None,
+    overlaps: Annotated[
+        str | None,
+        typer.Option(help="A CSV file of silos that share persons; shows what these spend in total."),
+    ] = None,
 ) -> None:
     """Show every silo's noise, steps, spending and bytes, and the time needed. Nothing is trained.
 
@@ -172,7 +176,7 @@ def plan(
 
     checked = read_config(config, changes, device, ledger, allow, (None, witness))
     tune()
-    plan_config(checked, data_dir=data_dir, as_json=as_json, published=published)
+    plan_config(checked, data_dir=data_dir, as_json=as_json, published=published, overlaps=overlaps)
 
 
 @app.command()

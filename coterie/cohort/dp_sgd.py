@@ -176,7 +176,7 @@ def _without_clips(
     """Take steps without privacy for examples, from the summed gradients of whole batches."""
     silo, who = np.flatnonzero(active) % len(cohort.work), active.tobytes()
     expected = np.array([w.expected for w in cohort.work])
-    chunking = chunking_for(cohort.task, cohort.memory, expected[silo])
+    chunking = chunking_for(cohort.task, cohort.memory, expected[silo], cohort.examples.each)
     batches = (_draw_batches(cohort, draws, who, *block) for block in _blocks(cohort, draws, 0))
     drawn = itertools.chain.from_iterable(batches)
     return walk(cohort.task, cohort.examples, vectors, silo, counts, rule, drawn, chunking, masks)
@@ -198,7 +198,8 @@ def _with_clips(
     deviation = torch.where(noise == 0, 0.0, noise * clip).reshape(-1, 1)
     steps_left, fewest = torch.from_numpy(counts).to(vectors.device), min(counts, default=0)
     noisy = [bool(flag) for flag in (noise > 0).tolist()]
-    chunk = rows_within(cohort.task if teacher is None else teacher.task, cohort.memory)
+    task, each = cohort.task if teacher is None else teacher.task, cohort.examples.each
+    chunk = rows_within(task, cohort.memory, each)
     size, who, dice = vectors.shape[1], active.tobytes(), [pair.dice for pair in draws]
     moments = rule.begin(vectors)
     blocks = (_draw(cohort, draws, noisy, size, who, *block) for block in _blocks(cohort, draws, size))

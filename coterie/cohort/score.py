@@ -9,7 +9,7 @@ from torch.func import vmap
 
 from ..tasks.task import Task
 from .derived import derived
-from .examples import Examples
+from .examples import Examples, flat_rows
 from .gradients.clipping import rows_within
 from .sampling import WIDE, rows_of
 
@@ -42,7 +42,9 @@ def bounded_total(task: Task, examples: Examples, vectors: Tensor, memory: int =
     """Return the sum of scores of `vectors` `[runs, silos, P]` on each silo's examples: `[runs, silos]`.
 
     Formal guarantee: one example moves a sum by at most 1. The score of an example is forced into [0, 1] (NaN
-    becomes 1) and rounded to a multiple of 2^-20, so sums are exact in float64 and in any order.
+    becomes 1) and rounded to a multiple of 2^-20, so sums are exact in float64 and in any order. The score of
+    a person is the mean over that person's rows, rounded in the same way, so one person moves a sum by at
+    most 1.
     """
     return _totals(task, examples, vectors, memory, bounded=True)
 
@@ -63,13 +65,19 @@ def _totals(
     rows = rows_of(pair, pair, pair % silos, example, WIDEST)[0].to(str(examples.x.device))
     flat = vectors.reshape(runs * silos, size)
     total = torch.zeros(runs * silos, dtype=torch.float64, device=vectors.device)
-    chunk = max(1, rows_within(task, memory) * WIDE // WIDEST)
+    chunk = max(1, rows_within(task, memory, examples.each) * WIDE // WIDEST)
     with torch.no_grad():
         for start in range(0, len(rows), chunk):
             part = rows.part(start, start + chunk)
-            x, y = examples.gather(part.silo[:, None], part.example)
+            silo = part.silo[:, None]
+            x, y = flat_rows(examples, examples.gather(silo, part.example))
             points = measure(task.layout.unflatten(flat[part.pair]), x, y)
             if bounded:
-                points = (points.nan_to_num(nan=1.0).clamp(0, 1).double() * FINENESS).round() / FINENESS
+                points = points.nan_to_num(nan=1.0).clamp(0, 1).double()
+            if examples.persons is not None:
+                weight = examples.weights(silo, part.example, part.real)
+                points = (points.unflatten(1, weight.shape[1:]) * weight).sum(-1)
+            if bounded:
+                points = (points.clamp(0, 1) * FINENESS).round() / FINENESS
             total.index_add_(0, part.pair, (points * part.real).double().sum(1))
     return total.reshape(runs, silos)

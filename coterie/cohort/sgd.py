@@ -17,7 +17,7 @@ from torch import Tensor
 from .._threads import at_once
 from ..tasks.task import Task
 from .derived import derived
-from .examples import Examples
+from .examples import Examples, flat_rows
 from .gradients.choose import stages, summer
 from .gradients.clipping import allocated, zeros_of
 from .masks import MaskKeys
@@ -60,9 +60,13 @@ class Chunking:
         return max(1, (self.part_bytes - self.pair_bytes) // self.example_bytes)
 
 
-def chunking_for(task: Task, memory: int, expected: np.ndarray) -> Chunking:
-    """Choose how to cut up a step; several cores pay off only if there is enough work to share."""
+def chunking_for(task: Task, memory: int, expected: np.ndarray, each: int = 1) -> Chunking:
+    """Choose how to cut up a step; several cores pay off only if there is enough work to share.
+
+    `each` is the number of rows that belong to one of those who are drawn.
+    """
     row, example = bytes_of_sums(task)
+    example *= each
     cores = max(1, min(torch.get_num_threads(), memory // (row + example)))
     much = row * len(expected) + example * float(expected.sum()) > NEAR
     if task.device.type != "cpu" or cores == 1 or len(expected) < 2 * cores or not much:
@@ -103,7 +107,7 @@ def walk(
     Pair k belongs to silo `silo[k]` and takes `steps[k]` steps. `batches` has one entry for each step of
     the pair that takes the most.
     """
-    program = stages(task)
+    program = stages(task) if examples.persons is None else None
     if program is not None:
         from .compiled.walk import can_step, walk_compiled
 
@@ -152,8 +156,9 @@ def _sums(
         taken, real = (
             each.to(models.device) for each in drawn.rectangle(part, first, min(first + width, longest))
         )
-        x, y = examples.gather(place, taken)
+        x, y = flat_rows(examples, examples.gather(place, taken))
         own = None if keys is None else keys(examples.numbers(place, taken))
-        sums = summer(task)(task.layout.unflatten(models), x, y, real.float(), own)
+        weight = examples.weights(place, taken, real).flatten(1)
+        sums = summer(task)(task.layout.unflatten(models), x, y, weight, own)
         total = {name: total[name] + value for name, value in sums.items()} if total else sums
     return total

@@ -19,7 +19,7 @@ from ..privacy.ledger.names import silo_key, tidy, tidy_silo
 from . import preprocess
 from .cut import DEFAULT_SILOS, Cut
 from .partition import Partition, split_into_silos
-from .persons import MOST_ROWS, check_numbers, check_rows_per_person, count_of, numbered
+from .persons import MOST_ROWS, check_numbers, check_rows_per_person, count_of, largest_of, numbered
 from .persons import blank as blank_persons
 from .preparation import Preparation, SiloSteps, plan_preparation
 from .recipe import Recipe
@@ -136,6 +136,13 @@ class Federation:
             return self.sizes
         return tuple(count_of(silo.person) for silo in self.silos if silo.person is not None)
 
+    def rows_each(self, unit: str) -> int:
+        """Return the most rows of one person that a training uses; 1 unless the unit is "person"."""
+        if unit != "person":
+            return 1
+        largest = max(largest_of(silo.person) for silo in self.silos if silo.person is not None)
+        return min(self.rows_per_person, largest)
+
     @cached_property
     def identities(self) -> tuple[Identity, ...]:
         """Each silo's identity in its ledger: the source, its name and its size, including test examples."""
@@ -236,12 +243,13 @@ def load(
     5
     """
     rules = rules_of(**{key: options.pop(key) for key in RULES if key in options})
+    how = [options.get(key) for key in ("feature_range", "standardize", "features")]
     chosen: dict[str, Any] = {
         "silo_column": silo_column,
         "target_column": target_column,
         "drop": drop,
         "person_column": person_column,
-        "rules": rules.asked(options.get("feature_range"), options.get("features")),
+        "rules": rules.asked(*how),
     }
     if silo_column is not None and options.get("partition") is not None:
         raise Problem(
@@ -270,6 +278,7 @@ def from_table(
     features: str = "auto",
     feature_range: preprocess.Ranges | None = None,
     norm: float | None = None,
+    standardize: preprocess.Scales | None = None,
     positive: str | None = None,
     target_range: tuple[float, float] | None = None,
     kind: str = "auto",
@@ -282,9 +291,9 @@ def from_table(
     Data that already has silos keeps them, and `silos` keeps only the largest ones; other data is split by
     `partition` (with its settings `shards`, `alpha`, `rotations` and `mask`). `test` is the share of each
     silo held out, or "official". `feature_range` (one pair, or one per column) and `target_range` are public
-    bounds, scaled to [0, 1]. `rows` keeps only that many rows, drawn at random. If it is known whose rows
-    they are, all rows of a person in a silo are either training or test rows; `rows_per_person` is the most
-    of them that a training uses if it protects persons.
+    bounds, scaled to [0, 1]; `standardize` has public means and deviations of columns. `rows` keeps only that
+    many rows, drawn at random. If it is known whose rows they are, all rows of a person in a silo are either
+    training or test rows; `rows_per_person` is the most of them that a training uses if it protects persons.
 
     `features` says how numbers are prepared for a model. "auto" divides bytes by 255 and leaves other numbers
     alone. "invert" first subtracts bytes from 255, which turns dark writing on white into large numbers on
@@ -297,7 +306,7 @@ def from_table(
         table = some_rows(table, rows, seed)
     preprocess.check_rows(table)
     check_rows_per_person(rows_per_person, table.person is not None)
-    preparation = plan_preparation(table, features, feature_range, norm)
+    preparation = plan_preparation(table, features, feature_range, norm, standardize)
     x = preparation.shared(table.x)
     y, classes = preprocess.targets(table, kind, target_range)
     if positive is not None:

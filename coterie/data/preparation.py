@@ -42,9 +42,9 @@ class Preparation:
     """What was done to raw rows of a `shape`, in this order.
 
     Columns of text became one number per value, missing cells and dates numbers (`columns`; a source of
-    arrays has none). Numbers became
-    float32; bytes (`uint8`) stayed bytes. Then came the public bounds `feature_range`, the public bound
-    `norm`, the silo's own view, and `features`. A model gets the result multiplied by `scale`.
+    arrays has none). Numbers became float32; bytes (`uint8`) stayed bytes. Then came the public bounds
+    `feature_range`, public means and deviations (`standardize`), the public bound `norm`, the silo's own
+    view, and `features`. A model gets the result multiplied by `scale`.
 
     `encoded` are the names of the columns after the first step, and `indicators` the places of those that
     were text. `other_columns` are no features. `classes` and `target_range` say what predictions mean.
@@ -64,6 +64,7 @@ class Preparation:
     target_range: tuple[float, float] | None = None
     not_covered: tuple[str, ...] = ()
     silos: Mapping[str, SiloSteps] = field(default_factory=dict)
+    standardize: preprocess.Scales = field(default_factory=dict)
 
     def shared(self, x: np.ndarray) -> np.ndarray:
         """Take the steps that are the same for all silos."""
@@ -71,8 +72,12 @@ class Preparation:
             return preprocess.ids(x)
         if not self.uint8:
             x = numbers(x, "the features")
+        raw = x
         if self.feature_range is not None:
             x = preprocess.rescale_features(x, self.feature_range, self.encoded, self.indicators)
+        if self.standardize:
+            where = (self.standardize, self.feature_range, self.encoded)
+            x = preprocess.standardize_columns(x, raw, *where)
         return x if self.norm is None else preprocess.unit(x, self.norm)
 
     def silo_only(self, x: np.ndarray, steps: SiloSteps) -> np.ndarray:
@@ -137,6 +142,7 @@ class Preparation:
             "target_range": self.target_range,
             "not_covered": list(self.not_covered),
             "silos": {name: _steps_to_json(steps) for name, steps in self.silos.items()},
+            **({"standardize": _plain_scales(self.standardize)} if self.standardize else {}),
         }
 
     @classmethod
@@ -148,6 +154,8 @@ class Preparation:
         elif limits is not None:
             limits = _pair(limits)
         encoded = tuple(map(str, content["encoded"]))
+        scales = {str(k): (float(m), float(d)) for k, (m, d) in content.get("standardize", {}).items()}
+        preprocess.check_scales(scales, encoded, "the model")
         if limits is not None:
             preprocess.check_ranges(limits, encoded, "the model")
         if content["features"] not in preprocess.FEATURES:
@@ -171,11 +179,16 @@ class Preparation:
             target_range=None if target is None else _pair(target),
             not_covered=tuple(map(str, content["not_covered"])),
             silos={str(name): _steps_from_json(steps) for name, steps in content["silos"].items()},
+            standardize=scales,
         )
 
 
 def plan_preparation(
-    table: Table, features: str, feature_range: preprocess.Ranges | None, norm: float | None
+    table: Table,
+    features: str,
+    feature_range: preprocess.Ranges | None,
+    norm: float | None,
+    scales: preprocess.Scales | None = None,
 ) -> Preparation:
     """Return the preparation of a table's rows, still without classes and silos.
 
@@ -186,6 +199,12 @@ def plan_preparation(
     if feature_range is not None:
         text = [column.name for column in table.raw_columns if column.values is not None]
         preprocess.check_ranges(feature_range, table.columns, table.called, text)
+    if scales:
+        encoded_words = [table.columns[place] for place in table.indicators]
+        words = [*(column.name for column in table.raw_columns if column.values is not None), *encoded_words]
+        preprocess.check_scales(scales, table.columns, table.called, words)
+        if features in ("standardize", "ids"):
+            raise Problem(f"data.standardize: it does not go with data.features = '{features}'")
     if norm is not None:
         preprocess.check_norm(norm)
         if features not in ("auto", "none", "ids"):
@@ -208,6 +227,7 @@ def plan_preparation(
         norm=None if norm is None else float(norm),
         features=features,
         scale=1 / 255 if scaled else 1.0,
+        standardize=_plain_scales(scales or {}),
         not_covered=table.not_covered + ((OWN_STATISTICS,) if features == "standardize" else ()),
     )
 
@@ -217,6 +237,10 @@ def _plain(ranges: preprocess.Ranges | None) -> preprocess.Ranges | None:
     if isinstance(ranges, Mapping):
         return {name: (float(low), float(high)) for name, (low, high) in ranges.items()}
     return None if ranges is None else (float(ranges[0]), float(ranges[1]))
+
+
+def _plain_scales(scales: preprocess.Scales) -> dict[str, tuple[float, float]]:
+    return {name: (float(mean), float(deviation)) for name, (mean, deviation) in scales.items()}
 
 
 def _pair(values: Any) -> tuple[float, float]:

@@ -18,6 +18,8 @@ MOST_IDS = 2**24  # float32 numbers, as tables of columns hold them, are exact u
 KINDS = ("auto", "classification", "regression")
 # One pair of public bounds for all number columns, or a pair for each column named.
 Ranges = tuple[float, float] | Mapping[str, tuple[float, float]]
+# A mean and a deviation for each column named, which are public or were paid for.
+Scales = Mapping[str, tuple[float, float]]
 
 
 def targets(
@@ -136,6 +138,42 @@ def rescale_features(
         column = columns.index(name)
         scaled[:, column] = rescale(x[:, column], limits, f"feature_range.{name}")
     return scaled
+
+
+def standardize_columns(
+    scaled: np.ndarray,
+    x: np.ndarray,
+    scales: Scales,
+    ranges: Ranges | None,
+    columns: Sequence[str],
+) -> np.ndarray:
+    """Centre and scale some columns of raw numbers by means and deviations, after clipping to their bounds.
+
+    The other columns are those of `scaled`, in which bounds were moved to 0 and 1.
+    """
+    done = np.array(scaled, dtype=np.float32)
+    for name, (mean, deviation) in scales.items():
+        place = columns.index(name)
+        bounds = ranges.get(name) if isinstance(ranges, Mapping) else ranges
+        raw = x[:, place].astype(np.float64)
+        if bounds is not None:
+            raw = np.clip(raw, *bounds)
+        done[:, place] = (raw - mean) / deviation
+    return done
+
+
+def check_scales(scales: Scales, columns: Sequence[str], name: str, words: Sequence[str] = ()) -> None:
+    """Raise `Problem` for impossible means and deviations, and for columns that hold no numbers.
+
+    `words` are columns that do not.
+    """
+    for column, (mean, deviation) in scales.items():
+        where = f"data.standardize.{column}"
+        if column in words or column not in columns:
+            why = "it holds words" if column in words else nearest(column, columns)
+            raise Problem(f"{where}: '{name}' has no such column of numbers; {why}")
+        if not (math.isfinite(mean) and 0 < deviation < math.inf):
+            raise Problem(f"{where}: expected [mean, deviation > 0], got {[mean, deviation]}")
 
 
 def out_of_range(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,10 +12,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..data.federation import Federation, Silo
 from ..errors import Problem, reason
-from ..experiment.config.schema import sentence
+from ..experiment.config.schema import Data, sentence
 from ..privacy.keys import PublicKey
 from .guard_folder import GuardFolder, examples_form
 from .plan_file import blank_silo
+
+# The keys of a [data] table that say how rows become examples; all others are about cutting data into silos.
+CUT = {"source", "silos", "rows", "partition", "shards", "alpha", "rotations", "mask", "min_examples"}
+PREPARED = {*Data.model_fields} - CUT - {"silo_column", "person_column", "rows_per_person"}
 
 
 class SiloFacts(BaseModel):
@@ -30,6 +35,9 @@ class SiloFacts(BaseModel):
     bytes: bool
     scale: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     key: dict[str, Any]
+    columns: list[str] = []
+    steps: dict[str, Any] = {}
+    not_covered: list[str] = []
 
     @property
     def public(self) -> PublicKey:
@@ -41,6 +49,28 @@ def facts_of(folder: GuardFolder) -> SiloFacts:
     """Return what a guard's owner may tell everybody."""
     form = examples_form(folder)
     return SiloFacts(name=folder.silo, key=folder.key().public.facts(), **form)
+
+
+def read_preparation(path: str | Path) -> dict[str, Any]:
+    """Return the options of `coterie.load` in the [data] table of a file: how a silo's rows are prepared."""
+    try:
+        content = tomllib.loads(Path(path).read_text())
+        table = Data.model_validate(content.get("data", {}))
+    except (OSError, UnicodeDecodeError) as error:
+        raise Problem(f"cannot read '{path}': {reason(error)}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise Problem(f"'{path}' is not valid TOML: {error}") from error
+    except ValidationError as error:
+        problems = [f"data.{sentence(dict(each))}" for each in error.errors()]
+        raise Problem(f"'{path}': {'; '.join(problems)}") from error
+    problems = [f"[{name}]: only the table [data] is read here" for name in content if name != "data"]
+    problems += [
+        f"data.{key}: a guard has one silo, so leave it out"
+        for key in sorted(table.model_fields_set - PREPARED)
+    ]
+    if problems:
+        raise Problem(f"'{path}': {'; '.join(problems)}")
+    return table.model_dump(include=PREPARED & table.model_fields_set)
 
 
 def read_facts(path: str | Path) -> SiloFacts:
@@ -59,11 +89,12 @@ def read_facts(path: str | Path) -> SiloFacts:
 def federation_of(facts: Sequence[SiloFacts], name: str) -> Federation:
     """Return the federation of silos that were described by their facts; it has no examples.
 
-    Labels that only some silos have are classes for all of them.
+    Labels that only some silos have are classes for all of them. Their features must be the same columns, in
+    the same order, prepared in the same way.
     """
     first, problems = facts[0], []
     for other in facts[1:]:
-        for what in ("shape", "bytes", "scale"):
+        for what in ("columns", "steps", "shape", "bytes", "scale"):
             both = getattr(first, what), getattr(other, what)
             if both[0] != both[1]:
                 problems.append(f"{what}: '{first.name}' has {both[0]}, '{other.name}' {both[1]}")
@@ -76,7 +107,8 @@ def federation_of(facts: Sequence[SiloFacts], name: str) -> Federation:
     silos: list[Silo] = [
         blank_silo(each.model_dump(include={"name", "train", "test"}), form) for each in facts
     ]
-    return Federation(name, tuple(silos), tuple(classes), first.scale)
+    not_covered = tuple(dict.fromkeys(line for each in facts for line in each.not_covered))
+    return Federation(name, tuple(silos), tuple(classes), first.scale, not_covered)
 
 
 def _natural(label: str) -> tuple[bool, float, str]:

@@ -173,6 +173,7 @@ def make_guards(
             users=[str(os.getuid())] if own is None else [str(os.getuid()), str(own.node)],
             scale=federation.scale,
             socket=None if sockets is None else str(sockets / "guard.sock"),
+            preparation=federation.preparation and federation.preparation.pick([silo.name]),
         )
         if own is not None:
             hand_over(folder / f"silo-{k}", own.guard)

@@ -4,6 +4,7 @@
 guard.toml     whose data this is, where it lies, who may ask, where ledger and witness are
 policy.toml    what may be asked (see `policy`)
 data.npz       prepared examples: x, y, test_x, test_y and, for labels, classes
+preparation.json   how raw rows became examples, if that is known: saved models carry it
 coordinator.pub    the key that signs what the coordinator asks
 keys/ ledger/ guard.sqlite results/ log.txt     made by the guard
 ```
@@ -15,6 +16,7 @@ import json
 import shutil
 import tomllib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,6 +26,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..data.federation import Silo
+from ..data.preparation import Preparation
 from ..errors import Problem, reason
 from ..experiment.config.schema import sentence
 from ..network.serve import user_ids
@@ -36,6 +39,7 @@ from .policy import PolicyTable
 
 GUARD, POLICY, DATA, COORDINATOR = "guard.toml", "policy.toml", "data.npz", "coordinator.pub"
 ARRAYS = ("x", "y", "test_x", "test_y")
+PREPARATION = "preparation.json"
 LARGEST = 2**40
 
 
@@ -106,6 +110,16 @@ class GuardFolder:
         sizes = self._shapes()
         return Identity(self.table.data_name, self.silo, sizes["y"][0] + sizes["test_y"][0])
 
+    def preparation(self) -> Preparation | None:
+        """Return how raw rows became this silo's examples; None if nobody said."""
+        path = self.path / PREPARATION
+        if not path.exists():
+            return None
+        try:
+            return Preparation.from_json(json.loads(path.read_text())).pick([self.silo])
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise Problem(f"'{path}' is not what `coterie guard init` wrote: {error}") from error
+
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         with _opened(self.path / self.table.data) as arrays:
             return {name: arrays[name].shape for name in ("y", "test_y")}
@@ -146,7 +160,20 @@ def examples_form(folder: GuardFolder) -> dict[str, Any]:
         x, y, test_y = (arrays[name] for name in ("x", "y", "test_y"))
         classes = [str(name) for name in arrays["classes"]] if "classes" in arrays else []
     form = {"shape": list(x.shape[1:]), "bytes": x.dtype == np.uint8, "classes": classes}
+    if (known := folder.preparation()) is not None:
+        form |= {
+            "columns": list(known.encoded),
+            "not_covered": list(known.not_covered),
+            "steps": _steps(known),
+        }
     return {**form, "train": len(y), "test": len(test_y), "scale": folder.table.scale}
+
+
+def _steps(preparation: Preparation) -> dict[str, Any]:
+    """Return the steps of a preparation that all silos must take alike."""
+    content = preparation.to_json()
+    found = {key: content[key] for key in ("features", "feature_range", "norm", "target_range")}
+    return {key: value for key, value in found.items() if value not in (None, "auto")}
 
 
 def write_examples(path: Path, silo: Silo, classes: Sequence[str]) -> None:
@@ -173,10 +200,13 @@ def make_guard(
     users: Sequence[str] = (),
     scale: float = 1.0,
     socket: str | None = None,
+    preparation: Preparation | None = None,
 ) -> GuardFolder:
     """Make the folder of a new guard, with its key and its ledger; nothing in it may exist before.
 
-    Its socket is in the folder too, unless a path says where. If anything is wrong, no folder remains.
+    Its socket is in the folder too, unless a path says where. With the `preparation` of its only silo, saved
+    models take raw rows, and others can be told how examples were made. If anything is wrong, no folder
+    remains.
     """
     path = Path(folder)
     if path.exists() and any(path.iterdir()):
@@ -194,6 +224,11 @@ def make_guard(
         }
         if socket is not None:
             table["socket"] = socket
+        if preparation is not None:
+            (steps,) = preparation.silos.values()
+            content = replace(preparation, silos={silo.name: steps}).to_json()
+            (path / PREPARATION).write_text(json.dumps(content, indent=1))
+            (path / PREPARATION).chmod(0o600)
         (path / GUARD).write_text(tomli_w.dumps(table))
         (path / POLICY).write_text(policy)
         read_table(path / POLICY, PolicyTable)

@@ -107,6 +107,13 @@ def _check_facts(guard: Guard, file: PlanFile) -> None:
         raise Problem(f"the policy refuses the plan: model: the policy does not allow '{file.model}'")
     if ":" in file.loss and file.loss not in guard.policy.losses:
         raise Problem(f"the policy refuses the plan: loss: the policy does not allow '{file.loss}'")
+    known = guard.folder.preparation()
+    left_out = set() if known is None else {*known.not_covered} - {*file.content["facts"]["not_covered"]}
+    if left_out:
+        raise Problem(
+            f"the plan does not say that no budget covers this: {'; '.join(sorted(left_out))}: propose it"
+            f" from the facts that `coterie guard facts` prints for '{guard.silo}'"
+        )
     if file.content["facts"]["scale"] != guard.folder.table.scale:
         raise Problem(
             f"the plan multiplies examples by {file.content['facts']['scale']:g}, but those of"

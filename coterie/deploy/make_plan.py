@@ -34,6 +34,10 @@ def check_used(config: Config) -> None:
             " by noised scores ([scores]), or tune in a simulation with `coterie sweep`"
         )
     check_metrics(config)
+    if config.model.start is not None:
+        raise Problem(
+            "model.start: a deployment sends no files, and guards open none that a plan names: leave it out"
+        )
     if config.data.features == "ids":
         raise Problem(
             "data.features: a deployment trains on numbers, not on 'ids': train on them in a simulation"

@@ -157,7 +157,10 @@ class PlanFile:
     def config(self, allowed: Allowed | None = None) -> Config:
         """Return the checked configuration; models of one's own are imported only from `allowed` modules."""
         check_contents(self.content["config"].get("method"))
-        return check(self.content["config"], "the plan's configuration", allowed)
+        config = check(self.content["config"], "the plan's configuration", allowed)
+        if config.model.start is not None:
+            raise Problem("the plan: model.start: guards open no file that a plan names")
+        return config
 
     @property
     def model(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -56,7 +56,10 @@ def finish_training(
     write_text(place / "statement.json", text)
     write_text(place / "statement.html", page(statement))
     raw = Trained(experiment, plan, True).is_raw(0, k)
-    save_model(place / "model.safetensors", experiment.task, vector, None, name, label, raw)
+    known = folder.preparation()
+    if known is not None:  # labels that this silo does not have are classes of the model, too
+        known = replace(known, classes=experiment.federation.classes)
+    save_model(place / "model.safetensors", experiment.task, vector, known, name, label, raw)
     test = stack(experiment.federation.pick([name]), "test", experiment.training.device)
     value = float(score(experiment.task, test, vector.reshape(1, 1, -1), experiment.training.memory))
     task = experiment.task

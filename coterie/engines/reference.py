@@ -16,6 +16,7 @@ from torch import Tensor
 from ..cohort.masks import base_of
 from ..cohort.sampling import coins
 from ..data.federation import Federation, Silo
+from ..data.persons import rows_by_person
 from ..planning.plan import Plan
 from ..protocol.handles import hide_uploads, refuse_handles
 from ..protocol.merging import PlainMerger
@@ -28,11 +29,25 @@ from ..protocol.streams import SeededStreams
 from ..protocol.tree import concatenate, map_leaves
 from ..tasks.layers.dropout import keys
 from ..tasks.task import Task
-from .reference_duals import SlowDuals, with_noise
+from .reference_duals import Members, SlowDuals, with_noise
 from .reference_duals import Terms as Terms
 from .reference_merging import SlowMerger
 from .reference_steps import SlowSteps
 from .start import SeededStart
+
+
+def members_of(silo: Silo, federation: Federation, unit: str) -> Members:
+    """Return who may be drawn: persons with their rows, or examples, each a row of its own."""
+    if unit != "person" or silo.person is None:
+        return every_row(silo)
+    rows, real = rows_by_person(silo.person, federation.rows_per_person, silo.name)
+    own = [[int(row) for row in mine[mask]] for mine, mask in zip(rows, real, strict=True)]
+    return Members(own, federation.rows_each(unit))
+
+
+def every_row(silo: Silo) -> Members:
+    """Return the examples of a silo as those who may be drawn."""
+    return Members([[row] for row in range(len(silo.y))], 1)
 
 
 class SlowOracle(Oracle):
@@ -48,8 +63,10 @@ class SlowOracle(Oracle):
         number: int,
         rounds: int,
         steps: int | None = None,
+        members: Members | None = None,
     ) -> None:
         self.steps = terms.work.steps if steps is None else steps
+        self.members = every_row(silo) if members is None else members
         self.task, self.silo, self.scale, self.terms = task, silo, scale, terms
         self.streams, self.round, self.rounds, self.calls = streams, number, rounds, 0
 
@@ -79,7 +96,11 @@ class SlowOracle(Oracle):
         for step in range(self.steps):
             total = torch.zeros_like(vector)
             for i in np.flatnonzero(hits[step]):
-                gradient = self.gradient(vector, int(i), imitate, strength, _key(base, step, int(i)))
+                rows = self.members.rows[i]
+                gradients = [
+                    self.gradient(vector, row, imitate, strength, _key(base, step, row)) for row in rows
+                ]
+                gradient = sum(gradients, torch.zeros_like(vector)) / len(rows)
                 norm = float(gradient.norm())
                 total += gradient if norm <= terms.clip else gradient * (terms.clip / norm)
             if terms.noise:
@@ -95,8 +116,7 @@ class SlowOracle(Oracle):
         """Count errors one example at a time, and return the candidate with the fewest, after noise."""
         call = self.calls
         self.calls += 1
-        rows = range(len(self.silo.y))
-        errors = np.array([sum(self.error(vector, row) for row in rows) for vector in candidates[0]])
+        errors = np.array([self.errors(vector) for vector in candidates[0]])
         if not self.terms.choice:
             return torch.tensor([[int(np.argmin(errors))]])
         dice = self.streams.dice(0, self.silo.name, self.round, call)
@@ -115,7 +135,7 @@ class SlowOracle(Oracle):
         """Move duals one example at a time; return what they add, and the new duals."""
         dice = self.streams.dice(0, self.silo.name, self.round, self.calls)
         self.calls += 1
-        silo = SlowDuals(self.task, self.silo, self.scale, self.terms, float(stiffness))
+        silo = SlowDuals(self.task, self.silo, self.scale, self.terms, float(stiffness), self.members)
         share, state = float(per_run(xi)), (start.reshape(-1), duals[0, 0].double().numpy())
         if unproven is not None:
             noise = float(unproven[0]) / share, float(unproven[1])
@@ -128,6 +148,10 @@ class SlowOracle(Oracle):
         """Return one example as a model gets it, and its target."""
         x, y = self.silo.x[row : row + 1], self.silo.y[row : row + 1]
         return x if self.task.ids else x.float() * self.scale, y
+
+    def errors(self, vector: Tensor) -> float:
+        """Return the sum of errors: of each example its own, of each person the mean of all rows."""
+        return sum(sum(self.error(vector, row) for row in rows) / len(rows) for rows in self.members.rows)
 
     def error(self, vector: Tensor, row: int) -> float:
         """Return the error of one example, in [0, 1]."""
@@ -181,7 +205,9 @@ class ReferenceSilo:
         terms: Terms,
         streams: SeededStreams,
         start: SeededStart,
+        members: Members,
     ) -> None:
+        self.members = members
         self.method, self.task, self.silo, self.scale = method, task, silo, scale
         self.terms, self.streams = terms, streams
         self.rounds = start.rounds
@@ -190,7 +216,15 @@ class ReferenceSilo:
     def answer(self, message: bytes, number: int, steps: int | None = None) -> bytes:
         """Do one round's work, or only its first `steps` steps, and return the upload."""
         oracle = SlowOracle(
-            self.task, self.silo, self.scale, self.terms, self.streams, number, self.rounds, steps
+            self.task,
+            self.silo,
+            self.scale,
+            self.terms,
+            self.streams,
+            number,
+            self.rounds,
+            steps,
+            self.members,
         )
         upload, own = self.method.local(unpack(message), unpack(self.own), doors_of(oracle))
         self.own = pack(own)
@@ -244,6 +278,7 @@ def run_reference(
             term,
             streams.for_run(run),
             start,
+            members_of(silo, federation, plan.unit.name),
         )
         for silo, term in zip(federation.silos, terms, strict=True)
     ]

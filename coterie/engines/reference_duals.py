@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -36,6 +37,13 @@ class Terms:
     proximal: bool = False
 
 
+class Members(NamedTuple):
+    """The rows of everybody who may be drawn in a silo, and how many rows each has at most."""
+
+    rows: list[list[int]]
+    each: int
+
+
 @dataclass(frozen=True, eq=False)
 class SlowDuals:
     """One silo's examples, read through the module's own gradients; duals move one by one."""
@@ -45,6 +53,11 @@ class SlowDuals:
     scale: float
     terms: Terms
     stiffness: float
+    members: Members
+
+    def places(self, i: int) -> list[tuple[int, int]]:
+        """Return the rows of one who was drawn, each with the place of its dual."""
+        return [(row, i * self.members.each + place) for place, row in enumerate(self.members.rows[i])]
 
     def features(self, row: int) -> np.ndarray:
         """Return what each parameter adds to each output of an example: `[outputs, P]`."""
@@ -79,11 +92,14 @@ class SlowDuals:
         for step in range(steps):
             noisy = np.zeros(len(model))
             for i in np.flatnonzero(hits[step]):
-                move = self.moves(int(i), model, reached[i], work.expected)
-                length = float(np.linalg.norm(move @ self.features(int(i))))
-                move = move if length <= clip else move * (clip / length)
-                noisy += move @ self.features(int(i))
-                reached[i] += move
+                rows, together = self.places(int(i)), work.expected * self.members.each
+                moves = [self.moves(row, model, reached[dual], together) for row, dual in rows]
+                change = sum(move @ self.features(row) for move, (row, _) in zip(moves, rows, strict=True))
+                length = float(np.linalg.norm(change))
+                factor = 1.0 if length <= clip else clip / length
+                noisy += factor * change
+                for move, (_, dual) in zip(moves, rows, strict=True):
+                    reached[dual] += factor * move
             if noise:
                 noisy = with_noise(noisy, noise * clip, dice)
             model, total = model + self.stiffness * noisy, total + noisy
@@ -106,8 +122,8 @@ class SlowDuals:
         """Move duals one after the other, with a paper's noise on the duals and on their sum."""
         total, moved = self._turns(start, duals, steps, dice)
         size, outputs = self.terms.work.size, duals.shape[1]
-        beside = np.zeros_like(duals)
-        beside[:size] = with_noise(np.zeros((size, outputs)), 1.0, dice) / size
+        beside, count = np.zeros_like(duals), size * self.members.each
+        beside[:count] = with_noise(np.zeros((count, outputs)), 1.0, dice) / size
         noisy = with_noise(total, 2 * float(np.linalg.norm(moved)) * noise[1], dice)
         return torch.from_numpy(noisy).float(), torch.from_numpy(moved + noise[0] * beside).float()
 
@@ -119,10 +135,11 @@ class SlowDuals:
         model, reached, total = start.double().numpy(), duals.copy(), np.zeros(len(start))
         for _ in range(round(steps * work.expected)):
             queue = queue or dice.permutation(work.size).tolist()
-            i = queue.pop(0)
-            move = self.moves(i, model, reached[i], 1.0)
-            change = move @ self.features(i)
-            model, total, reached[i] = model + self.stiffness * change, total + change, reached[i] + move
+            for row, dual in self.places(queue.pop(0)):
+                move = self.moves(row, model, reached[dual], 1.0)
+                change = move @ self.features(row)
+                model, total = model + self.stiffness * change, total + change
+                reached[dual] = reached[dual] + move
         return total, reached - duals
 
 

@@ -48,7 +48,7 @@ class SeededStart:
 
     def duals(self, silos: int) -> Tensor:
         """Return a zero dual for each example and output: `[runs, silos, longest, outputs]`."""
-        longest = int(self.roster.sizes.max())
+        longest = int(self.roster.sizes.max()) * self.roster.each
         return torch.zeros(len(self.seeds), silos, longest, self.task.outputs, device=self.device)
 
 

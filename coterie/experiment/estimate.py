@@ -11,7 +11,7 @@ from torch import Tensor
 from ..cohort.dp_sgd import Cohort, descend
 from ..cohort.dual.sampled import DualRequest, solve_apart
 from ..cohort.dual.sdca import solve_in_turn
-from ..cohort.examples import Examples
+from ..cohort.examples import Examples, Persons
 from ..cohort.score import WIDEST, score
 from ..errors import Problem, first_line
 from ..planning.plan import Plan
@@ -64,12 +64,21 @@ def _made_up(experiment: Experiment, plan: Plan, steps: int) -> Cohort:
     shape = (len(federation), max(federation.sizes))
     x = torch.zeros(*shape, *federation.shape, dtype=federation.silos[0].x.dtype)
     y = torch.zeros(*shape, dtype=federation.silos[0].y.dtype)
-    examples = Examples(
-        federation.names, federation.sizes, x.to(device), y.to(device), federation.scale, federation.ids
-    )
+    persons = _nobody(experiment.sizes, experiment.roster.each, device)
+    about = (federation.scale, federation.ids, persons)
+    examples = Examples(federation.names, experiment.sizes, x.to(device), y.to(device), *about)
     settings = replace(experiment.settings(plan), choice=None)
     work = tuple(replace(w, steps=steps, sampler=POISSON) for w in experiment.work)
     return Cohort(experiment.task, examples, work, settings, experiment.training.memory)
+
+
+def _nobody(sizes: tuple[int, ...], each: int, device: str) -> Persons | None:
+    """Return made-up persons with so many rows each; None if each has one."""
+    if each == 1:
+        return None
+    shape = (len(sizes), max(sizes), each)
+    rows, weight = torch.zeros(shape, dtype=torch.int64), torch.full(shape, 1 / each)
+    return Persons(rows.to(device), weight.to(device))
 
 
 def _zeros(cohort: Cohort) -> Tensor:
@@ -91,6 +100,7 @@ def _once(experiment: Experiment, plan: Plan, cohort: Cohort, trial: int) -> flo
 def _move_duals(cohort: Cohort, start: Tensor, plan: Plan, streams: SeededStreams, trial: int) -> None:
     """Call the door of duals once."""
     ones = torch.ones(start.shape[:2], device=start.device)
-    duals = torch.zeros(*ones.shape, max(cohort.examples.sizes), cohort.task.outputs, device=start.device)
+    longest = max(cohort.examples.sizes) * cohort.examples.each
+    duals = torch.zeros(*ones.shape, longest, cohort.task.outputs, device=start.device)
     solve = solve_apart if plan.counts.calls[0] == (SOLVE_DUAL,) else solve_in_turn
     solve(cohort, DualRequest(start, duals, ones, ones), streams, trial, 0)

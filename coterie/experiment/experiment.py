@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..cohort.dp_sgd import Cohort, Settings
 from ..cohort.examples import stack
+from ..cohort.features import with_features
 from ..cohort.gradients.clipping import rows_within
 from ..cohort.sampling import LARGEST_BATCH, slots_for
 from ..cohort.score import score
@@ -170,7 +171,12 @@ class Experiment:
     @cached_property
     def work(self) -> tuple[Work, ...]:
         """The local work of each silo."""
-        return tuple(self.training.work(size) for size in self.federation.sizes)
+        return tuple(self.training.work(size) for size in self.sizes)
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """The declared number of training examples of each silo, or of persons if these are protected."""
+        return self.federation.protected_sizes(self.privacy.unit)
 
     @cached_property
     def running(self) -> Method:
@@ -188,8 +194,9 @@ class Experiment:
     @cached_property
     def roster(self) -> Roster:
         """The public facts about the silos."""
-        sizes = torch.tensor(self.federation.sizes, dtype=torch.float64, device=self.training.device)
-        return Roster(self.federation.names, sizes, self.epsilon.to(self.training.device))
+        sizes = torch.tensor(self.sizes, dtype=torch.float64, device=self.training.device)
+        each = self.federation.rows_each(self.privacy.unit)
+        return Roster(self.federation.names, sizes, self.epsilon.to(self.training.device), each=each)
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -204,15 +211,20 @@ class Experiment:
     def check(self) -> None:
         """Raise `Problem` if a setting does not fit the data, the model or the method."""
         check_device(self.training.device)
+        if self.privacy.unit == "person" and not self.federation.knows_persons:
+            raise Problem(
+                "privacy.unit: 'person' needs to know whose rows are whose: name data.person_column, or give"
+                " an array 'person'"
+            )
         self.task.module.to(self.training.device)
         check_ids(self.task, self.federation)
-        rows_within(self.task, self.training.memory)
-        check_passes(self.training, self.federation.names, self.federation.sizes)
+        rows_within(self.task, self.training.memory, self.roster.each)
+        check_passes(self.training, self.federation.names, self.sizes)
         check_stepping(self.training, self.method)
         check_dropping(self.training, self.federation.names, self.work, self.privacy, self.budgets)
         check_counts(self.task, self.federation)
         private = not bool(torch.isinf(self.epsilon).all())
-        self.method.check(PublicTask(self.task), public_federation(self.federation, private))
+        self.method.check(PublicTask(self.task), public_federation(self.federation, self.sizes, private))
         clip = [c for v in self.variants for c in per_silo("privacy.clip", v.clip, self.federation.names)]
         check_budgets(self.epsilon.flatten().tolist(), self.delta.flatten().tolist(), clip)
         _ = self.lr  # raises a Problem for what is no learning rate
@@ -244,7 +256,7 @@ class Experiment:
         given = self._per_run(lambda v: v.noise, "privacy.noise") if privacy.noise is not None else None
         request = Request(
             method=self.running,
-            roster=Roster(self.roster.names, self.roster.sizes.cpu(), self.roster.epsilon.cpu()),
+            roster=replace(self.roster, sizes=self.roster.sizes.cpu(), epsilon=self.roster.epsilon.cpu()),
             work=self.work,
             layers=tuple(layout.lengths),
             names=tuple(layout.names),
@@ -286,8 +298,9 @@ class Experiment:
 
     def cohort(self, plan: Plan) -> Cohort:
         """Return the silos, ready to train."""
-        examples = stack(self.federation, "train", self.training.device)
-        return Cohort(self.task, examples, self.work, self.settings(plan), self.training.memory)
+        examples = stack(self.federation, "train", self.training.device, self.privacy.unit)
+        task, examples = with_features(self.task, examples, self.training.memory)
+        return Cohort(task, examples, self.work, self.settings(plan), self.training.memory)
 
     def train(
         self,
@@ -359,7 +372,7 @@ class Experiment:
             return [None] * len(bare)
         memory = self.training.memory
         means = iter(
-            score(self.task, cohort.examples, vectors[torch.tensor(bare)], memory, losses=True).tolist()
+            score(cohort.task, cohort.examples, vectors[torch.tensor(bare)], memory, losses=True).tolist()
         )
         return [next(means) if is_bare else None for is_bare in bare]
 

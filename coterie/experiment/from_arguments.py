@@ -31,7 +31,7 @@ from .config.files import find_beside
 from .config.methods import method_problems
 from .config.schema import Config, Data, Model, PrivacyTable, Report, Train, Tuning, sentence
 from .experiment import experiments
-from .from_config import load_data, methods_of, training_of
+from .from_config import adaptation_of, load_data, methods_of, training_of
 from .metrics import Function, metrics_of, written_metrics
 from .study import Study
 
@@ -71,6 +71,7 @@ class TrainingOptions(TypedDict, total=False):
     memory: int | str
     device: str
     checkpoint: int | None
+    only: Sequence[str] | None
 
 
 def make_study(
@@ -106,7 +107,8 @@ def make_study(
     if isinstance(privacy, Privacy):
         budgets = _table(problems, PrivacyTable, "privacy", _privacy(privacy))
     if isinstance(federation, Federation):
-        task = _checked(problems, lambda: task_of(model, federation, loss, model_options, loss_options))
+        own = (model_options, loss_options, getattr(train, "only", None))
+        task = _checked(problems, lambda: task_of(model, federation, loss, *own))
     measures = _checked(problems, lambda: metrics_of(metrics, task)) if isinstance(task, Task) else ()
     _refuse(problems)
     training = training_of(train, len(federation))
@@ -188,9 +190,15 @@ def load_source(
     return replace(federation, recipe=data.model_dump()) if named else federation
 
 
-def task_of(model: Any, federation: Federation, loss: Any, options: Any, loss_options: Any = None) -> Task:
+def task_of(
+    model: Any, federation: Federation, loss: Any, options: Any, loss_options: Any = None, only: Any = None
+) -> Task:
     """Return the task of a model for the examples of a federation."""
     if isinstance(model, Task):
+        if only:
+            raise Problem(
+                "train.only: the task is made already; make it with adaptation=Adaptation(only=...)"
+            )
         return model
     if not isinstance(loss, str) and not callable(loss):
         raise Problem(f"model.loss: expected the name of a loss or a function, got {shown(loss)}")
@@ -200,12 +208,14 @@ def task_of(model: Any, federation: Federation, loss: Any, options: Any, loss_op
     known = dict(loss_options or {})
     if unknown := [key for key in known if key not in LOSS_OPTIONS]:
         raise Problem(f"loss_options: unknown setting '{unknown[0]}'; {nearest(unknown[0], LOSS_OPTIONS)}")
+    factory_options, adaptation = adaptation_of(options, only)
     return make_task(
         model,
         shape=federation.shape,
         classes=len(federation.classes),
         loss=loss,
-        options=options,
+        options=factory_options,
+        adaptation=adaptation,
         settings=loss_settings(**plain(known), classes=federation.classes),
         ids=federation.ids,
     )
@@ -316,6 +326,10 @@ def _model(task: Task, model: ModelLike, loss: LossLike, classes: Sequence[str])
     table: dict[str, Any] = {"loss": loss if by_name else task.loss, "huber_delta": settings.huber_delta}
     if settings.class_weights:
         table["class_weights"] = dict(zip(classes, settings.class_weights, strict=True))
+    if task.adaptation.start is not None:
+        table["start"] = str(task.adaptation.start.path)
+    if task.adaptation.lora:
+        table["lora"] = task.adaptation.lora
     if isinstance(model, str):
         options = plain(task.build.settings) if isinstance(task.build, Factory) else {}
         return Model.model_validate({"name": model, **table, **options})

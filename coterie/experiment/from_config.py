@@ -17,8 +17,10 @@ from ..privacy.budget import NOT_GIVEN, Privacy
 from ..protocol.method import Method
 from ..protocol.optimizer import Optimizer
 from ..protocol.settings import settings_of
+from ..tasks.adaptation import Adaptation
 from ..tasks.losses import LOSSES, NUMBERS
 from ..tasks.settings import loss_settings
+from ..tasks.start import Start
 from ..tasks.task import Task, make_task
 from .config.schema import Config, Data, PrivacyTable, Train
 from .experiment import Experiment, experiments
@@ -110,16 +112,33 @@ def report_metrics(config: Config, task: Task) -> tuple[Metric, ...]:
 def task_of(config: Config, federation: Federation) -> Task:
     """Return the task of a configuration for the examples of a federation."""
     model = config.model
+    given = {"start": model.start, "lora": model.lora, **(model.model_extra or {})}
+    options, adaptation = adaptation_of(given, config.train.only)
     return make_task(
         model.name,
         shape=federation.shape,
         classes=len(federation.classes),
         loss=model.loss,
-        options=dict(model.model_extra or {}),
+        options=options,
         allowed=config.allowed,
         settings=loss_settings(model.class_weights, model.huber_delta, federation.classes),
         ids=federation.ids,
+        adaptation=adaptation,
     )
+
+
+def adaptation_of(options: Any, only: Any) -> tuple[dict[str, Any], Adaptation]:
+    """Return the settings of a factory and what of its module is trained, from the keys of [model]."""
+    rest, problems = dict(options or {}), []
+    start, lora = rest.pop("start", None), rest.pop("lora", None)
+    if start is not None and not isinstance(start, str | Path):
+        problems.append(f"model.start: expected the path of a safetensors file, got {start!r}")
+    if lora is not None and (isinstance(lora, bool) or not isinstance(lora, int) or lora < 1):
+        problems.append(f"model.lora: expected a whole number >= 1, got {lora!r}")
+    if problems:
+        raise Problem("\n".join(problems))
+    begin = None if start is None else Start(Path(start).expanduser())
+    return rest, Adaptation(begin, tuple(only or ()), lora or 0)
 
 
 def privacy_of(table: PrivacyTable) -> Privacy:

@@ -40,14 +40,14 @@ class PublicFederation:
         self._norms()
 
 
-def public_federation(federation: Federation, private: bool) -> PublicFederation:
-    """Return what a method may ask about silos; `private` if any of them has a budget."""
+def public_federation(federation: Federation, sizes: tuple[int, ...], private: bool) -> PublicFederation:
+    """Return what a method may ask about silos of these sizes; `private` if any of them has a budget."""
 
     def norms() -> None:
         if private:
             check_norms(federation)
 
-    return PublicFederation(federation.names, federation.sizes, norms)
+    return PublicFederation(federation.names, sizes, norms)
 
 
 def check_counts(task: Task, federation: Federation) -> None:

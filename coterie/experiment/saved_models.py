@@ -160,7 +160,7 @@ def record_of(
         "classes": list(_class_names(task.classes, own)),
         "shape": list(task.shape),
         "model": _model_of(task),
-        "trained": list(task.layout.names),
+        "trained": task.trained_names,
         "tied": task.tied,
         "probes": probe(lambda x: task.predict(parameters, x.to(task.device)), task.shape, task.ids_below),
         "preparation": None if own is None else own.to_json(),

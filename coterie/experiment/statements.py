@@ -122,6 +122,7 @@ def statement_for(
         merges=released.merges,
         origin=_origin(experiment, plan, run, k, meter, issue, tuning is not None),
         key=issue.key(silo.name, k, meter),
+        unit=plan.unit.name,
     )
 
 
@@ -160,7 +161,9 @@ def _origin(
 def model_facts(experiment: Experiment, issue: Issue) -> dict[str, Any]:
     """Return what a statement says about its model."""
     name = issue.model or type(experiment.task.module).__name__
-    return {"name": name, "parameters": experiment.task.layout.size}
+    start = experiment.task.start_digest
+    facts = {"name": name, "parameters": experiment.task.layout.size}
+    return facts | ({"start": start} if start else {})
 
 
 def stayed_home(plan: Plan, run: int, k: int) -> list[str]:

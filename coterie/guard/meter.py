@@ -289,7 +289,7 @@ class Meter:
             "total": totals_of(state, plan.unit),
             "chosen": self.held[k] if self.held else None,
         }
-        if plan.unit == "silo":
+        if plan.unit != "example":
             facts["as_example"] = totals_of(state, "example")
         events = tuple(event for span in rounds for event in plan.events(*span))
         return Account(events, *charge(state, row), state.budgets[plan.unit][0], rounds, facts)

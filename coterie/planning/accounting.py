@@ -21,7 +21,7 @@ from ..privacy.published.formulas import Published, published_for, warning
 from ..privacy.published.merges import merge_warnings, published_for_merges
 from ..privacy.statement.build import OpenedDoor, merge_door
 from ..protocol.doors import CHOICE, SAMPLES, Calls, Door, Noise, released
-from ..protocol.units import EXAMPLE, SILO, Unit
+from ..protocol.units import EXAMPLE, PERSON, SILO, Unit
 from .example_plan import plan_examples
 from .plan import Plan, SiloPlan
 from .request import Request
@@ -70,7 +70,10 @@ class Accounting(ABC):
 
     @abstractmethod
     def protected(self, sizes: Sequence[int]) -> list[int]:
-        """Return, for each silo, the number of units that its unit is one of; `sizes` counts examples."""
+        """Return, for each silo, the number of units that its unit is one of.
+
+        `sizes` counts examples, or persons if these are protected.
+        """
 
     @abstractmethod
     def claim(self, label: str, plan: Plan, run: int, k: int) -> Claim:
@@ -95,18 +98,17 @@ class Accounting(ABC):
         """Return what papers report for a silo, and a warning for each value below the proven lower bound."""
 
 
-class ExampleAccounting(Accounting):
-    """The unit is one example of a silo: its doors add noise, and it is charged for what they release."""
+class DoorAccounting(Accounting):
+    """The unit is an example or a person: doors add noise, and silos are charged for what they release."""
 
-    unit = EXAMPLE
     columns = ("rate", "steps")
 
     def plan(self, request: Request) -> Plan:
         """Return a plan with the noise of each silo's doors."""
-        return plan_examples(request)
+        return plan_examples(request, self.unit)
 
     def protected(self, sizes: Sequence[int]) -> list[int]:
-        """Return the silos' numbers of examples."""
+        """Return the silos' numbers of examples, or of persons."""
         return list(sizes)
 
     def claim(self, label: str, plan: Plan, run: int, k: int) -> Claim:
@@ -153,6 +155,18 @@ class ExampleAccounting(Accounting):
         formulas += published_dual(settings, used, (event,), silo.delta)
         lower = quick_lower((event,), silo.delta)
         return formulas, [line for line in (warning(each, lower) for each in formulas) if line]
+
+
+class ExampleAccounting(DoorAccounting):
+    """The unit is one example of a silo."""
+
+    unit = EXAMPLE
+
+
+class PersonAccounting(DoorAccounting):
+    """The unit is one person of a silo: all rows of theirs."""
+
+    unit = PERSON
 
 
 class SiloAccounting(Accounting):
@@ -205,7 +219,9 @@ class SiloAccounting(Accounting):
         return published_for_merges(merges, silo.delta), merge_warnings(merges, silo.delta)
 
 
-ACCOUNTING: dict[str, Accounting] = {each.unit.name: each for each in (ExampleAccounting(), SiloAccounting())}
+ACCOUNTING: dict[str, Accounting] = {
+    each.unit.name: each for each in (ExampleAccounting(), PersonAccounting(), SiloAccounting())
+}
 
 
 def accounting_of(plan: Plan) -> Accounting:

@@ -1,4 +1,4 @@
-"""Planning under the unit 'example': each silo's doors get the noise that spends exactly its own budget."""
+"""Planning where doors add noise: each silo's doors get the noise that spends exactly its own budget."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..protocol.doors import CHOICE, WHOLE, Calls, Door, Noise, Work, released
 from ..protocol.method import Method
 from ..protocol.oracle import CERTIFIES_NOTHING
 from ..protocol.roster import Roster
-from ..protocol.units import EXAMPLE
+from ..protocol.units import EXAMPLE, Unit
 from .dry_run import Counts, Facts, dry_run, one_pass
 from .plan import Plan, SiloPlan
 from .request import Request
@@ -29,7 +29,7 @@ from .uniform_noise import until_spent
 LEAST_ROOT = 1e-90  # of the rho of private choices; a smaller one would need more noise than events may have
 
 
-def plan_examples(request: Request) -> Plan:
+def plan_examples(request: Request, unit: Unit = EXAMPLE) -> Plan:
     """Return a plan with the noise at which every silo spends its budget.
 
     With `spending` "uniform", all silos add the same noise and leave when their budgets are spent; with
@@ -39,17 +39,13 @@ def plan_examples(request: Request) -> Plan:
     method, roster, work = request.method, request.roster, request.work
     present, planned, steps = request.schedule
     facts = Facts(roster, request.rounds, request.layers, request.names)
-    counts = [
-        dry_run(
-            method, roster, request.layers, request.rounds, present=_mask(present, 0), names=request.names
-        )
-    ]
+    counts = [dry_run(method, roster, request.layers, request.rounds, unit, _mask(present, 0), request.names)]
     same_noise: list[float] | None = None
     if request.spending == "uniform":
         same_noise, present = _until_spent(request, counts[0])
-        planned, counts = present, [one_pass(method, facts, present[:, 0], 0)]
+        planned, counts = present, [one_pass(method, facts, present[:, 0], 0, unit)]
     if present is not None or any(not torch.equal(row, roster.epsilon[0]) for row in roster.epsilon):
-        counts = _every_run(method, facts, present, counts[0])
+        counts = _every_run(method, facts, present, counts[0], unit)
     if any(not each.like(counts[0]) for each in counts):
         raise Refused(
             f"'{method.name}' calls different doors in different runs, but one call serves all runs: train"
@@ -67,13 +63,13 @@ def plan_examples(request: Request) -> Plan:
             tuple(_at(plan, ask.target, same_noise[run]) for plan, ask in row)
             for run, row in enumerate(plans)
         )
-        return Plan(EXAMPLE, counts[0], silos, present, steps=steps)
+        return Plan(unit, counts[0], silos, present, steps=steps)
     targets = (ask.target for run in plans for _, ask in run if ask.target.steps)
     calibrated = calibrate(targets, request.on_progress)
     if request.spending == "closed-form":
         calibrated = {target: _more(target, least) for target, least in calibrated.items()}
     silos = tuple(tuple(_spend(plan, ask, calibrated) for plan, ask in run) for run in plans)
-    return Plan(EXAMPLE, counts[0], silos, present, steps=steps)
+    return Plan(unit, counts[0], silos, present, steps=steps)
 
 
 def _until_spent(request: Request, counts: Counts) -> tuple[list[float], Tensor]:
@@ -110,7 +106,9 @@ def _more(target: Target, least: Calibrated) -> Calibrated:
     return Calibrated(noise, epsilon_of((target.event(noise),), target.delta))
 
 
-def _every_run(method: Method, facts: Facts, present: Tensor | None, first: Counts) -> list[Counts]:
+def _every_run(
+    method: Method, facts: Facts, present: Tensor | None, first: Counts, unit: Unit
+) -> list[Counts]:
     """Return the counts of each run: its messages may depend on who takes part, and on budgets."""
     known: dict[tuple[float | bytes, ...], Counts] = {}
     counts = []
@@ -118,7 +116,7 @@ def _every_run(method: Method, facts: Facts, present: Tensor | None, first: Coun
         mask = _mask(present, run)
         key = (*budgets, b"" if mask is None else mask.numpy().tobytes())
         if key not in known:
-            known[key] = one_pass(method, facts, mask, run) if run else first
+            known[key] = one_pass(method, facts, mask, run, unit) if run else first
         counts.append(known[key])
     return counts
 

@@ -34,7 +34,8 @@ class Privacy(metaclass=PlainlyMade):
     such as "mixgauss1". Each silo's epsilon is then drawn from it with `budget_seed`, and does not depend
     on the seed of the training.
 
-    Under the unit "example", `clip` bounds the gradient of one example. Under the unit "silo" a whole silo
+    Under the unit "example", `clip` bounds the gradient of one example. Under the unit "person" it bounds the
+    mean gradient over all rows of one person in a silo. Under the unit "silo" a whole silo
     is protected and `clip` bounds its upload. Noise is then added to the merge by the server, or to each
     upload by its silo (`noise_by`). With `noise_by` "secure", silos add the noise in parts, and the server
     sees only the sum: budgets then hold as long as at most `dropouts` silos drop out of a round and at most
@@ -89,7 +90,7 @@ class Privacy(metaclass=PlainlyMade):
             raise Problem(f"privacy.unit: unknown unit '{self.unit}'; {nearest(self.unit, UNITS)}")
         if self.noise_by not in PLACES:
             raise Problem(f"privacy.noise_by: expected one of {', '.join(PLACES)}, got '{self.noise_by}'")
-        if self.unit == "example" and self.noise_by != "server":
+        if self.unit != "silo" and self.noise_by != "server":
             raise Problem("privacy.noise_by: allowed only with unit = 'silo'")
         for key, default in (("dropouts", 0), ("colluding", 1)):
             value = getattr(self, key)
@@ -247,7 +248,8 @@ def loose_deltas(
             f"{key}: {d:g} is not below 1/n for {n} silos, so it permits publishing one silo's data;"
             " choose a smaller delta"
         ]
+    what = "the rows of one person" if unit == "person" else "one example"
     return [
-        f"{key}: {d:g} is not below 1/n for {len(loose)} silo(s), such as '{name}' with {n} examples,"
-        " so it permits publishing one example; choose a smaller delta"
+        f"{key}: {d:g} is not below 1/n for {len(loose)} silo(s), such as '{name}' with {n} {unit}s,"
+        f" so it permits publishing {what}; choose a smaller delta"
     ]

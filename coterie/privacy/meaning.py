@@ -130,8 +130,12 @@ def percent(share: float) -> str:
 
 
 def meaning_lines(meaning: Meaning, unit: str) -> list[str]:
-    """Return what a guarantee means in sentences, about one "example" or one "silo"."""
-    whose, was = ("your record", "was used") if unit == "example" else ("your silo", "took part")
+    """Return what a guarantee means in sentences, about one "example", "person" or "silo"."""
+    whose, was = {
+        "example": ("your record", "was used"),
+        "person": ("your records", "were used"),
+        "silo": ("your silo", "took part"),
+    }[unit]
     rare = f", except with a probability of at most {meaning.exception:g}" if meaning.exception else ""
     same = ", with the same exception" if meaning.exception else ""
     return [

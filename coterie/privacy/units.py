@@ -4,5 +4,5 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-UnitName = Literal["example", "silo"]
+UnitName = Literal["example", "person", "silo"]
 UNITS: tuple[str, ...] = get_args(UnitName)

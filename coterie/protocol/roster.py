@@ -32,6 +32,8 @@ class Roster:
     group), both `[runs, silos]`. None means every silo, and all silos together. Engines fill in the rest:
     `steps`, how silos train (all ones in a dry run, where the noise is not known yet), and `round`, the
     number of the round, from 0, of `rounds`.
+
+    If persons are protected, `sizes` counts persons, each of whom has `each` rows at most.
     """
 
     names: tuple[str, ...]
@@ -42,6 +44,7 @@ class Roster:
     steps: Steps | None = None
     round: int = 0
     rounds: int = 1
+    each: int = 1
 
     def __len__(self) -> int:
         return len(self.names)

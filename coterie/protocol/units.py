@@ -50,16 +50,16 @@ def unit_named(name: str) -> Unit:
     return UNITS[name]
 
 
-EXAMPLE = Unit(
-    "example",
-    noise_in_doors=True,
-    unsound=MappingProxyType(
-        {
-            DESCEND_AT_HOME.name: "training at home without noise is not sound under the unit 'example'",
-            FISHER.name: "'fisher' returns raw values, which have no sound release under the unit 'example'",
-        }
-    ),
-)
+def _noised_in_doors(name: str) -> Unit:
+    """Return a unit whose doors add noise to sums over what is sampled: examples, or persons."""
+    unsound = {
+        DESCEND_AT_HOME.name: f"training at home without noise is not sound under the unit '{name}'",
+        FISHER.name: f"'fisher' returns raw values, which have no sound release under the unit '{name}'",
+    }
+    return Unit(name, noise_in_doors=True, unsound=MappingProxyType(unsound))
+
+
+EXAMPLE, PERSON = _noised_in_doors("example"), _noised_in_doors("person")
 SILO = Unit(
     "silo",
     noise_in_doors=False,
@@ -70,4 +70,4 @@ SILO = Unit(
         }
     ),
 )
-UNITS = {unit.name: unit for unit in (EXAMPLE, SILO)}
+UNITS = {unit.name: unit for unit in (EXAMPLE, PERSON, SILO)}

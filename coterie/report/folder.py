@@ -7,6 +7,7 @@ import functools
 import json
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -204,7 +205,7 @@ class Folder:
             except (OSError, ValueError) as error:
                 raise Problem(f"out: '{self.path}' is damaged; choose another folder ({error})") from error
         for label, run in trained.saved():
-            models = self.path / "models" / label
+            models = self.path / ("adapters" if experiment.task.adaptation.lora else "models") / label
             try:
                 loaded = [load_file(str(models / f"{name}.safetensors")) for name in names]
                 vectors[run] = torch.stack([layout.flatten(parameters) for parameters in loaded])
@@ -226,6 +227,11 @@ class Folder:
         names = file_names(experiment.federation.names)
         for k, (name, content, vector) in enumerate(zip(names, statements, vectors, strict=True)):
             place = self.path / "models" / label / f"{name}.safetensors"
+            if experiment.task.adaptation.lora:
+                tensors = experiment.task.layout.unflatten(vector.detach().cpu())
+                adapters = functools.partial(_save_tensors, tensors)
+                secret = OWNER_ONLY if trained.is_raw(run, k) else EVERYBODY
+                write(self.path / "adapters" / label / place.name, adapters, secret)
             method, raw = label_of(content["method"], content["settings"]), trained.is_raw(run, k)
             about = (experiment.task, vector, experiment.federation.preparation, content["silo"], method, raw)
             fill = functools.partial(_save_model, about)
@@ -238,6 +244,13 @@ class Folder:
         place = self.path / "relations" / f"{label}.json"
         write_json(place, relations_facts(omega, names))
         write(place.with_suffix(".png"), lambda at: draw_relations(omega, names, label, at))
+
+
+def _save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Save the trained tensors of a model with adapters, which its whole model no longer tells apart."""
+    from safetensors.torch import save_file
+
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, str(path))
 
 
 def _save_model(about: tuple[Any, ...], path: Path) -> None:

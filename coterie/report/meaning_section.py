@@ -6,6 +6,7 @@ import re
 from html import escape
 from typing import Any
 
+from ..privacy.accountant import shown
 from ..privacy.events import Event
 from ..privacy.meaning import Meaning, meaning_lines, meaning_of
 from ..privacy.statement.checklist import GUIDELINE, UNCOVERED, checklist
@@ -17,12 +18,17 @@ LEFT, TOP, RIGHT, BELOW = 52, 34, 18, 118
 CAPTION = {
     unit: f"How often anyone must be wrong who tries to tell whether {what}. A false alarm says yes although"
     " the truth is no; a miss says no although the truth is yes. The solid line is the best anyone can do."
-    for unit, what in (("example", "your record was used"), ("silo", "your silo took part"))
+    for unit, what in (
+        ("example", "your record was used"),
+        ("person", "your records were used"),
+        ("silo", "your silo took part"),
+    )
 }
 TITLE = "How often any attacker must be wrong"
 PROTECTS = {
     "example": "This statement protects single examples: each is one row of the silo's data. A person with"
     " several rows is protected less.",
+    "person": "This statement protects persons: all rows of one person in this silo at once.",
     "silo": "This statement protects the whole silo: all of its data at once.",
 }
 
@@ -48,10 +54,23 @@ def meaning_section(content: dict[str, Any]) -> list[str]:
         f"<p class='important'>{_text(lines[0])}</p>",
         *(f"<p>{_text(line)}</p>" for line in lines[1:]),
         f"<p>{_text(PROTECTS[unit])} {_text(covered)}</p>",
+        *_several(content["guarantee"]),
         f"<p>{_text(delta_words(content))}</p>",
         *([f"<p class='important'>{_text(warning)}</p>"] if warning else []),
         f"<figure>{picture(meaning.curve)}",
         f"<figcaption class='small'>{_text(CAPTION[unit])}</figcaption></figure>",
+    ]
+
+
+def _several(said: dict[str, Any]) -> list[str]:
+    """Return what a person spends who has rows in several silos, as HTML; nothing in other units."""
+    totals = said.get("several_silos") or {}
+    if not totals:
+        return []
+    each = ", ".join(f"{shown(epsilon)} in {silos} silos" for silos, epsilon in totals.items())
+    return [
+        "<p>A person with rows in several silos is protected by each silo's noise, but what the silos release"
+        f" adds up. If every silo releases what this one does, epsilon is at most {escape(each)}.</p>"
     ]
 
 

@@ -22,44 +22,47 @@ PLAINLY = {
 }
 
 
-def door_row(door: dict[str, Any], merges: dict[str, Any] | None) -> tuple[str, str]:
-    """Return a door, and how it was used: first in plain words, then in detail."""
-    name, detail = _door(door, merges)
+def door_row(door: dict[str, Any], merges: dict[str, Any] | None, one: str = "example") -> tuple[str, str]:
+    """Return a door, and how it was used: first in plain words, then in detail.
+
+    `one` is what a door adds up and clips: an "example" or a "person".
+    """
+    name, detail = _door(door, merges, one)
     plain = PLAINLY.get(name)
     return name, detail if plain is None else f"{plain}: {detail}"
 
 
-def _door(door: dict[str, Any], merges: dict[str, Any] | None) -> tuple[str, str]:
+def _door(door: dict[str, Any], merges: dict[str, Any] | None, one: str) -> tuple[str, str]:
     """Return a door, and in detail how it was used."""
     if door["door"] == "score":
-        tests = f"{door['expected_batch']:g} test examples"
+        tests = f"{door['expected_batch']:g} test {one}s"
         return "score", (
-            f"{door['calls']} noisy sums (or tables of counts) over all {tests}, in which one example adds at"
+            f"{door['calls']} noisy sums (or tables of counts) over all {tests}, in which one {one} adds at"
             " most 1 to one number"
         )
     if door["door"] == "merge" and merges is not None:
         return "merge", _merge(door, merges)
     if door["door"] == "select":
-        return "select", f"{door['calls']} private choices by the noisy number of errors on all examples"
+        return "select", f"{door['calls']} private choices by the noisy number of errors on all {one}s"
     if door["door"] == SOLVE_DUAL_WHOLE.name and door["clip"] is not None:
         return door["door"], (
-            f"{door['calls']} uploads, each clipped to {door['clip']:g} as a whole; one example may change"
+            f"{door['calls']} uploads, each clipped to {door['clip']:g} as a whole; one {one} may change"
             " the whole upload, so the noise is a multiple of twice the clip"
         )
     what = "share of an upload" if door["door"] == SOLVE_DUAL.name else "gradient"
-    clip = "not clipped" if door["clip"] is None else f"each example's {what} clipped to {door['clip']:g}"
+    clip = "not clipped" if door["clip"] is None else f"each {one}'s {what} clipped to {door['clip']:g}"
     calls = f"{door['calls']} calls with {door['steps']} noisy steps each"
-    return door["door"], f"{calls}; {_sample(door)}; {clip}"
+    return door["door"], f"{calls}; {_sample(door, one)}; {clip}"
 
 
-def _sample(door: dict[str, Any]) -> str:
-    """Return how the examples of a step were drawn."""
+def _sample(door: dict[str, Any], one: str) -> str:
+    """Return how the examples, or persons, of a step were drawn."""
     expected = f"expected batch {door['expected_batch']:g}"
     if door["sampler"] == ALLOCATION and door["rate"] < 1:
         each = round(1 / door["rate"])
-        return f"in whole passes, with every example in exactly one of {each} steps, at random ({expected})"
+        return f"in whole passes, with every {one} in exactly one of {each} steps, at random ({expected})"
     if door["sampler"] in ("all examples", ALLOCATION):
-        return f"on all {door['expected_batch']:g} examples"
+        return f"on all {door['expected_batch']:g} {one}s"
     return f"{_sampler(door)} samples at rate {door['rate']:.4g} ({expected})"
 
 

@@ -17,6 +17,7 @@ WHO = {
 }
 QUESTIONS = {
     "example": ("whether a record was used at all", "what a record says, such as which of two values it has"),
+    "person": ("whether a person's rows were used at all", "what these rows say, such as which illness"),
     "silo": (
         "whether the silo took part at all",
         "what the silo's data says, such as which of two sets it is",

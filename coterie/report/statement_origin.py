@@ -17,7 +17,7 @@ def origin_rows(content: dict[str, Any]) -> list[tuple[str, str]]:
     known = "" if data["fingerprint"] is None else f"; ledgers know it as {data['fingerprint']}"
     return [
         ("data set", f"{data['name'] or 'without a name'}{_source(data)}: {data['rows']} rows{known}"),
-        ("model", f"{model['name'] or 'unknown'}, {model['parameters']:,} parameters"),
+        ("model", f"{model['name'] or 'unknown'}, {model['parameters']:,} parameters{_start(model)}"),
         ("run", run["id"] or "unknown"),
         ("stayed with the silo", "; ".join(content["stayed_home"]) or "unknown"),
         ("digest of the configuration", digests["configuration"] or "none"),
@@ -73,3 +73,8 @@ def budget_words(content: dict[str, Any]) -> str:
     if ledger["total"] and (spent := largest_total(ledger, leave_aside=True)) is not None:
         words += f"So far they have spent at most {shown(spent[0])} at delta {spent[1]:g}{but}. "
     return words + (f"Its ledger was recovered {again} time(s) after a loss. " if again else "")
+
+
+def _start(model: dict[str, Any]) -> str:
+    """Return from which public numbers a model started, if it did."""
+    return f", from the public start {model['start'][:16]}" if model.get("start") else ""

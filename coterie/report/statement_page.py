@@ -39,7 +39,8 @@ def page(content: dict[str, Any]) -> str:
     title = f"Privacy statement for {content['silo']}"
     parts = [
         f"<h1>{escape(title)}</h1>",
-        f"<p class='small'>Method: {escape(_method(content))}. {content['declared_size']} training examples."
+        f"<p class='small'>Method: {escape(_method(content))}. {content['declared_size']} training"
+        f" {'persons' if content['guarantee']['unit'] == 'person' else 'examples'}."
         "</p>",
         *_simulated(content),
         *headline(content),
@@ -93,7 +94,8 @@ def _definition(guarantee: dict[str, Any]) -> list[str]:
 
 def _details(content: dict[str, Any]) -> list[str]:
     """Return what experts need to recompute the number: the run, its doors, and what they released."""
-    doors = [door_row(door, content["merges"]) for door in content["doors"]]
+    one = "person" if content["guarantee"]["unit"] == "person" else "example"
+    doors = [door_row(door, content["merges"], one) for door in content["doors"]]
     events = [event_row(event) for event in content["events"]]
     return [
         "<h3>What it is about</h3>",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import hashlib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..errors import Problem, plainly
+from .adaptation import Adaptation
 from .check import check_exchanged, check_module
 from .code import Allowed
 from .layers import exchanged, is_exchanged, restored
@@ -46,6 +49,7 @@ class Task:
     settings: LossSettings = LossSettings()
     own_loss: Callable[[Tensor, Tensor], Tensor] | None = None
     ids: bool = False
+    adaptation: Adaptation = Adaptation()
 
     def __post_init__(self) -> None:
         self.settings.check(self.loss, self.classes)
@@ -83,9 +87,9 @@ class Task:
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)  # the CPU alone: no other generator is restored
             module = self.build()
-        if not isinstance(module, nn.Module):
-            raise Problem(f"model.name: the factory must return a torch.nn.Module, got {module!r}")
-        return module.float()
+            if not isinstance(module, nn.Module):
+                raise Problem(f"model.name: the factory must return a torch.nn.Module, got {module!r}")
+            return self.adaptation.apply(module.float())
 
     @cached_property
     def module(self) -> nn.Module:
@@ -125,13 +129,21 @@ class Task:
 
     @cached_property
     def frozen_digest(self) -> str:
-        """A digest of the frozen parts, "" if there are none: a training resumes only with its own."""
+        """A digest of the frozen parts and the public start; "" if there are none.
+
+        A training resumes only with its own.
+        """
         frozen = [(k, tensor) for k, tensor in tensors_of(self.module).items() if k not in self.layout.names]
-        digest = hashlib.sha256()
+        digest = hashlib.sha256(self.start_digest.encode())
         for name, tensor in frozen:
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
             digest.update(tensor.detach().cpu().numpy().tobytes())
-        return digest.hexdigest() if frozen else ""
+        return digest.hexdigest() if frozen or self.start_digest else ""
+
+    @property
+    def start_digest(self) -> str:
+        """The digest of the public start; "" if there is none."""
+        return "" if self.adaptation.start is None else self.adaptation.start.digest
 
     @property
     def device(self) -> torch.device:
@@ -147,6 +159,12 @@ class Task:
     def tied(self) -> dict[str, str]:
         """Further names of tensors that have several, each with the first (see `tied_names`)."""
         return tied_names(self.module)
+
+    @property
+    def trained_names(self) -> list[str]:
+        """The names of all trained tensors of the user's own module, in which adapters are merged."""
+        names = (re.sub(r"(^|\.)lora_(down|up)\.weight$", r"\1weight", name) for name in self.layout.names)
+        return list(dict.fromkeys(names))
 
     def initial(self, seed: int) -> Tensor:
         """Return an initial vector; the same seed gives the same vector."""
@@ -222,7 +240,7 @@ class Task:
 
         Each is a contiguous copy on the CPU. A tied tensor appears once (see `tied_names`).
         """
-        whole = tensors_of(self.module) | self.layout.unflatten(vector.detach())
+        whole = tensors_of(self.to_module(vector))
         return {
             name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
             for name, tensor in whole.items()
@@ -230,9 +248,9 @@ class Task:
 
     def to_module(self, vector: Tensor) -> nn.Module:
         """Return the model of one vector as a plain module on the CPU."""
-        module = restored(self.module).cpu()
-        fill(module, self.state(vector))
-        return module
+        module = copy.deepcopy(self.module).cpu()
+        fill(module, tensors_of(self.module) | self.layout.unflatten(vector.detach()))
+        return restored(module).cpu()
 
 
 @plainly
@@ -246,13 +264,14 @@ def make_task(
     allowed: Allowed | None = None,
     settings: LossSettings | None = None,
     ids: bool = False,
+    adaptation: Adaptation | None = None,
 ) -> Task:
     """Return a task for a model: a name, "package.module:function", a function, a class or a module.
 
     A user's function or class gets `input_shape` and `outputs` if it has such parameters; `options`
     are its other arguments. The `loss` is a name, "package.module:function" or a function, and `settings` are
     its own. `allowed` says which modules a name from a configuration may stand for. With `ids`, examples are
-    whole numbers that the module looks up in a table.
+    whole numbers that the module looks up in a table. `adaptation` says what of the module is trained.
     """
     own, name = (None, loss) if isinstance(loss, str) else (loss, qualified_name(loss))
     if own is None and ":" in name:
@@ -260,4 +279,6 @@ def make_task(
     if name == "auto":
         name = "cross-entropy" if classes else "squared"
     factory = make_factory(model, shape, outputs_of(name, classes), options, allowed)
-    return Task(factory, name, shape, classes, settings or LossSettings(), own, ids)
+    return Task(
+        factory, name, shape, classes, settings or LossSettings(), own, ids, adaptation or Adaptation()
+    )

@@ -36,7 +36,7 @@ def duality_gap(cohort: Cohort, duals: Tensor, omega: Tensor, lam: Tensor) -> Te
     points, silos = points_of(cohort.examples, cohort.task), len(cohort.work)
     x = points.x.reshape(silos, points.longest, -1).astype(np.float64)
     y = points.y.reshape(silos, points.longest, -1).astype(np.float64)
-    real = (np.arange(points.longest) < np.array(cohort.examples.sizes)[:, None])[:, :, None]
+    real = points.real.reshape(silos, points.longest, 1)
     loss, gaps = cohort.task.loss, []
     strengths = np.broadcast_to(lam.flatten().double().numpy(), cohort.runs)
     each_run = zip(duals.cpu().double().numpy(), omega.cpu().double().numpy(), strengths, strict=True)
@@ -45,5 +45,5 @@ def duality_gap(cohort: Cohort, duals: Tensor, omega: Tensor, lam: Tensor) -> Te
         models = np.tensordot(relations, sums, 1) / (2 * strength)
         score = np.matmul(x, models.transpose(0, 2, 1))
         each = losses(loss, score, y) + conjugate(loss, a, y)
-        gaps.append(float((each * real).sum() + (models * sums).sum()) / sum(cohort.examples.sizes))
+        gaps.append(float((each * real).sum() + (models * sums).sum()) / int(points.real.sum()))
     return torch.tensor(gaps, dtype=torch.float64)

@@ -90,13 +90,23 @@ class Points:
     """Examples for a linear model, on the CPU: the rows of all silos in order, `longest` rows per silo.
 
     `x` is `[rows, features]`, `y` (signs of classes, or numbers) `[rows, outputs]`, `squared_norm`
-    `[rows]`. Rows that are padding, or not finite, are zeros.
+    `[rows]`. Rows that are padding, or not finite, are zeros; `real` `[rows]` is False for padding. If
+    persons are protected, `each` rows of one person lie next to each other.
     """
 
     x: np.ndarray
     y: np.ndarray
     squared_norm: np.ndarray
     longest: int
+    real: np.ndarray
+    each: int = 1
+
+    def rows_of(self, members: np.ndarray) -> np.ndarray:
+        """Return the places of the rows of members `[..., many]` of a silo: `[..., many * each]`."""
+        if self.each == 1:
+            return members
+        rows = members[..., None] * self.each + np.arange(self.each)
+        return rows.reshape(*members.shape[:-1], -1)
 
 
 @derived
@@ -105,13 +115,16 @@ def points_of(examples: Examples, task: Task) -> Points:
     shape = linear_shape(task)
     x, y = examples.x.cpu().flatten(2).float() * examples.scale, examples.y.cpu().unsqueeze(-1)
     real = torch.arange(x.shape[1]) < torch.tensor(examples.sizes).unsqueeze(1)
-    real &= torch.isfinite(x).all(-1)
-    x = torch.where(real.unsqueeze(-1), _with_one(x, shape.bias), 0.0)
+    if examples.persons is not None:
+        place, silo = examples.persons.rows.cpu().flatten(1), torch.arange(len(x)).unsqueeze(1)
+        x, y, real = x[silo, place], y[silo, place], examples.persons.weight.cpu().flatten(1) > 0
+    finite = real & torch.isfinite(x).all(-1)
+    x = torch.where(finite.unsqueeze(-1), _with_one(x, shape.bias), 0.0)
     if task.classes:
         y = 2 * (y == (torch.arange(shape.outputs) if shape.outputs > 1 else 1)).float() - 1
     norm = x.double().square().sum(-1)
     rows, targets, norms = (part.flatten(0, 1).numpy() for part in (x, y.float(), norm))
-    return Points(rows, targets, norms, x.shape[1])
+    return Points(rows, targets, norms, len(rows) // len(x), real.flatten().numpy(), examples.each)
 
 
 def _with_one(x: Tensor, bias: bool) -> Tensor:

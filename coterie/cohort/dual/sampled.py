@@ -112,6 +112,8 @@ def solve_apart(
     the coins of the other examples, replacing one example by a null example changes the sum of a step,
     before noise, by at most `clip` if that example is in the sample, and not at all otherwise. So each step
     is a Poisson-sampled Gaussian sum with the noise multiplier `noise`, although the silo keeps its duals.
+    If persons are protected, all of this is true of a person: persons are sampled, all duals of a person move
+    together, and the products of all rows of a person are added up before they are clipped.
     (Scores and sums are float64: in float32, the rounding of one example's score could depend on which
     other examples are in the sample.)
     """
@@ -119,7 +121,7 @@ def solve_apart(
     if not len(pairs.places):
         return torch.zeros_like(request.models), request.duals
     hits, slots, drawn, dice = _draw(cohort, pairs, streams, round_, call)
-    row = 8 * points.x.shape[1] * max(work.expected for work in cohort.work)
+    row = 8 * points.x.shape[1] * max(work.expected for work in cohort.work) * points.each
     width = max(1, int(CACHED / row))
     parts = []
     for start in range(0, len(pairs.places), width):
@@ -144,19 +146,25 @@ def _apart(
     """
     hits, slots = batches
     deviation = np.where(pairs.noise == 0, 0.0, pairs.noise) * np.where(pairs.noise == 0, 1.0, pairs.clip)
-    together = np.array([cohort.work[k].expected for k in pairs.silos])
+    together = np.array([cohort.work[k].expected for k in pairs.silos]) * points.each
     model, stiffness = pairs.models.astype(np.float64), pairs.stiffness[:, None, None]
     total, reached = np.zeros_like(model), pairs.duals.copy()
     rows = np.arange(len(pairs.places))[:, None]
     for step in range(hits.shape[1]):
         example, real = _sampled(hits[:, step], None if slots is None else slots[:, step])
+        example, real = points.rows_of(example), real.repeat(points.each, axis=1)
         place = example + points.longest * pairs.silos[:, None]
+        real = real & points.real[place]
         x, norm = points.x[place].astype(np.float64), points.squared_norm[place]
         dual, score = reached[rows, example], np.matmul(x, model.transpose(0, 2, 1))
         curvature = np.maximum((pairs.stiffness * together)[:, None] * norm, LEAST_CURVATURE)
         move = best_move(cohort.task.loss, score, dual, points.y[place], curvature[:, :, None])
-        move = clipped_moves(move, np.sqrt(norm), pairs.clip[:, None]) * real[:, :, None]
-        noisy = np.matmul(move.transpose(0, 2, 1), x)
+        move = move * real[:, :, None]
+        if points.each == 1:
+            move = clipped_moves(move, np.sqrt(norm), pairs.clip[:, None])
+            noisy = np.matmul(move.transpose(0, 2, 1), x)
+        else:
+            move, noisy = clipped_together(move, x, points.each, pairs.clip[:, None])
         add_noise_to_array(noisy, np.where(pairs.counts > step, deviation, 0.0), drawn[:, step], dice)
         noisy[pairs.counts <= step] = 0
         np.add.at(reached, (rows, example), move.astype(np.float32))
@@ -175,6 +183,29 @@ def clipped_moves(move: np.ndarray, norm: np.ndarray, clip: np.ndarray) -> np.nd
     room = np.where(good, length, 1.0) * (1 + ROUNDING)
     factor = np.where(room > clip, clip / np.maximum(room, LEAST_CURVATURE), 1.0)
     return np.where(good[..., None], move, 0.0) * factor[..., None]
+
+
+def clipped_together(
+    move: np.ndarray, x: np.ndarray, each: int, clip: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Shrink the moves of persons so that all rows of a person together stay within the clip.
+
+    Return the moves, and the sum of their products with `x`, `[pairs, outputs, features]`. `move` `[pairs,
+    persons * each, outputs]` and `x` hold the rows of a person next to each other. If a move of a person is
+    not finite, none of them moves. The sum adds up the very products whose lengths were compared with the
+    clip: moves that cancel out may be far longer than what is left of them, and so may their rounding be.
+    """
+    by_person = (len(move), -1, each)
+    moves, rows = (part.reshape(*by_person, part.shape[-1]) for part in (move.astype(np.float64), x))
+    good = np.isfinite(moves).all((2, 3), keepdims=True)
+    moves = np.where(good, moves, 0.0)
+    products = np.matmul(moves.swapaxes(2, 3), rows)
+    length = np.sqrt((products**2).sum((2, 3)))
+    finite = np.isfinite(length)  # finite moves may have an infinite sum: then nothing moves
+    room = np.where(finite, length, 0.0) * (1 + ROUNDING)
+    factor = np.where(room > clip, clip / np.maximum(room, LEAST_CURVATURE), 1.0)[..., None, None]
+    moves, products = (np.where(finite[..., None, None], part, 0.0) * factor for part in (moves, products))
+    return moves.reshape(move.shape), products.sum(1)
 
 
 def answer(

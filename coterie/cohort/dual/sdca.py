@@ -53,13 +53,13 @@ def solve_in_turn(
     orders, drawn = [], drawn_for(dice, 1, cohort.task.layout.size)[:, 0]
     for row, place in enumerate(pairs.places.tolist()):
         work = cohort.work[place % silos]
-        orders.append(order(dice[row], work, int(pairs.counts[row])))
+        members = order(dice[row], work, int(pairs.counts[row]))
+        orders.append(_rows_in_turn(points, members, place % silos))
         if request.unproven is not None:
-            material = np.empty((work.size, dual_noise.shape[2]), dtype=drawn.dtype)
+            count = work.size * points.each
+            material = np.empty((count, dual_noise.shape[2]), dtype=drawn.dtype)
             dice[row].fill(material)
-            dual_noise[row, : work.size] = (
-                dice[row].noisy(np.zeros(material.shape), 1.0, material) / work.size
-            )
+            dual_noise[row, :count] = dice[row].noisy(np.zeros(material.shape), 1.0, material) / work.size
         if pairs.noise[row] > 0 or request.unproven is not None:
             dice[row].fill(drawn[row])
     drawn = drawn[:, linear_shape(cohort.task).places()]
@@ -92,6 +92,12 @@ def order(dice: Dice, work: Work, steps: int) -> np.ndarray:
     wanted = round(steps * work.expected)
     passes = [dice.permutation(work.size) for _ in range(-(-wanted // work.size))]
     return np.concatenate([np.zeros(0, dtype=np.int64), *passes])[:wanted]
+
+
+def _rows_in_turn(points: Points, members: np.ndarray, silo: int) -> np.ndarray:
+    """Return the rows of members of a silo in their order, without padding."""
+    rows = points.rows_of(members)
+    return rows if points.each == 1 else rows[points.real[rows + points.longest * silo]]
 
 
 def _moved(cohort: Cohort, points: Points, pairs: Pairs, orders: list[np.ndarray]) -> np.ndarray:

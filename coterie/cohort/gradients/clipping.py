@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 from ...errors import Problem
 from ...tasks.task import Task
 from ..derived import derived
-from ..examples import Examples
+from ..examples import Examples, flat_rows
 from ..imitation import Teacher
 from ..sampling import WIDE, Rows
 from .choose import recorder
@@ -39,7 +39,8 @@ def clipped_sums(
 
     Formal guarantee: with a finite clip, replacing any one example by a null example moves a pair's sum by
     at most `clip[pair]` in Euclidean norm, whatever the example contains. A gradient that is not finite
-    counts as zero. An infinite clip means no clipping and no guarantee.
+    counts as zero. An infinite clip means no clipping and no guarantee. If the examples are those of persons,
+    all this is true of a person: the mean gradient over a person's rows is clipped, not that of a row.
 
     At most `chunk` rows are processed at a time. With a `teacher`, examples also imitate it. `keys`
     are those by which rows of pairs drop numbers (`cohort.masks`).
@@ -48,11 +49,14 @@ def clipped_sums(
     sums = torch.zeros_like(vectors, dtype=torch.float64)
     for start in range(0, len(rows), chunk):
         part = rows.part(start, start + chunk)
-        x, y = examples.gather(part.silo[:, None], part.example)
+        silo = part.silo[:, None]
+        x, y = flat_rows(examples, examples.gather(silo, part.example))
         if teacher is not None:
             y = teacher.targets(part.pair, x, y)
-        own = None if keys is None else keys(part.pair, examples.numbers(part.silo[:, None], part.example))
+        own = None if keys is None else keys(part.pair, examples.numbers(silo, part.example))
         tape = recorder(task)(task.layout.unflatten(vectors[part.pair]), x, y, own)
+        if examples.persons is not None:
+            tape = tape.of_persons(examples.weights(silo, part.example, part.real))
         rowwise = task.layout.flatten(clipped(tape, part.real, clip[part.pair]))
         sums.index_add_(0, part.pair, rowwise.double())
     return sums
@@ -115,26 +119,32 @@ def zeros_of(task: Task, rows: int, width: int) -> tuple[Tensor, Tensor]:
 
 
 @derived
-def bytes_of_a_row(task: Task) -> int:
-    """Return a bound on the bytes that one row of a step takes, measured on zeros."""
+def bytes_of_a_row(task: Task, each: int = 1) -> int:
+    """Return a bound on the bytes that one row of a step takes, measured on zeros.
+
+    `each` is the number of rows that belong to one person, if persons are protected.
+    """
     rows, record = 2, recorder(task)
 
     def trial() -> None:
         vectors = torch.zeros(rows, task.layout.size, device=task.device)
-        x, y = zeros_of(task, rows, WIDE)
+        x, y = zeros_of(task, rows, WIDE * each)
         tape = record(task.layout.unflatten(vectors), x, y)
+        if each > 1:
+            tape = tape.of_persons(torch.ones(rows, WIDE, each, device=task.device))
         real = torch.ones(rows, WIDE, dtype=torch.bool, device=task.device)
         task.layout.flatten(clipped(tape, real, torch.ones(rows, device=task.device)))
 
     return math.ceil(allocated(trial) / rows)
 
 
-def rows_within(task: Task, memory: int) -> int:
-    """Return how many rows fit into `memory` bytes."""
-    each = int(bytes_of_a_row(task))
-    if memory < each:
+def rows_within(task: Task, memory: int, each: int = 1) -> int:
+    """Return how many rows fit into `memory` bytes; `each` is the number of rows of one person."""
+    needed = int(bytes_of_a_row(task, each))
+    if memory < needed:
+        what = f"{WIDE} examples" if each == 1 else f"{WIDE} persons with {each} rows each"
         raise Problem(
-            f"train.memory: {WIDE} examples of this model take {each / 1024:,.0f} kB, but the limit is"
+            f"train.memory: {what} take {needed / 1024:,.0f} kB with this model, but the limit is"
             f" {memory / 1024:,.0f} kB; raise the limit or use a smaller model"
         )
-    return int(memory // each)
+    return int(memory // needed)

@@ -57,6 +57,28 @@ class Tape:
     def _with_rows(self, rows: dict[str, Tensor]) -> dict[str, Looked]:
         return {name: each.replaced(rows[name]) for name, each in self.looked.items()}
 
+    def of_persons(self, weight: Tensor) -> Tape:
+        """Return the gradients of persons: sums over their rows, times `weight` `[rows, width, each]`.
+
+        The tape holds each person's rows side by side. Sums of products are multiplied out: the norm is then
+        that of the very numbers that are clipped and added up, however much of them cancelled out.
+        """
+        rows, width, each = weight.shape
+        share, explicit = weight.reshape(rows * width, 1, each), {}
+        for name, value in self.explicit.items():
+            summed = torch.bmm(share, value.reshape(rows * width, each, -1))
+            explicit[name] = summed.reshape(rows, width, *value.shape[2:])
+        for layer, error in self.error.items():
+            weighted = share.transpose(1, 2) * error.reshape(rows * width, each, -1)
+            given = self.input[layer].reshape(rows * width, each, -1)
+            explicit[f"{layer}.weight"] = torch.bmm(weighted.transpose(1, 2), given).unflatten(
+                0, (rows, width)
+            )
+            if layer in self.biased:
+                explicit[f"{layer}.bias"] = weighted.sum(1).unflatten(0, (rows, width))
+        looked = {name: value.of_persons(weight) for name, value in self.looked.items()}
+        return Tape(explicit, {}, {}, frozenset(), self.channels_last, looked)
+
     def squared_norms(self) -> Tensor:
         """Return an upper bound on the squared norm of each example's gradient: `[rows, width]`, float64."""
         squares = [_square(_flat(value)) for value in self.explicit.values()]

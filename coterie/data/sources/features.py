@@ -129,7 +129,7 @@ def _column(cells: pd.Series[Any], called: str, rules: Rules, problems: list[str
         column = Column(name, values)
     rule, value = rules.missing_in(name, column.values is None)
     if rule == "indicator":
-        return replace(column, indicator=True)
+        return replace(column, indicator=True, missing=value)
     if value is None:
         return column
     return _filled(column, value, name in rules.categories, problems)

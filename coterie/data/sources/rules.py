@@ -55,12 +55,13 @@ class Rules:
         for key in ("keep", "missing", "medians", "categories", "dates"):
             yield from ((key, name) for name in getattr(self, key) if (key, name) != ("missing", DEFAULT))
 
-    def asked(self, bounds: Any, features: Any) -> Rules:
-        """Return the rules for the bounds and the kind of features that are asked for, too.
+    def asked(self, bounds: Any, scales: Any, features: Any) -> Rules:
+        """Return the rules for the bounds, the scales and the kind of features that are asked for, too.
 
-        Columns with bounds of their own are no ids, and where features are ids, all columns are wanted.
+        Columns with bounds or scales of their own are no ids; where features are ids, all are wanted.
         """
-        named = tuple(map(str, bounds)) if isinstance(bounds, Mapping) else ()
+        tables = [each for each in (bounds, scales) if isinstance(each, Mapping)]
+        named = tuple(str(name) for each in tables for name in each)
         return replace(self, wanted=named, with_ids=features == "ids")
 
     def missing_in(self, name: str, number: bool) -> tuple[str, float | str | None]:
@@ -68,8 +69,10 @@ class Rules:
         rule = self.missing.get(name, self.missing.get(DEFAULT, REFUSE))
         if rule == MEDIAN:
             return (MEDIAN, self.medians.get(name)) if number else (REFUSE, None)
-        if rule in (REFUSE, INDICATOR):
-            return str(rule), None
+        if rule == INDICATOR:
+            return INDICATOR, self.medians.get(name) if number else None
+        if rule == REFUSE:
+            return REFUSE, None
         if name in self.missing or number:
             return "value", rule
         return REFUSE, None  # a number for all columns is no word

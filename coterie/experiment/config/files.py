@@ -19,6 +19,9 @@ def find_beside(content: dict[str, Any], folder: Path) -> None:
             table["relations"] = [_beside(name, folder) for name in named]
         elif named is not None:
             table["relations"] = _beside(named, folder)
+    model = content.get("model")
+    if isinstance(model, dict) and "start" in model:
+        content["model"] = {**model, "start": _beside(model["start"], folder)}
     data = content.get("data")
     source = data.get("source") if isinstance(data, dict) else None
     if not isinstance(data, dict) or not isinstance(source, str):

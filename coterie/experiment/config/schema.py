@@ -72,6 +72,7 @@ class Data(Section):
     categories: values.Categories = {}
     unknown: Literal["other", "refuse"] = "other"
     dates: values.Dates = {}
+    standardize: Annotated[Any, AfterValidator(values.scales)] = {}
 
 
 class Model(BaseModel):
@@ -82,6 +83,8 @@ class Model(BaseModel):
     loss: Annotated[str, AfterValidator(values.loss)] = "auto"
     class_weights: Annotated[Any, AfterValidator(values.weights)] = None
     huber_delta: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    start: str | None = None
+    lora: Annotated[int, Field(ge=1)] | None = None
 
 
 class Train(Section):
@@ -104,6 +107,7 @@ class Train(Section):
     recover: Annotated[float, Field(ge=0, le=1)] | None = None
     uneven: Annotated[float, Field(ge=0, le=1)] = 0.0
     memory: Annotated[Any, BeforeValidator(values.bytes_of)] = 2**30
+    only: Annotated[list[str], Field(min_length=1)] | None = None
     device: str = "cpu"
     checkpoint: Annotated[int, Field(ge=1)] | None = None
 
@@ -268,7 +272,7 @@ def _privacy_problems(table: dict[str, Any]) -> list[str]:
     where = table.get("noise_by", "server")
     if "quantile" in table and (table.get("unit") != "silo" or where != "server"):
         problems.append("privacy.quantile: requires unit = 'silo' and noise_by = 'server'")
-    if table.get("unit", "example") == "example" and where != "server":
+    if table.get("unit", "example") != "silo" and where != "server":
         problems.append("privacy.noise_by: allowed only with unit = 'silo'")
     for key, default in (("dropouts", 0), ("colluding", 1)):
         if table.get(key, default) != default and where != "secure":

@@ -181,6 +181,17 @@ def weights(value: Any) -> Any:
     raise _fail(f"expected finite numbers > 0 by class, such as {{ healthy = 1, ill = 10 }}, got {value!r}")
 
 
+def scales(value: Any) -> Any:
+    """Return a mean and a deviation by column; fail for anything else."""
+    if not isinstance(value, Mapping):
+        raise _fail(f"expected [mean, deviation] by column, such as {{ age = [60, 12] }}, got {value!r}")
+    for pair_of in value.values():
+        both = pair_of if isinstance(pair_of, list | tuple) and len(pair_of) == 2 else (math.nan, 0)
+        if not (_number(both[0], -math.inf, math.inf, True) and _number(both[1], 0, math.inf, True)):
+            raise _fail(f"expected [mean, deviation > 0] by column, got {pair_of!r}")
+    return {name: (float(mean), float(deviation)) for name, (mean, deviation) in value.items()}
+
+
 def _rule(key: str) -> Any:
     """Return a validator for a key that says how the columns of a table become numbers."""
 

@@ -14,7 +14,12 @@ from ..events import Event, grouped, joined
 from ..trials import Trials
 from ..tuning import chosen_epsilon, selected_curve
 
-OTHER = "replace-one"  # zeroing out one example replaces its silo's upload by another
+# Zeroing out one example replaces what its person contributes, or what its silo uploads, by something else.
+OTHER = "replace-one"
+
+
+# The units in which a run is charged, its own first.
+CHARGED = {"example": ("example",), "person": ("person", "example"), "silo": ("silo", "example", "person")}
 
 
 @dataclass(frozen=True)
@@ -25,9 +30,9 @@ class Claim:
     With `trials`, the run is one of a random number of trials, of which only the best is seen.
 
     Under the unit 'silo', `unprotected` names the adversaries who see the silo's raw uploads, or more than is
-    charged. `as_example`
-    is the epsilon in the unit 'example', or None if it is infinite. It is accounted as replace-one: zeroing
-    out one example may turn the silo's upload into any other. Ledgers compute it when they grant the claim.
+    charged. Under the units 'person' and 'silo', `as_example` is the epsilon in the smaller units, or None if
+    it is infinite. It is accounted as replace-one: zeroing out one example may turn the mean gradient of its
+    person, or the upload of its silo, into any other. Ledgers compute it when they grant the claim.
 
     `facts` are digests of what a statement about the run will say besides, by name.
     """
@@ -51,13 +56,13 @@ class Claim:
                 f"run '{self.label}': an adversary who sees raw uploads cannot also see protected releases;"
                 " only the unit 'silo' has such adversaries"
             )
-        if self.trials is not None and self.unit == "silo":
+        if self.trials is not None and self.unit != "example":
             raise Problem(f"run '{self.label}': the best of several trials needs the unit 'example'")
 
     @property
     def units(self) -> tuple[str, ...]:
-        """The units in which the run is charged: protecting a whole silo also protects its examples."""
-        return ("silo", "example") if self.unit == "silo" else (self.unit,)
+        """The units in which the run is charged: protecting a silo also protects its persons and examples."""
+        return CHARGED[self.unit]
 
     @property
     def rounds(self) -> int:

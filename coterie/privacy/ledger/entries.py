@@ -17,8 +17,8 @@ from .claim import Claim
 from .filters import PASSES_COUNT_WHOLE, Filter, Renyi, charge, filter_for, vetoing
 
 FIRST = "0" * 64
-# The units of runs that count toward a unit: protecting a whole silo also protects its examples.
-COUNTED = {"example": ("example", "silo"), "silo": ("silo",)}
+# The units of runs that count toward a unit: protecting a whole silo also protects its persons and examples.
+COUNTED = {"example": ("example", "person", "silo"), "person": ("person", "silo"), "silo": ("silo",)}
 NONE = math.inf, math.inf  # the total against an adversary without protection
 
 
@@ -126,8 +126,20 @@ class LedgerState:
         for unit, times in entry.body.get("raised", {}).items():
             self.raised[unit] = self.raised.get(unit, 0) + times
         bare = {(unit, name) for unit, names in entry.body["bare"].items() for name in names}
+        if (
+            "person" not in entry.body["carried"]
+        ):  # nobody counted persons, but whole silos may have been charged
+            self._carry_for_persons(entry.body["carried"], bare)
         self.bare_before |= bare
         self.sums.clear()
+
+    def _carry_for_persons(
+        self, carried: dict[str, dict[str, list[float | None]]], bare: set[tuple[str, str]]
+    ) -> None:
+        """Charge persons what examples were charged: whatever counts for persons counts for examples, too."""
+        for name in carried.get("example", {}):
+            self.carried["person", name] = self.carried["example", name]
+        bare |= {("person", name) for unit, name in bare if unit == "example"}
 
     def _release(self, run: int, row: int) -> None:
         """Let a run reserve no more rounds; one that reserved none is forgotten."""

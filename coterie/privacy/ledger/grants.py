@@ -31,7 +31,7 @@ def grant(rows: Changes, claim: Claim, partial: bool) -> GrantedClaim:
     if rounds < 1:
         raise Spent(state.refusal(claim))
     epsilon = max(claim.epsilon, whole) if rounds == claim.rounds else claim.certified(0, rounds)
-    other = claim.certified(0, rounds, unit="example") if claim.unit == "silo" else math.inf
+    other = claim.certified(0, rounds, unit="example") if claim.unit != "example" else math.inf
     made = replace(claim, epsilon=epsilon, as_example=other if math.isfinite(other) else None)
     entry = rows.add("run", {**made.to_json(), "allowed": rounds}, made)
     return GrantedClaim(entry.seq, entry.hash, rounds)

@@ -7,7 +7,7 @@ import hashlib
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
@@ -44,6 +44,7 @@ ALWAYS_UNCOVERED = (
 FAST_NOISE = "the rounding of floating-point noise: a simulation's noise is float32"
 HOLDS = {
     "example": "everything that leaves the silo: uploads, shared models and personal models",
+    "person": "everything that leaves the silo: uploads, shared models and personal models",
     "silo": "the merges that everybody sees and everything that others derive from them (joint privacy by"
     " the billboard lemma); the silo's own personal model is meant for the silo alone",
 }
@@ -63,6 +64,15 @@ EXAMPLES_APART = (
     "runs on the same data under the unit 'example': they protect single examples but not the whole silo, so"
     " totals in the unit 'silo' do not include them"
 )
+ROWS_APART = (
+    "runs on the same data under the unit 'example': they protect a person's rows only one at a time, so"
+    " totals in the unit 'person' do not include them"
+)
+ONE_NUMBER = "rows of one person that are recorded as those of several: each of these counts as a person"
+ELSEWHERE_TOO = (
+    "rows of the same person in other silos: each silo's budget is for its own rows, and budgets add up"
+)
+SEVERAL = (2, 3)  # silos that a person may be in, for which a statement has a total
 METERED = (
     "an AES-256 keystream, keyed by the operating system's entropy, the silo's secret and the ledger's"
     " row; what is released is exactly a sum plus Gaussian noise, rounded to a grid (2^-20 to 2^-21 of the"
@@ -94,7 +104,22 @@ def software() -> dict[str, str]:
     return {name: version(name) for name in ("coterie", "dp-accounting", "torch", "numpy", "scipy")}
 
 
-def always_uncovered(merges: MergeEvents | None, metered: bool) -> tuple[str, ...]:
+def unit_of(content: dict[str, Any], merges: MergeEvents | None) -> str:
+    """Return the unit that a statement must be about: without merges, it may be about examples or persons."""
+    if merges is not None:
+        return "silo"
+    return "person" if content["guarantee"]["unit"] == "person" else "example"
+
+
+def in_several_silos(events: Sequence[Event], delta: float) -> dict[str, float]:
+    """Return epsilon for a person with rows in several silos that all release what this one does."""
+    return {
+        str(silos): epsilon_of(tuple(replace(event, count=silos * event.count) for event in events), delta)
+        for silos in SEVERAL
+    }
+
+
+def always_uncovered(merges: MergeEvents | None, metered: bool, unit: str = "example") -> tuple[str, ...]:
     """Return the sentences about what a statement never covers."""
     rounding = () if metered else (FAST_NOISE,)
     sees_all = merges is not None and merges.releases()["server"] is None
@@ -106,6 +131,8 @@ def always_uncovered(merges: MergeEvents | None, metered: bool) -> tuple[str, ..
         *[SEES_ALL] * sees_all,
         *[HIDDEN] * hidden,
         *[EXAMPLES_APART] * apart,
+        *[ROWS_APART] * (unit == "person" and metered),
+        *[ONE_NUMBER, ELSEWHERE_TOO] * (unit == "person"),
         *(() if merges is None else secure_words(merges)),
     )
 
@@ -179,6 +206,7 @@ def build_statement(
     merges: MergeEvents | None = None,
     origin: Origin | None = None,
     key: Key | None = None,
+    unit: str = "example",
 ) -> dict[str, Any]:
     """Return the statement of one silo as plain data, signed with `key` if there is one.
 
@@ -192,8 +220,8 @@ def build_statement(
     found = with_published_dual(numbers(whole, delta, cache), settings, opened, whole, delta)
     private = math.isfinite(found["epsilon"])
     certified = max(found["epsilon"], charged)
-    unit = "example" if merges is None else "silo"
-    uncovered = [*not_covered, *always_uncovered(merges, ledger is not None)]
+    unit = unit if merges is None else "silo"
+    uncovered = [*not_covered, *always_uncovered(merges, ledger is not None, unit)]
     uncovered.append(WITHOUT_LEDGER if ledger is None else LEAVING)
     against = table(certified, seen) if merges is None else epsilon_against(merges, delta, certified)
     if tuning is not None:
@@ -218,6 +246,7 @@ def build_statement(
             "replace_one": found["replace_one"] if private else None,
             "bound": BOUNDS[found["by"]],
             "holds_for": HOLDS[unit],
+            **({"several_silos": in_several_silos(whole, delta)} if unit == "person" and private else {}),
         },
         "adversaries": {
             name: {"who": ADVERSARIES[name], "epsilon": value} for name, value in against.items()

@@ -66,9 +66,11 @@ def _is_passes(event: dict[str, Any]) -> bool:
 def _unit(content: dict[str, Any]) -> str:
     said = content["guarantee"]
     unit = said["unit"]
-    what = (
-        "one training example, which is one row of the silo's data" if unit == "example" else "a whole silo"
-    )
+    what = {
+        "example": "one training example, which is one row of the silo's data",
+        "person": "one person, with all of their rows in this silo",
+        "silo": "a whole silo",
+    }[unit]
     known = said["replace_one"] is not None
     other = f"epsilon is at most {shown(said['replace_one'])}" if known else "no bound is known"
     why = f" {WHY_LARGER}." if known and in_passes(content) else ""
@@ -106,7 +108,8 @@ def _mechanisms(content: dict[str, Any]) -> str:
         counts[event["mechanism"]] += event["count"] * each
     parts = [f"{mechanism} ({count:,} releases)" for mechanism, count in counts.items()]
     passes = [counted(event) for event in content["events"] if _is_passes(event)]
-    drawn = f"; examples were drawn in passes ({_listed(passes)})" if passes else ""
+    many = "persons" if content["guarantee"]["unit"] == "person" else "examples"
+    drawn = f"; {many} were drawn in passes ({_listed(passes)})" if passes else ""
     return f"{_sentence(_listed(parts))[:-1]}{drawn}; {CLIPPED}."
 
 

@@ -21,12 +21,13 @@ def delta_words(content: dict[str, Any]) -> str:
 def delta_warning(content: dict[str, Any]) -> str:
     """Return a sentence if delta is not below 1 / (number of units); "" if it is."""
     delta, merges = content["guarantee"]["delta"], content["merges"]
+    unit = content["guarantee"]["unit"] if merges is None else "silo"
     units, what = (
-        (content["declared_size"], "examples of this silo") if merges is None else (merges["silos"], "silos")
+        (content["declared_size"], f"{unit}s of this silo") if merges is None else (merges["silos"], "silos")
     )
     if delta is None or units == 0 or delta < 1 / units:
         return ""
-    one = "example" if merges is None else "silo's data"
+    one = {"example": "example", "person": "person's data", "silo": "silo's data"}[unit]
     return (
         f"This delta is too large: {delta:g} is not below 1/{units}, for {units} {what}, so it would permit"
         f" publishing one {one}. Ask for a smaller delta."

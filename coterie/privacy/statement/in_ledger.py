@@ -83,7 +83,7 @@ def find_in_ledger(
     raised = state.raised.get(claim.unit, 0)
     if (named.get("raised") or 0) != raised:
         raise Problem(f"statement: ledger.raised: the budget in its ledger had been raised {raised} times")
-    examples = _totals(state, "example") if claim.unit == "silo" else None
+    examples = _totals(state, "example") if claim.unit != "example" else None
     alike = _alike(named["total"], _totals(state, claim.unit)) and _alike(named.get("as_example"), examples)
     if not alike:
         raise Problem("statement: ledger.total or ledger.as_example: does not match its ledger")

@@ -21,7 +21,7 @@ from ..._json import finite
 from ...errors import Problem
 from ..ledger.claim import Claim
 from ..merges import MergeEvents
-from .build import LEAVING, TEST_PART, OpenedDoor, always_uncovered
+from .build import LEAVING, TEST_PART, OpenedDoor, always_uncovered, unit_of
 
 DOORS, TRIALS = "doors", "trials"
 LISTS = (DOORS, TRIALS)  # facts whose items have a digest each
@@ -68,7 +68,7 @@ def _kinds(doors: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def facts_in(content: dict[str, Any]) -> dict[str, Any]:
     """Return the facts that a statement says, by where it says them."""
     merges = None if content["merges"] is None else MergeEvents(**content["merges"])
-    always = {*always_uncovered(merges, True), LEAVING, TEST_PART}
+    always = {*always_uncovered(merges, True, unit_of(content, merges)), LEAVING, TEST_PART}
     facts = {
         "guarantee.budget": content["guarantee"]["budget"],
         "digests.configuration": content["digests"]["configuration"],

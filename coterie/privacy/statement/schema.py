@@ -35,6 +35,7 @@ class Guarantee(Part):
     replace_one: Bound
     bound: str
     holds_for: str
+    several_silos: dict[str, Bound] | None = None
 
 
 class Adversary(Part):
@@ -180,6 +181,7 @@ class ModelPart(Part):
 
     name: str
     parameters: Annotated[int, Field(ge=0)]
+    start: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
 
 
 class RunPart(Part):

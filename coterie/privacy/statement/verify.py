@@ -35,10 +35,12 @@ from .build import (
     best_trial,
     checksum,
     epsilon_against,
+    in_several_silos,
     merge_door,
     numbers,
     published_beside,
     text_of,
+    unit_of,
     with_published_dual,
 )
 from .grids import check_grid
@@ -116,7 +118,7 @@ def _recompute(content: dict[str, Any]) -> None:
         raise Problem(f"statement: {problem}") from None
     _check_words(content, merges)
     check_grid(content, merges)
-    if said["unit"] != ("example" if merges is None else "silo"):
+    if said["unit"] != unit_of(content, merges):
         raise Problem("statement: guarantee.unit: does not match the merges")
     if merges is not None and merges.metered != (content["ledger"] is not None):
         raise Problem("statement: merges.metered: must be true exactly if the statement names a ledger")
@@ -142,6 +144,7 @@ def _recompute(content: dict[str, Any]) -> None:
         true, value = found[key], math.inf if said[key] is None else said[key]
         if _is_too_good(key, value, true, events, said["delta"]):
             raise Problem(f"statement: guarantee.{key}: states {value:.6g}, but the events give {true:.6g}")
+    _check_several(said, events)
     true, tuning = dict.fromkeys(ADVERSARIES, said["epsilon"]), content["tuning"]
     if isinstance(tuning, dict):
         _check_trials(events, tuning)
@@ -168,6 +171,25 @@ def _recompute(content: dict[str, Any]) -> None:
     bound = said["bound"].removesuffix(" (dp-accounting)")  # an addition of older versions
     if content["warnings"] != beside["warnings"] or bound not in (BOUNDS[found["by"]], BOUNDS["rdp"]):
         raise Problem("statement: warnings or guarantee.bound: does not match the events")
+
+
+def _check_several(said: dict[str, Any], events: tuple[Event, ...]) -> None:
+    """Raise `Problem` unless the totals of a person in several silos cover the events of that many silos."""
+    stated = said.get("several_silos")
+    if said["unit"] != "person":
+        if stated is not None:
+            raise Problem("statement: guarantee.several_silos: only a statement about persons has it")
+        return
+    true = in_several_silos(grouped(events), said["delta"])
+    if not isinstance(stated, dict) or stated.keys() != true.keys():
+        raise Problem(f"statement: guarantee.several_silos: expected totals for {', '.join(true)} silos")
+    for silos, epsilon in true.items():
+        value = math.inf if stated[silos] is None else stated[silos]
+        if value < epsilon * (1 - MACHINE_TOLERANCE):
+            raise Problem(
+                f"statement: guarantee.several_silos: states {value:.6g} for {silos} silos, but the events"
+                f" give {epsilon:.6g}"
+            )
 
 
 def _check_unprotected(content: dict[str, Any], merges: MergeEvents | None) -> None:
@@ -213,7 +235,8 @@ def _check_words(content: dict[str, Any], merges: MergeEvents | None) -> None:
     metered = content["ledger"] is not None
     if content["kind"] != (METERED_RUN if metered else SIMULATION):
         raise Problem("statement: kind: must be 'metered' exactly if the statement names a ledger")
-    always = always_uncovered(merges, metered)
+    unit = unit_of(content, merges)
+    always = always_uncovered(merges, metered, unit)
     scored = [TEST_PART] * any(door["door"] == "score" for door in content["doors"])
     missing = {*always, *scored, LEAVING if metered else WITHOUT_LEDGER} - set(content["not_covered"])
     wrong = {FAST_NOISE, WITHOUT_LEDGER} & set(content["not_covered"]) if metered else set()
@@ -221,7 +244,6 @@ def _check_words(content: dict[str, Any], merges: MergeEvents | None) -> None:
         raise Problem(f"statement: not_covered: '{min(wrong)}' is not said of a metered run")
     if missing:
         raise Problem(f"statement: not_covered: the sentence '{sorted(missing)[0]}' is missing")
-    unit = "example" if merges is None else "silo"
     if content["guarantee"]["holds_for"] != HOLDS[unit]:
         raise Problem("statement: guarantee.holds_for: not the required sentence")
     if any(entry["who"] != ADVERSARIES[name] for name, entry in content["adversaries"].items()):

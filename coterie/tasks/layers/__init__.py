@@ -11,6 +11,7 @@ import copy
 
 from torch import nn
 
+from .adapters import LowRank, merge
 from .attention import Attention
 from .dropout import Dropout, Dropout1d, Dropout2d, Dropout3d, draws
 from .recurrent import GRU, LSTM, RNN
@@ -49,12 +50,15 @@ def exchanged(module: nn.Module) -> nn.Module:
 
 def is_exchanged(module: nn.Module) -> bool:
     """Return whether a module has exchanged layers."""
-    return any(type(part) in TORCHS_OWN for part in module.modules())
+    return any(type(part) in TORCHS_OWN or isinstance(part, LowRank) for part in module.modules())
 
 
 def restored(module: nn.Module) -> nn.Module:
     """Return a copy of a module with torch's own layers; one that drops numbers is set to predict."""
     torchs = _with_classes(copy.deepcopy(module), TORCHS_OWN)
+    for part in list(torchs.modules()):
+        if isinstance(part, LowRank):
+            merge(part)
     return torchs.eval() if any(map(draws, module.modules())) else torchs
 
 

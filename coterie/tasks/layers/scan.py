@@ -40,21 +40,21 @@ def _lstm(given: Tensor, _: Tensor, weight: Tensor, hidden: Tensor, cell: Tensor
 
 
 def _lstm_back(errors: Back, weight: Tensor, states: States, first: tuple[Tensor, Tensor]) -> Back:
-    size, found = weight.shape[-1], torch.empty_like(states.kept)
+    enter, stay, new, out = states.kept.chunk(4, -1)
+    before, bent = torch.cat([first[1].unsqueeze(0), states.cell[:-1]]), torch.tanh(states.cell)
+    slopes = torch.stack(  # of all steps at once: by the cell, and last by the hidden state
+        [new * enter * (1 - enter), before * stay * (1 - stay), enter * (1 - new * new)], -2
+    )
+    open_slope, to_cell = bent * out * (1 - out), out * (1 - bent * bent)
+    found = torch.empty_like(states.kept).unflatten(-1, (4, -1))
     hidden, cell = torch.zeros_like(first[0]), torch.zeros_like(first[1])
     for step in reversed(range(len(found))):
-        enter, stay, new, out = states.kept[step].split(size, -1)
         hidden = hidden + errors.given[step]
-        bent = torch.tanh(states.cell[step])
-        cell = cell + errors.hidden[step] + hidden * out * (1 - bent * bent)
-        before = states.cell[step - 1] if step else first[1]
-        towards = found[step].split(size, -1)
-        torch.mul(cell, new, out=towards[0]).mul_(enter * (1 - enter))
-        torch.mul(cell, before, out=towards[1]).mul_(stay * (1 - stay))
-        torch.mul(cell, enter, out=towards[2]).mul_(1 - new * new)
-        torch.mul(hidden, bent, out=towards[3]).mul_(out * (1 - out))
-        cell, hidden = cell * stay, torch.bmm(found[step], weight)
-    return Back(found, found.new_empty(*found.shape[:-1], 0), hidden, cell)
+        cell = torch.addcmul(cell + errors.hidden[step], hidden, to_cell[step])
+        torch.mul(slopes[step], cell.unsqueeze(-2), out=found[step][..., :3, :])
+        torch.mul(hidden, open_slope[step], out=found[step][..., 3, :])
+        cell, hidden = cell * stay[step], torch.bmm(found[step].flatten(-2), weight)
+    return Back(found.flatten(-2), found.new_empty(*found.shape[:-2], 0), hidden, cell)
 
 
 def _gru(given: Tensor, inner: Tensor, weight: Tensor, hidden: Tensor, cell: Tensor) -> States:
