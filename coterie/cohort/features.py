@@ -1,11 +1,11 @@
 """Features of examples, computed once where everything before the first trained layer is frozen.
 
-A module that is a sequence (`nn.Sequential`) may begin with frozen parts, such as a public encoder. They are
-the same for all runs and silos and never change, and without dropout they give an example the same features in
-every step. So the gradient of an example is the same function of that example, whether its features are
-computed again or were kept: what is clipped, what one example can move, and what is charged do not change.
-Features stay where the examples are. They are computed one example at a time, by `vmap`, as in training, so no
-example can reach another's features, whatever the module does.
+A module that is a sequence (`nn.Sequential`) may begin with frozen parts, such as a public encoder. They
+are the same for all runs and silos and never change, and without dropout they give an example the same
+features in every step. So the gradient of an example is the same function of that example, whether its
+features are computed again or were kept: what is clipped, what one example can move, and what is charged do
+not change. Features stay where the examples are. They are computed one example at a time, by `vmap`, as in
+training, so no example can reach another's features, whatever the module does.
 """
 
 from __future__ import annotations

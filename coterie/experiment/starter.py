@@ -16,7 +16,6 @@ from typing import Any
 from ..data.describe import Description, describe
 from ..data.sources.catalogue import FILES, form_of
 from ..errors import Problem, as_path, nearest, plainly, reason
-from ..privacy.units import UNITS
 from .config.files import apply_change
 from .config.schema import check
 
@@ -137,7 +136,7 @@ def _with_training(
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the tables of a configuration with a training that suits most tables, and their comments."""
     privacy: dict[str, Any] = {"epsilon": 4.0, "delta": delta_for(largest)}
-    if "person_column" in data and "person" in UNITS:
+    if "person_column" in data:
         privacy = {"unit": "person", **privacy}
     content = {
         "data": data,
