@@ -38,11 +38,11 @@ from .start import SeededStart
 
 def members_of(silo: Silo, federation: Federation, unit: str) -> Members:
     """Return who may be drawn: persons with their rows, or examples, each a row of its own."""
-    if unit != "person" or silo.person is None:
+    each = federation.rows_each(unit)
+    if each is None or silo.person is None:
         return every_row(silo)
-    rows, real = rows_by_person(silo.person, federation.rows_per_person, silo.name)
-    own = [[int(row) for row in mine[mask]] for mine, mask in zip(rows, real, strict=True)]
-    return Members(own, federation.rows_each(unit))
+    rows, real = rows_by_person(silo.person, each, silo.name)
+    return Members([[int(row) for row in mine[mask]] for mine, mask in zip(rows, real, strict=True)], each)
 
 
 def every_row(silo: Silo) -> Members:

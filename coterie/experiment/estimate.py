@@ -64,7 +64,7 @@ def _made_up(experiment: Experiment, plan: Plan, steps: int) -> Cohort:
     shape = (len(federation), max(federation.sizes))
     x = torch.zeros(*shape, *federation.shape, dtype=federation.silos[0].x.dtype)
     y = torch.zeros(*shape, dtype=federation.silos[0].y.dtype)
-    persons = _nobody(experiment.sizes, experiment.roster.each, device)
+    persons = _nobody(experiment.sizes, experiment.rows_each, device)
     about = (federation.scale, federation.ids, persons)
     examples = Examples(federation.names, experiment.sizes, x.to(device), y.to(device), *about)
     settings = replace(experiment.settings(plan), choice=None)
@@ -72,9 +72,9 @@ def _made_up(experiment: Experiment, plan: Plan, steps: int) -> Cohort:
     return Cohort(experiment.task, examples, work, settings, experiment.training.memory)
 
 
-def _nobody(sizes: tuple[int, ...], each: int, device: str) -> Persons | None:
-    """Return made-up persons with so many rows each; None if each has one."""
-    if each == 1:
+def _nobody(sizes: tuple[int, ...], each: int | None, device: str) -> Persons | None:
+    """Return made-up persons with so many rows each; None if rows need not be told apart."""
+    if each is None:
         return None
     shape = (len(sizes), max(sizes), each)
     rows, weight = torch.zeros(shape, dtype=torch.int64), torch.full(shape, 1 / each)

@@ -178,6 +178,11 @@ class Experiment:
         """The declared number of training examples of each silo, or of persons if these are protected."""
         return self.federation.protected_sizes(self.privacy.unit)
 
+    @property
+    def rows_each(self) -> int | None:
+        """The most rows of one person that a training uses; None if rows need not be told apart."""
+        return self.federation.rows_each(self.privacy.unit)
+
     @cached_property
     def running(self) -> Method:
         """The method, with one value of each setting per run."""
@@ -195,8 +200,9 @@ class Experiment:
     def roster(self) -> Roster:
         """The public facts about the silos."""
         sizes = torch.tensor(self.sizes, dtype=torch.float64, device=self.training.device)
-        each = self.federation.rows_each(self.privacy.unit)
-        return Roster(self.federation.names, sizes, self.epsilon.to(self.training.device), each=each)
+        return Roster(
+            self.federation.names, sizes, self.epsilon.to(self.training.device), each=self.rows_each or 1
+        )
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -211,11 +217,6 @@ class Experiment:
     def check(self) -> None:
         """Raise `Problem` if a setting does not fit the data, the model or the method."""
         check_device(self.training.device)
-        if self.privacy.unit == "person" and not self.federation.knows_persons:
-            raise Problem(
-                "privacy.unit: 'person' needs to know whose rows are whose: name data.person_column, or give"
-                " an array 'person'"
-            )
         self.task.module.to(self.training.device)
         check_ids(self.task, self.federation)
         rows_within(self.task, self.training.memory, self.roster.each)
@@ -298,7 +299,7 @@ class Experiment:
 
     def cohort(self, plan: Plan) -> Cohort:
         """Return the silos, ready to train."""
-        examples = stack(self.federation, "train", self.training.device, self.privacy.unit)
+        examples = stack(self.federation, "train", self.training.device, self.rows_each)
         task, examples = with_features(self.task, examples, self.training.memory)
         return Cohort(task, examples, self.work, self.settings(plan), self.training.memory)
 

@@ -27,7 +27,7 @@ BUDGETS = {
 
 def _person_notes(federation: Federation) -> list[str]:
     """Return how many rows a training leaves out because one person has too many."""
-    kept = federation.rows_each("person")
+    kept = federation.rows_each("person") or 1
     counts = [torch.bincount(silo.person) for silo in federation.silos if silo.person is not None]
     lost = sum(int((count - kept).clamp(min=0).sum()) for count in counts)
     if not lost:

@@ -65,7 +65,7 @@ class Data(Section):
     target_column: str | None = None
     drop: list[str] = []
     person_column: str | None = None
-    rows_per_person: Annotated[int, Field(ge=1)] | None = None
+    rows_per_person: Annotated[int, Field(ge=1, le=10_000)] | None = None
     keep: list[str] = []
     missing: values.Missing = "refuse"
     medians: values.Medians = {}
