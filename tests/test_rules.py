@@ -302,7 +302,7 @@ FOUND = st.sampled_from([None, "north", "ö", "1 b"])
 DAYS = st.one_of(st.none(), st.dates(datetime.date(1900, 1, 1)).map(str))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.lists(st.tuples(NUMBERS, NUMBERS, WORDS, FOUND, DAYS), min_size=ROWS, max_size=ROWS),
     st.sampled_from(["indicator", 3.5, "public-median"]),
