@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MOST_VALUES = 100  # of a text column without a vocabulary
+SHOWN = 6  # columns that a sentence names
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +100,8 @@ def _not_covered(found: Sequence[Column], ids: Sequence[str]) -> tuple[str, ...]
     """Return what was decided by looking at the data."""
     said = []
     if found:
-        counts = ", ".join(f"'{column.name}' ({len(column.values or ())})" for column in found)
+        counts = ", ".join(f"'{column.name}' ({len(column.values or ())})" for column in found[:SHOWN])
+        counts += f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
         said.append(
             f"text columns became one column for each value found in the data: {counts}; so a model tells"
             " that some example has each of these values, however rare (data.categories avoids this)"
