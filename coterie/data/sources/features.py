@@ -181,7 +181,9 @@ def _values_found(cells: pd.Series[Any], called: str) -> tuple[str, ...]:
     import pandas as pd
 
     known = cells.dropna()
-    strange = np.flatnonzero((pd.to_numeric(cells, errors="coerce").isna() & cells.notna()).to_numpy())
+    codes, different = pd.factorize(cells)
+    odd = pd.to_numeric(pd.Series(different), errors="coerce").isna().to_numpy()
+    strange = np.flatnonzero(np.append(odd, False)[codes])
     if 0 < len(strange) < len(known) / 2:
         raise Problem(
             f"{called} has {len(known) - len(strange)} numbers and {len(strange)} value(s) that are not"

@@ -95,7 +95,7 @@ class Train(Section):
     steps: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     batch: Annotated[int, Field(ge=1)] = 32
     sampling: Literal["poisson", "passes"] = "poisson"
-    lr: values.Positive = 0.1
+    lr: values.Rate = "auto"
     optimizer: Literal["sgd", "adam"] = "sgd"
     momentum: Annotated[float, Field(ge=0, lt=1)] | None = None
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
