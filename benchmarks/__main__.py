@@ -1,7 +1,7 @@
 """Run the benchmarks and write benchmarks/results.md (and growth.png).
 
 python -m benchmarks            everything
-python -m benchmarks gradients  one part: accountant, gradients, writers, devices, school, ledger, noise, secure_sum, filters, projection, growth, memory, measures, help
+python -m benchmarks gradients  one part: accountant, gradients, writers, devices, school, ledger, noise, secure_sum, persons, filters, projection, growth, memory, measures, help
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ def main() -> None:
         measures,
         memory,
         noise,
+        persons,
         projection,
         school,
         secure_sum,
@@ -46,6 +47,7 @@ def main() -> None:
         "ledger": ledger.report,
         "noise": noise.report,
         "secure_sum": secure_sum.report,
+        "persons": persons.report,
         "filters": filters.report,
         "projection": projection.report,
         "growth": growth.report,
