@@ -43,6 +43,7 @@ MORE = [
 ]
 PLACES = {
     "example": {},
+    "person": {"unit": "person"},
     "silo, noise by server": {"unit": "silo", "noise_by": "server"},
     "silo, noise by silos": {"unit": "silo", "noise_by": "silos"},
 }
@@ -68,21 +69,27 @@ FISHER = "'fisher' returns raw values, which have no sound release under the uni
 
 def refusal(table: Mapping[str, Any], place: str) -> str | None:
     """Return why a method is refused in a place, in the simulation as in a deployment."""
-    if place == "example":
-        return FISHER if table.get("how") == "ewc" else None
+    if place in ("example", "person"):
+        return FISHER.replace("example", place) if table.get("how") == "ewc" else None
     if place == "silo, noise by silos" and table["name"] in ("related", "joint"):
         return AT_HOME  # each silo's target is a sum of its own, so there is no mean over all
     names = (table["name"], table.get("after", {}).get("name"))
     return next((UNSOUND_FOR_SILOS[name] for name in names if name in UNSOUND_FOR_SILOS), None)
 
 
-def federation() -> Federation:
-    """Return three silos of unequal size, three classes, and features of norm at most 1."""
+def federation(persons: bool = False) -> Federation:
+    """Return three silos of unequal size, three classes, and features of norm at most 1.
+
+    With `persons`, some rows are about the same person, and a third of these rows are not used.
+    """
     generator = np.random.default_rng(3)
     y = generator.integers(0, 3, size=80)
     x = generator.normal(size=(80, 4)) + np.eye(3, 4)[y]
     x = (x / (1.01 * np.linalg.norm(x, axis=1, keepdims=True))).astype(np.float32)
-    return from_table(Table("made", x, y, np.repeat(["silo-0", "silo-1", "silo-2"], [20, 20, 40])))
+    silo = np.repeat(["silo-0", "silo-1", "silo-2"], [20, 20, 40])
+    if not persons:
+        return from_table(Table("made", x, y, silo))
+    return from_table(Table("made", x, y, silo, person=np.arange(80) // 3), rows_per_person=2)
 
 
 def configured(table: dict[str, Any], privacy: dict[str, Any], **train: Any):
@@ -93,7 +100,8 @@ def configured(table: dict[str, Any], privacy: dict[str, Any], **train: Any):
     settings = {"rounds": 3, "batch": 32 if whole else 8, "steps": 1, "lr": 0.3, **train}
     if table["name"] in BY_BUDGET:
         privacy = {"epsilon": UNEQUAL, **privacy}
-    return config_of(table, privacy, settings, model=model)
+    data = {"source": "made"} | ({"rows_per_person": 2} if privacy.get("unit") == "person" else {})
+    return config_of(table, privacy, settings, model=model, data=data)
 
 
 @dataclass(frozen=True)
@@ -214,7 +222,7 @@ def deployed(small: Small, made: Experiment, absent: Callable[[int], Sequence[st
 
 def both(config, folder: Path, absent: Callable[[int], Sequence[str]] | None = None) -> tuple[Twin, Twin]:
     """Train a configuration in both ways."""
-    small = Small(folder / "guards", config, federation())
+    small = Small(folder / "guards", config, federation(config.privacy.unit == "person"))
     made = replace(small.plan.experiment(), federation=small.federation)
     return simulated(made, folder / "ledgers", absent), deployed(small, made, absent)
 
@@ -234,4 +242,4 @@ def check_parity(folder: Path, table: dict[str, Any], place: str) -> None:
         assert_same(*both(config, folder))
         return
     with refused(why):
-        Small(folder, config, federation())
+        Small(folder, config, federation(place == "person"))

@@ -94,6 +94,25 @@ def test_each_silo_releases_its_mean_with_the_noise_that_is_charged():
     assert abs(away.std() - 1) < 0.13  # two thirds of the noise, or one and a half times as much, is far away
 
 
+def test_a_person_counts_once_if_persons_are_protected():
+    row = np.arange(180) % 60
+    data = table(silos=3, rows=60).assign(patient=np.where(row < 30, row, 30 + row // 5))
+    federation = loaded(data, person_column="patient", rows_per_person=60)
+    measured = ct.measure_columns(federation, ct.Privacy(epsilon=math.inf, unit="person"))
+    prepared, _ = entries(federation)
+    for silo in prepared.silos:
+        persons = pd.DataFrame(silo.x.double().numpy()).groupby(silo.person.numpy())
+        assert persons.ngroups < len(silo.y)
+        slow = persons.mean().mean().to_numpy()
+        assert np.allclose(measured.result.vector(silo.name).numpy(), slow, atol=1e-5)
+    noisy = ct.measure_columns(federation, ct.Privacy(epsilon=1, delta=1e-3, unit="person"))
+    persons = sum(federation.protected_sizes("person"))
+    rows = ct.measure_columns(federation, ct.Privacy(epsilon=1, delta=1e-3))
+    assert noisy.columns["age"].error / rows.columns["age"].error == pytest.approx(
+        sum(federation.sizes) / persons, rel=0.05
+    )
+
+
 def test_the_error_says_how_far_noise_moves_a_mean():
     federation = loaded(table(silos=10, rows=100))
     exact = ct.measure_columns(federation, ct.Privacy(epsilon=math.inf)).columns
@@ -168,7 +187,7 @@ def test_what_cannot_be_measured(options, words):
 @pytest.mark.parametrize(
     ("privacy", "words"),
     [
-        (ct.Privacy(epsilon=1, unit="silo"), "columns are measured with unit = 'example'"),
+        (ct.Privacy(epsilon=1, unit="silo"), "columns are measured with unit = 'example' or 'person'"),
         (ct.Privacy(epsilon=[1, 2]), "columns are measured once"),
         (1, "privacy must be Privacy(epsilon=..., delta=...), got a int"),
     ],
@@ -225,4 +244,4 @@ def test_the_command_prints_the_key_of_a_configuration(tmp_path, monkeypatch, ca
         monkeypatch, capsys, "data", "measure", "c.toml", "--epsilon", "1", "--set", "privacy.unit=silo"
     )
     assert code == 2
-    assert "columns are measured with unit = 'example'" in err
+    assert "columns are measured with unit = 'example' or 'person'" in err

@@ -118,6 +118,46 @@ def test_silos_that_prepare_their_rows_in_other_ways_get_no_plan(tmp_path, made,
         proposed(tmp_path, facts)
 
 
+RULES = """
+categories = {{ ward = ["a", "b"] }}
+missing = {{ age = {age}, dose = "indicator" }}
+standardize = {{ dose = [0.5, {deviation}] }}
+"""
+
+
+def test_a_public_vocabulary_makes_silos_alike_and_other_rules_are_told(tmp_path, made):
+    """What missing cells become, and by what columns are scaled, must agree, although no column shows it."""
+    alike, other = RULES.format(age=50, deviation=0.3), RULES.format(age=51, deviation=0.4)
+    facts = {silo: made(silo, alike)[0] for silo in SILOS}
+    content = json.loads(facts["north"].read_text())
+    assert content["columns"] == ["age", "dose", "ward_a", "ward_b", "dose (missing)", "ward (other)"]
+    assert content["not_covered"] == []
+    proposed(tmp_path, list(facts.values()))
+    west = json.loads(facts["west"].read_text())
+    facts["west"].write_text(json.dumps({**west, **changed(tmp_path, other)}))
+    with pytest.raises(Problem) as problem:
+        proposed(tmp_path, list(facts.values()))
+    said = "'north' has {'standardize': {'dose': [0.5, 0.3]}, 'rules': {'age': {'missing': 50.0}"
+    assert f"steps: {said}" in str(problem.value)
+
+
+def changed(folder: Path, rules: str) -> dict:
+    """The steps of a silo with other rules, as its facts tell them."""
+    from coterie.data.federation import load
+    from coterie.deploy.facts import read_preparation
+    from coterie.deploy.guard_folder import _steps
+
+    (folder / "p.toml").write_text(f"[data]\n{rules}")
+    made = load(
+        str(table("west", folder)),
+        silos=1,
+        partition="iid",
+        target_column="outcome",
+        **read_preparation(folder / "p.toml"),
+    )
+    return {"steps": json.loads(json.dumps(_steps(made.preparation)))}
+
+
 def test_what_no_budget_covers_is_said_by_guard_plan_and_refused_if_left_out(tmp_path, made):
     facts = []
     for silo in SILOS:
@@ -143,6 +183,8 @@ def test_all_that_is_wrong_with_a_file_of_preparation_is_said(tmp_path, command)
         ('[data]\nsilos = 3\nrows = 9\n[train]\nrounds = 2', "[train]: only the table [data] is read here;"
          " data.rows: a guard has one silo, so leave it out; data.silos: a guard has one silo"),
         ("[data]\nfeatures = 3\nnorms = 1", "data."),
+        ('[data]\nmissing = "no"\ncategories = { ward = [] }', "': data.missing: unknown choice 'no'; known: indicator,"
+         " public-median, refuse; data.categories.ward: expected a list"),
         ("[data", "is not valid TOML"),
     ):  # fmt: skip
         (tmp_path / "p.toml").write_text(text)

@@ -104,7 +104,7 @@ def batch(examples, who) -> Rows:
 
 
 def sums(data, task, vector, who, clip=1.0, unit="person") -> torch.Tensor:
-    examples = stack(data, "train", unit=unit)
+    examples = stack(data, "train", each=data.rows_each(unit))
     return clipped_sums(task, examples, vector[None], batch(examples, who), torch.tensor([clip]), 4)[0]
 
 
@@ -163,7 +163,7 @@ def test_a_person_contributes_the_clipped_mean_of_their_rows(name, most):
     data = federation(shape=shape, most=most)
     task = make_task(model, shape=shape, classes=2, options=options)
     vector = task.initial(1) + 0.1
-    examples, clip = stack(data, "train", unit="person"), 0.7
+    examples, clip = stack(data, "train", each=data.rows_each("person")), 0.7
     expected = torch.zeros(task.layout.size)
     for i in range(6):
         rows = examples.persons.rows[0, i][examples.persons.weight[0, i] > 0]
@@ -217,7 +217,8 @@ def test_a_score_of_a_person_is_at_most_one():
     for unit in ("person", "example"):
         changed = [with_rows_of(data, 1, lambda x, y, to=to: (x, torch.full_like(y, to))) for to in (0, 1)]
         right, wrong = (
-            float(bounded_total(task, stack(each, "train", unit=unit), vector)) for each in changed
+            float(bounded_total(task, stack(each, "train", each=each.rows_each(unit)), vector))
+            for each in changed
         )
         totals[unit] = right - wrong
         assert right <= (4 if unit == "person" else 506)
@@ -232,7 +233,7 @@ def test_a_score_of_a_person_is_the_mean_over_their_rows():
     task = make_task("linear", shape=(3,), classes=2)
     vector = torch.zeros(1, 1, task.layout.size)
     vector[..., -2] = 10.0
-    assert float(bounded_total(task, stack(data, "train", unit="person"), vector)) == 1.75
+    assert float(bounded_total(task, stack(data, "train", each=data.rows_each("person")), vector)) == 1.75
 
 
 def test_persons_are_sampled_not_rows():
@@ -260,7 +261,7 @@ def test_memory_counts_all_rows_of_a_person():
         rows_within(task, 1000, 3)
     assert bytes_of_sums(task)[1] > 0
     assert data.rows_each("person") == 3
-    assert data.rows_each("example") == 1
+    assert data.rows_each("example") is None
 
 
 # Duals.

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import coterie as ct
 from coterie.data.federation import Silo
-from coterie.data.persons import blank, count_of, largest_of, numbered, rows_by_person, rows_of_groups
+from coterie.data.persons import count_of, numbered, rows_by_person, rows_of_groups
 from coterie.errors import Problem
 
 
@@ -109,14 +109,6 @@ def test_rows_by_person_are_a_persons_own(persons, most):
         assert set(chosen) <= set(own)
         assert len(chosen) == min(most, len(own))
         assert set(rows[i].tolist()) <= set(own)
-    again = blank(person)
-    assert (len(again), count_of(again), largest_of(again)) == (
-        len(person),
-        count_of(person),
-        largest_of(person),
-    )
-    check = Silo("north", *[torch.zeros(len(person), 1), torch.zeros(len(person))] * 2, again, again)
-    assert check.person is again
 
 
 def test_which_rows_are_chosen_depends_on_nobody_else():

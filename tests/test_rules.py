@@ -144,8 +144,8 @@ def test_words_are_taken_as_they_are_written(tmp_path, form):
 
 
 def test_whole_numbers_are_words_without_a_point():
-    assert words_of(pd.Series([1.0, None, 3.0])) == ["1", None, "3"]
-    assert words_of(pd.Series([1.5, 2.0])) == ["1.5", "2.0"]
+    assert words_of(pd.Series([1.0, None, 3.0])).tolist() == ["1", None, "3"]
+    assert words_of(pd.Series([1.5, 2.0])).tolist() == ["1.5", "2.0"]
     got = encoded(
         frame(ward=[1.0, None] * 6, age=0, seen=0), categories={"ward": [1, 2]}, missing="indicator"
     )
@@ -302,7 +302,7 @@ FOUND = st.sampled_from([None, "north", "ö", "1 b"])
 DAYS = st.one_of(st.none(), st.dates(datetime.date(1900, 1, 1)).map(str))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.lists(st.tuples(NUMBERS, NUMBERS, WORDS, FOUND, DAYS), min_size=ROWS, max_size=ROWS),
     st.sampled_from(["indicator", 3.5, "public-median"]),

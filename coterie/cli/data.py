@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from .._json import finite
 from ..data.sources.cells import listed
-from ..errors import Problem
 from ..privacy.budget import Privacy
 
 if TYPE_CHECKING:
@@ -66,13 +65,11 @@ def measure_config(
     from ..report.measured_columns import measure_columns
 
     privacy = config.privacy
-    if privacy.unit != "example":
-        raise Problem("privacy.unit: columns are measured with unit = 'example'")
     data = config.data.model_copy(update={"standardize": {}})
     federation = load_federation(config.model_copy(update={"data": data}), data_dir)
     measured = measure_columns(
         federation,
-        Privacy(epsilon=epsilon, delta=privacy.delta),
+        Privacy(epsilon=epsilon, delta=privacy.delta, unit=privacy.unit),
         ledger=privacy.ledger,
         keys=privacy.keys,
         witness=privacy.witness,

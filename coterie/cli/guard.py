@@ -24,11 +24,14 @@ def guard_init(
     delta: Annotated[float, typer.Option(help="Delta of that budget.")] = 1e-4,
     per_training: Annotated[float | None, typer.Option(help="Largest epsilon of one training.")] = None,
     target: Annotated[str | None, typer.Option(help="Column with the target (CSV, Parquet).")] = None,
+    person: Annotated[
+        str | None, typer.Option(help="Column that says whose rows are whose (CSV, Parquet).")
+    ] = None,
     prepare: Annotated[
         Path | None,
         typer.Option(help="A TOML file whose [data] says how examples are prepared, alike for all silos."),
     ] = None,
-    unit: Annotated[str, typer.Option(help="What the budget protects: example or silo.")] = "example",
+    unit: Annotated[str, typer.Option(help="What the budget protects: example, person or silo.")] = "example",
     users: Annotated[
         list[str] | None, typer.Option("--user", help="A user who may ask (the node's).")
     ] = None,
@@ -46,8 +49,8 @@ def guard_init(
     from ..privacy.keys import read_public_key
 
     options = {} if prepare is None else read_preparation(prepare)
-    if target is not None:
-        options["target_column"] = target
+    named = {"target_column": target, "person_column": person}
+    options |= {key: column for key, column in named.items() if column is not None}
     loaded = load(str(data), silos=1, partition="iid", **options)
     (only,) = loaded.silos
     for line in (*loaded.notes, *(f"not covered by any budget: {what}" for what in loaded.not_covered)):

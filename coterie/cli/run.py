@@ -17,6 +17,7 @@ from ..experiment.summaries import measure_lines
 from ..report.folder import next_free
 from ..report.measures_table import measure_table
 from ..report.privacy_lines import against_whom, too_little
+from ..report.silo_tables import gain_lines, learned_lines, silo_gain_table
 from ..report.tables import silo_table, summary_table
 from .progress import Bars, progress_bar, tell
 
@@ -52,7 +53,8 @@ def run_config(
         return
     _show(shown, result)
     more = ", relations/" if (out / "relations").exists() else ""
-    files = f"result.json, summary.md, plot.png, statements/, models/{more}, config.toml"
+    pictures = "".join(f", {name}" for name in ("measures.png", "silos.png") if (out / name).exists())
+    files = f"result.json, summary.md, plot.png{pictures}, statements/, models/{more}, config.toml"
     tell(shown, f"Saved in {out}: {files}")
 
 
@@ -75,6 +77,10 @@ def _show(console: Console, result: Result) -> None:
     if (measures := measure_table(result)) is not None:
         console.print(measures)
     for line in measure_lines(result):
+        tell(console, line)
+    if (gains := silo_gain_table(result)) is not None:
+        console.print(gains)
+    for line in [*gain_lines(result), *learned_lines(result)]:
         tell(console, line)
     budgets = zip(*([silo.limit for silo in run] for plan in plans for run in plan.silos), strict=True)
     console.print(silo_table(result, list(budgets), experiments[0].federation.sizes))

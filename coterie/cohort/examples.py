@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..data.federation import Federation
-from ..data.persons import largest_of, rows_by_person
+from ..data.persons import rows_by_person
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,23 +94,17 @@ def flat_rows(examples: Examples, gathered: tuple[Tensor, Tensor]) -> tuple[Tens
     return (x, y) if examples.persons is None else (x.flatten(1, 2), y.flatten(1, 2))
 
 
-def stack(federation: Federation, part: str, device: str = "cpu", unit: str = "example") -> Examples:
-    """Stack the "train" or "test" examples of a federation, by person if the `unit` is "person".
-
-    If every person has one row only, a person is an example, and nothing needs to be said about persons.
-    """
+def stack(federation: Federation, part: str, device: str = "cpu", each: int | None = None) -> Examples:
+    """Stack the "train" or "test" examples of a federation, by person if each has `each` rows at most."""
     prefix = "test_" if part == "test" else ""
     xs = [getattr(silo, f"{prefix}x") for silo in federation.silos]
     ys = [getattr(silo, f"{prefix}y") for silo in federation.silos]
     sizes = tuple(len(y) for y in ys)
     x, y = _pad(xs, sizes).to(device), _pad(ys, sizes).to(device)
-    if unit == "person":
+    if each is not None:
         numbers = [getattr(silo, f"{prefix}person") for silo in federation.silos]
-        largest = max(map(largest_of, numbers))
-        if largest > 1:
-            each = min(federation.rows_per_person, largest)
-            persons, sizes = _persons(federation.names, numbers, each, device)
-            return Examples(federation.names, sizes, x, y, federation.scale, federation.ids, persons)
+        persons, sizes = _persons(federation.names, numbers, each, device)
+        return Examples(federation.names, sizes, x, y, federation.scale, federation.ids, persons)
     return Examples(federation.names, sizes, x, y, federation.scale, federation.ids)
 
 

@@ -20,8 +20,15 @@ from ..privacy.ledger.names import silo_key, tidy, tidy_silo
 from . import preprocess
 from .cut import DEFAULT_SILOS, Cut
 from .partition import Partition, split_into_silos
-from .persons import MOST_ROWS, check_numbers, check_rows_per_person, count_of, largest_of, numbered
-from .persons import blank as blank_persons
+from .persons import (
+    MOST_ROWS,
+    PersonFacts,
+    check_numbers,
+    check_rows_per_person,
+    facts_of_persons,
+    needs_persons,
+    numbered,
+)
 from .preparation import Preparation, SiloSteps, plan_preparation
 from .recipe import Recipe
 from .sources.catalogue import find_table
@@ -36,7 +43,8 @@ class Silo:
     """One member: its training examples, and test examples that no statement covers.
 
     `person` is the number of the person that each training row is about, `test_person` of each test row, if
-    that is known. Both count from 0: nobody is in both parts.
+    that is known. Both count from 0: nobody is in both parts. A silo without examples has `about` instead:
+    what is public about its persons.
     """
 
     name: str
@@ -46,6 +54,7 @@ class Silo:
     test_y: Tensor
     person: Tensor | None = None
     test_person: Tensor | None = None
+    about: PersonFacts | None = None
 
     def __post_init__(self) -> None:
         for part, x, y in (("training", self.x, self.y), ("test", self.test_x, self.test_y)):
@@ -60,6 +69,11 @@ class Silo:
         ):
             if person is not None:
                 check_numbers(self.name, key, person, len(rows))
+
+    @cached_property
+    def persons(self) -> PersonFacts | None:
+        """What is public about the silo's persons, if it is known whose rows are whose."""
+        return facts_of_persons(self.person, self.test_person) or self.about
 
     def __repr__(self) -> str:
         return f"Silo('{self.name}': {len(self.y)} training and {len(self.test_y)} test examples)"
@@ -131,20 +145,25 @@ class Federation:
     @property
     def knows_persons(self) -> bool:
         """Whether it is known whose rows are whose, in every silo."""
-        return all(silo.person is not None and silo.test_person is not None for silo in self.silos)
+        return all(silo.persons is not None for silo in self.silos)
 
     def protected_sizes(self, unit: str) -> tuple[int, ...]:
         """Return, for each silo, how many training examples it has, or persons under the unit "person"."""
         if unit != "person":
             return self.sizes
-        return tuple(count_of(silo.person) for silo in self.silos if silo.person is not None)
+        needs_persons(self.knows_persons)
+        return tuple(silo.persons.train for silo in self.silos if silo.persons is not None)
 
-    def rows_each(self, unit: str) -> int:
-        """Return the most rows of one person that a training uses; 1 unless the unit is "person"."""
+    def rows_each(self, unit: str) -> int | None:
+        """Return the most rows of one person that a training uses; None if rows need not be told apart.
+
+        That is so unless the unit is "person" and some person has several rows.
+        """
         if unit != "person":
-            return 1
-        largest = max(largest_of(silo.person) for silo in self.silos if silo.person is not None)
-        return min(self.rows_per_person, largest)
+            return None
+        needs_persons(self.knows_persons)
+        largest = max(silo.persons.largest for silo in self.silos if silo.persons is not None)
+        return None if largest == 1 else min(self.rows_per_person, largest)
 
     @cached_property
     def identities(self) -> tuple[Identity, ...]:
@@ -212,16 +231,10 @@ class Federation:
         def blank(values: Tensor) -> Tensor:
             return values.new_zeros(()).expand(values.shape)  # one number, however large the shape
 
-        def nobody(person: Tensor | None) -> Tensor | None:
-            return None if person is None else blank_persons(person)
-
         silos = (
-            Silo(
-                s.name, blank(s.x), blank(s.y), blank(s.test_x), blank(s.test_y),
-                nobody(s.person), nobody(s.test_person),
-            )
+            Silo(s.name, blank(s.x), blank(s.y), blank(s.test_x), blank(s.test_y), about=s.persons)
             for s in self.silos
-        )  # fmt: skip
+        )
         return replace(self, silos=tuple(silos))
 
 
@@ -373,8 +386,9 @@ def from_table(
         steps[name] = SiloSteps(view, *own_statistics)
         train_x, test_x = (preparation.silo_only(part, steps[name]) for part in (train_x, test_x))
         arrays = (train_x, train_y, test_x, test_y)
-        tensors = (torch.from_numpy(np.ascontiguousarray(a)) for a in arrays)
-        made.append(Silo(name, *tensors, *(None if n is None else torch.from_numpy(n) for n in numbers)))
+        own_x, own_y, held_x, held_y = (torch.from_numpy(np.ascontiguousarray(a)) for a in arrays)
+        whose, held_whose = (None if n is None else torch.from_numpy(n) for n in numbers)
+        made.append(Silo(name, own_x, own_y, held_x, held_y, whose, held_whose))
     limits = None if target_range is None else (float(target_range[0]), float(target_range[1]))
     preparation = replace(preparation, classes=classes, target_range=limits, silos=steps)
     scale, not_covered = preparation.scale, preparation.not_covered

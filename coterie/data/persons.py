@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 from ..errors import Problem
 
 MOST_ROWS = 8  # rows of one person that a training uses, unless data.rows_per_person says otherwise
+LIMIT = 10_000  # of that number: every step makes room for so many rows of each person
 
 
 def numbered(persons: np.ndarray) -> np.ndarray:
@@ -37,6 +39,25 @@ def count_of(person: Tensor) -> int:
 def largest_of(person: Tensor) -> int:
     """Return the most rows that one person has."""
     return int(torch.bincount(person).max()) if len(person) else 0
+
+
+@dataclass(frozen=True)
+class PersonFacts:
+    """What is public about the persons of a silo: how many there are in training and in test.
+
+    `largest` is the most rows that one of them has in training.
+    """
+
+    train: int
+    test: int
+    largest: int
+
+
+def facts_of_persons(person: Tensor | None, test_person: Tensor | None) -> PersonFacts | None:
+    """Return what is public about persons; None if nobody knows whose rows are whose."""
+    if person is None or test_person is None:
+        return None
+    return PersonFacts(count_of(person), count_of(test_person), largest_of(person))
 
 
 def rows_by_person(person: Tensor, most: int, silo: str) -> tuple[Tensor, Tensor]:
@@ -64,8 +85,8 @@ def check_rows_per_person(most: int | None, known: bool) -> None:
     """Raise `Problem` unless a limit of rows per person makes sense; `known` says if there are persons."""
     if most is None:
         return
-    if not isinstance(most, int) or isinstance(most, bool) or most < 1:
-        raise Problem(f"data.rows_per_person: expected a whole number >= 1, got {most!r}")
+    if not isinstance(most, int) or isinstance(most, bool) or not 1 <= most <= LIMIT:
+        raise Problem(f"data.rows_per_person: expected a whole number from 1 to {LIMIT:,}, got {most!r}")
     if not known:
         raise Problem(
             "data.rows_per_person: the data does not say whose rows are whose: name data.person_column"
@@ -82,6 +103,15 @@ def check_numbers(silo: str, key: str, person: Tensor, rows: int) -> None:
         )
 
 
+def needs_persons(known: bool) -> None:
+    """Raise `Problem` if persons are to be protected, but nobody knows whose rows are whose."""
+    if not known:
+        raise Problem(
+            "privacy.unit: 'person' needs to know whose rows are whose: name data.person_column, or give an"
+            " array 'person'"
+        )
+
+
 def check_apart(silo: str, person: np.ndarray, test: np.ndarray) -> None:
     """Raise `Problem` if somebody has rows in training and in test; `test` marks the test rows."""
     both = np.intersect1d(person[test], person[~test])
@@ -90,14 +120,6 @@ def check_apart(silo: str, person: np.ndarray, test: np.ndarray) -> None:
             f"data: silo '{silo}' has rows of {len(both)} person(s) both in training and in test by the"
             " official split; give data.test a share, such as 0.2, which keeps persons together"
         )
-
-
-def blank(person: Tensor) -> Tensor:
-    """Return numbers with the same public facts: how many persons and rows, and the most rows of a person."""
-    rows, persons, largest = len(person), count_of(person), largest_of(person)
-    numbers = torch.cat([torch.zeros(largest, dtype=torch.int64), torch.arange(1, persons)])
-    rest = torch.arange(rows - len(numbers)) % max(1, persons - 1) + 1
-    return torch.cat([numbers, rest])
 
 
 def rows_of_groups(persons: np.ndarray, groups: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -15,11 +15,11 @@ from ..errors import Problem, reason
 from ..experiment.config.schema import Data, sentence
 from ..privacy.keys import PublicKey
 from .guard_folder import GuardFolder, examples_form
-from .plan_file import blank_silo
+from .plan_file import PersonCounts, blank_silo
 
 # The keys of a [data] table that say how rows become examples; all others are about cutting data into silos.
 CUT = {"source", "silos", "rows", "partition", "shards", "alpha", "rotations", "mask", "min_examples"}
-PREPARED = {*Data.model_fields} - CUT - {"silo_column", "person_column", "rows_per_person"}
+PREPARED = {*Data.model_fields} - CUT - {"silo_column", "rows_per_person"}
 
 
 class SiloFacts(BaseModel):
@@ -35,6 +35,7 @@ class SiloFacts(BaseModel):
     bytes: bool
     scale: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     key: dict[str, Any]
+    persons: PersonCounts | None = None
     columns: list[str] = []
     steps: dict[str, Any] = {}
     not_covered: list[str] = []
@@ -61,8 +62,8 @@ def read_preparation(path: str | Path) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         raise Problem(f"'{path}' is not valid TOML: {error}") from error
     except ValidationError as error:
-        problems = [f"data.{sentence(dict(each))}" for each in error.errors()]
-        raise Problem(f"'{path}': {'; '.join(problems)}") from error
+        wrong = [sentence({**each, "loc": ("data", *each["loc"])}) for each in error.errors()]
+        raise Problem(f"'{path}': {'; '.join('; '.join(wrong).splitlines())}") from error
     problems = [f"[{name}]: only the table [data] is read here" for name in content if name != "data"]
     problems += [
         f"data.{key}: a guard has one silo, so leave it out"
@@ -105,7 +106,7 @@ def federation_of(facts: Sequence[SiloFacts], name: str) -> Federation:
     classes = sorted({label for each in facts for label in each.classes}, key=_natural)
     form = {"shape": first.shape, "classes": classes, "bytes": first.bytes}
     silos: list[Silo] = [
-        blank_silo(each.model_dump(include={"name", "train", "test"}), form) for each in facts
+        blank_silo(each.model_dump(include={"name", "train", "test", "persons"}), form) for each in facts
     ]
     not_covered = tuple(dict.fromkeys(line for each in facts for line in each.not_covered))
     return Federation(name, tuple(silos), tuple(classes), first.scale, not_covered)

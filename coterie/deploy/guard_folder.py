@@ -3,7 +3,7 @@
 ```
 guard.toml     whose data this is, where it lies, who may ask, where ledger and witness are
 policy.toml    what may be asked (see `policy`)
-data.npz       prepared examples: x, y, test_x, test_y and, for labels, classes
+data.npz       prepared examples: x, y, test_x, test_y and, for labels, classes; perhaps person, test_person
 preparation.json   how raw rows became examples, if that is known: saved models carry it
 coordinator.pub    the key that signs what the coordinator asks
 keys/ ledger/ guard.sqlite results/ log.txt     made by the guard
@@ -16,7 +16,7 @@ import json
 import shutil
 import tomllib
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,8 +24,10 @@ import numpy as np
 import tomli_w
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from torch import Tensor
 
 from ..data.federation import Silo
+from ..data.persons import facts_of_persons
 from ..data.preparation import Preparation
 from ..errors import Problem, reason
 from ..experiment.config.schema import sentence
@@ -39,6 +41,7 @@ from .policy import PolicyTable
 
 GUARD, POLICY, DATA, COORDINATOR = "guard.toml", "policy.toml", "data.npz", "coordinator.pub"
 ARRAYS = ("x", "y", "test_x", "test_y")
+PERSONS = ("person", "test_person")
 PREPARATION = "preparation.json"
 LARGEST = 2**40
 
@@ -130,6 +133,7 @@ class GuardFolder:
         with _opened(path) as arrays:
             x, y, test_x, test_y = (arrays[name] for name in ARRAYS)
             own = [str(name) for name in arrays["classes"]] if "classes" in arrays else []
+            persons = _persons(arrays)
         if bool(own) != bool(classes):
             kinds = ("numbers", "labels") if classes else ("labels", "numbers")
             raise Problem(f"'{path}' has {kinds[0]} as targets, and the plan has {kinds[1]}")
@@ -138,8 +142,8 @@ class GuardFolder:
                 raise Problem(f"'{path}' has labels that the plan does not know, such as '{unknown[0]}'")
             number = np.array([list(classes).index(name) for name in own], dtype=np.int64)
             y, test_y = number[y], number[test_y]
-        parts = (torch.from_numpy(np.ascontiguousarray(part)) for part in (x, y, test_x, test_y))
-        return Silo(self.silo, *parts)
+        train, test = ((_tensor(a), _tensor(b)) for a, b in ((x, y), (test_x, test_y)))
+        return Silo(self.silo, *train, *test, *persons)
 
 
 def _opened(path: Path) -> Any:
@@ -154,11 +158,22 @@ def _opened(path: Path) -> Any:
     return arrays
 
 
+def _tensor(array: np.ndarray) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array))
+
+
+def _persons(arrays: Any) -> tuple[Tensor | None, Tensor | None]:
+    """Return whose rows are whose, in training and in test, if the data says so."""
+    train, test = (torch.from_numpy(arrays[key]) if key in arrays else None for key in PERSONS)
+    return train, test
+
+
 def examples_form(folder: GuardFolder) -> dict[str, Any]:
     """Return the sizes and the form of a guard's examples, which are public."""
     with _opened(folder.path / folder.table.data) as arrays:
         x, y, test_y = (arrays[name] for name in ("x", "y", "test_y"))
         classes = [str(name) for name in arrays["classes"]] if "classes" in arrays else []
+        persons = _persons(arrays)
     form = {"shape": list(x.shape[1:]), "bytes": x.dtype == np.uint8, "classes": classes}
     if (known := folder.preparation()) is not None:
         form |= {
@@ -166,6 +181,8 @@ def examples_form(folder: GuardFolder) -> dict[str, Any]:
             "not_covered": list(known.not_covered),
             "steps": _steps(known),
         }
+    if (about := facts_of_persons(*persons)) is not None:
+        form |= {"persons": asdict(about)}
     return {**form, "train": len(y), "test": len(test_y), "scale": folder.table.scale}
 
 
@@ -173,12 +190,17 @@ def _steps(preparation: Preparation) -> dict[str, Any]:
     """Return the steps of a preparation that all silos must take alike."""
     content = preparation.to_json()
     found = {key: content[key] for key in ("features", "feature_range", "norm", "target_range")}
+    found["standardize"] = content.get("standardize")
+    own = ("name", "values")  # which are among the names of the columns that a model gets
+    rules = {each["name"]: {k: v for k, v in each.items() if k not in own} for each in content["columns"]}
+    found["rules"] = {name: rule for name, rule in rules.items() if rule} or None
     return {key: value for key, value in found.items() if value not in (None, "auto")}
 
 
 def write_examples(path: Path, silo: Silo, classes: Sequence[str]) -> None:
     """Write a silo's prepared examples."""
     arrays: dict[str, Any] = {name: getattr(silo, name).numpy() for name in ARRAYS}
+    arrays |= {key: getattr(silo, key).numpy() for key in PERSONS if getattr(silo, key) is not None}
     if classes:
         arrays["classes"] = np.array(list(classes), dtype=np.str_)
     try:

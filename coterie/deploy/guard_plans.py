@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from ..data.federation import Silo
+from ..data.persons import PersonFacts
 from ..errors import Problem
 from ..privacy.keys import now, parse_time, stamp
 from ..protocol.envelope import Envelope
@@ -121,6 +122,14 @@ def _check_facts(guard: Guard, file: PlanFile) -> None:
         )
 
 
+def _shown(persons: PersonFacts | None) -> str:
+    """Return facts about persons in words."""
+    if persons is None:
+        return "no persons that are told apart"
+    rows = f"{persons.largest} rows at most"
+    return f"{persons.train} persons in training ({rows}) and {persons.test} in test"
+
+
 def _examples(guard: Guard, file: PlanFile) -> Silo:
     """Return the silo's examples; raise `Problem` unless they have the sizes and the form of a plan."""
     place, facts = file.place(guard.silo), file.content["facts"]
@@ -132,6 +141,10 @@ def _examples(guard: Guard, file: PlanFile) -> Silo:
             f" test examples, but it has {sizes['train']} and {sizes['test']}"
         )
     blank = file.federation().silos[place]
+    if blank.persons is not None and own.persons != blank.persons:
+        raise Problem(
+            f"the plan says that '{guard.silo}' has {_shown(blank.persons)}, but it has {_shown(own.persons)}"
+        )
     if (own.x.shape, own.x.dtype) != (blank.x.shape, blank.x.dtype):
         raise Problem(
             f"the plan's examples have shape {list(blank.x.shape[1:])} and type {blank.x.dtype},"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
+from dataclasses import asdict
 
 import torch
 
@@ -91,6 +92,7 @@ def make_plan(
                 "train": len(silo.y),
                 "test": len(silo.test_y),
                 "key": keys[silo.name].facts(),
+                **({} if silo.persons is None else {"persons": asdict(silo.persons)}),
             }
             for silo in federation.silos
         ],

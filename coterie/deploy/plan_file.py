@@ -21,6 +21,7 @@ from torch import Tensor
 
 from .. import __version__
 from ..data.federation import Federation, Silo
+from ..data.persons import MOST_ROWS, PersonFacts
 from ..errors import Problem, reason
 from ..experiment.config.schema import Config, Scores, check, sentence
 from ..experiment.experiment import Experiment, experiments
@@ -41,11 +42,20 @@ class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
+class PersonCounts(_Section):
+    """What is public about a silo's persons (see `data.persons.PersonFacts`)."""
+
+    train: Annotated[int, Field(ge=1, le=10**9)]
+    test: Annotated[int, Field(ge=0, le=10**9)]
+    largest: Annotated[int, Field(ge=1, le=10**9)]
+
+
 class _SiloFacts(_Section):
     name: Annotated[str, Field(min_length=1, max_length=200)]
     train: Annotated[int, Field(ge=1, le=10**9)]
     test: Annotated[int, Field(ge=0, le=10**9)]
     key: dict[str, Any]
+    persons: PersonCounts | None = None
 
 
 class _Facts(_Section):
@@ -204,7 +214,8 @@ class PlanFile:
         blanks = [blank_silo(silo, facts) for silo in facts["silos"]]
         silos = [own if own is not None and own.name == blank.name else blank for blank in blanks]
         made = Federation(facts["name"], tuple(silos), tuple(facts["classes"]), float(facts["scale"]))
-        return replace(made, not_covered=tuple(facts["not_covered"]))
+        most = self.content["config"].get("data", {}).get("rows_per_person") or MOST_ROWS
+        return replace(made, not_covered=tuple(facts["not_covered"]), rows_per_person=most)
 
     def save(self, path: str | Path) -> None:
         """Write the plan."""
@@ -222,10 +233,11 @@ def blank_silo(silo: dict[str, Any], facts: dict[str, Any]) -> Silo:
 
     x = torch.uint8 if facts["bytes"] else torch.float32
     y = torch.int64 if facts["classes"] else torch.float32
-    parts = []
-    for count in (silo["train"], silo["test"]):
-        parts += [zeros(count, tuple(facts["shape"]), x), zeros(count, (), y)]
-    return Silo(silo["name"], *parts)
+    shape = tuple(facts["shape"])
+    train, test = ((zeros(n, shape, x), zeros(n, (), y)) for n in (silo["train"], silo["test"]))
+    persons = silo.get("persons")
+    about = None if persons is None else PersonFacts(**persons)
+    return Silo(silo["name"], *train, *test, about=about)
 
 
 def read_plan(source: str | Path | bytes | dict[str, Any]) -> PlanFile:

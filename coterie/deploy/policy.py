@@ -14,6 +14,7 @@ from ..experiment.experiment import Experiment
 from ..planning.plan import Plan
 from ..privacy.adversaries import ADVERSARIES
 from ..privacy.keys import now
+from ..privacy.units import UnitName
 
 ANY = "any"
 MONTH = 30  # days
@@ -23,7 +24,7 @@ POLICY_TEXT = """\
 methods = "any"            # or a list, as ["local", "fedavg", "mr-mtl"]
 models = ["linear", "mlp", "cnn"]   # built-in names, or module:function of installed modules
 losses = []                # losses of your own that a plan may use: module:function of installed modules
-units = ["example", "silo"]
+units = ["example", "person", "silo"]
 accounting = ["certified"]          # noise as certified; "paper" would allow a paper's own sensitivity
 epsilon_per_training = {training}
 epsilon_per_month = {month}
@@ -48,7 +49,7 @@ class PolicyTable(BaseModel):
     methods: Literal["any"] | list[str] = "any"
     models: list[str] = ["linear", "mlp", "cnn"]
     losses: list[str] = []
-    units: list[Literal["example", "silo"]] = ["example", "silo"]
+    units: list[UnitName] = ["example", "person", "silo"]
     accounting: list[Literal["certified", "paper"]] = ["certified"]
     epsilon_per_training: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     epsilon_per_month: Annotated[float, Field(gt=0, allow_inf_nan=False)]

@@ -37,7 +37,8 @@ class Prepared:
         experiment, k, name = self.experiment, self.place, self.file.names[self.place]
         settings = experiment.settings(self.plan)
         own = settings.pick([k])
-        examples = stack(experiment.federation.pick([name]), "train", experiment.training.device)
+        own_data = experiment.federation.pick([name])
+        examples = stack(own_data, "train", experiment.training.device, experiment.rows_each)
         cohort = Cohort(experiment.task, examples, (experiment.work[k],), own, experiment.training.memory)
         rounds = experiment.training.rounds
         roster = replace(experiment.roster, steps=steps_of(experiment.work, settings), rounds=rounds)

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 LIKELY = 0.95  # of the intervals
 UNIT = (
     "scores: allowed only with unit = 'example', because a whole silo decides its own score and no noise"
-    " could hide the silo"
+    " could hide the silo; and one person may change many counts"
 )
 
 

@@ -38,11 +38,11 @@ from .start import SeededStart
 
 def members_of(silo: Silo, federation: Federation, unit: str) -> Members:
     """Return who may be drawn: persons with their rows, or examples, each a row of its own."""
-    if unit != "person" or silo.person is None:
+    each = federation.rows_each(unit)
+    if each is None or silo.person is None:
         return every_row(silo)
-    rows, real = rows_by_person(silo.person, federation.rows_per_person, silo.name)
-    own = [[int(row) for row in mine[mask]] for mine, mask in zip(rows, real, strict=True)]
-    return Members(own, federation.rows_each(unit))
+    rows, real = rows_by_person(silo.person, each, silo.name)
+    return Members([[int(row) for row in mine[mask]] for mine, mask in zip(rows, real, strict=True)], each)
 
 
 def every_row(silo: Silo) -> Members:
@@ -87,7 +87,12 @@ class SlowOracle(Oracle):
         base = base_of(dice) if self.task.draws else None
         hits = coins(dice, work, work.steps)
         vector = start.reshape(-1).clone()
-        stepping = SlowSteps(terms.optimizer, terms.lr * terms.optimizer.factor(self.round, self.rounds))
+        lr = terms.lr * terms.optimizer.factor(self.round, self.rounds)
+        if toward is not None:
+            product = lr * float(per_run(strength).max())
+            if product > 1 or terms.proximal:  # or the step would pull beyond its target
+                lr = lr / (1 + product)
+        stepping = SlowSteps(terms.optimizer, lr)
         for step in range(self.steps):
             total = torch.zeros_like(vector)
             for i in np.flatnonzero(hits[step]):

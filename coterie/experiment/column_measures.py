@@ -14,6 +14,7 @@ The scales are for all silos, so everybody learns them: each silo uploads its re
 and its budget is charged against every adversary, the server among them.
 
 **Formal guarantee:** that of one full-batch step whose result is uploaded, for each silo's training examples.
+If persons are protected, a person counts once, with the mean over their rows.
 """
 
 from __future__ import annotations
@@ -159,8 +160,8 @@ def measure(
         raise Problem(f"federation: expected what load returns, got a {type(federation).__name__}")
     if not isinstance(privacy, Privacy):
         raise Problem(f"privacy must be Privacy(epsilon=..., delta=...), got a {type(privacy).__name__}")
-    if privacy.unit != "example":
-        raise Problem("privacy.unit: columns are measured with unit = 'example'")
+    if privacy.unit == "silo":
+        raise Problem("privacy.unit: columns are measured with unit = 'example' or 'person'")
     if isinstance(privacy.epsilon, list | tuple):
         raise Problem("privacy.epsilon: columns are measured once: give one number, or one for each silo")
     prepared, found = entries(federation)
@@ -168,11 +169,15 @@ def measure(
     asked = replace(privacy, clip=CLIP)
     study = make_study(prepared, MRMTL(lam=0.0), asked, options, model=column_means).with_ledger(*places)
     result = train_study(study, None, listener, store)
-    return ColumnMeasures(_combined(federation, result, found), result)
+    sizes = np.array(federation.protected_sizes(privacy.unit), dtype=np.float64)
+    return ColumnMeasures(_combined(federation, sizes, result, found), result)
 
 
 def _combined(
-    federation: Federation, result: Result, found: Mapping[str, tuple[int, int, int | None]]
+    federation: Federation,
+    sizes: np.ndarray,
+    result: Result,
+    found: Mapping[str, tuple[int, int, int | None]],
 ) -> dict[str, ColumnMeasure]:
     """Return the measures over all silos, each weighted by its public size."""
     assert federation.preparation is not None
@@ -180,7 +185,6 @@ def _combined(
     if not vectors.any(1).all():
         silent = federation.names[int(vectors.any(1).argmin())]
         raise Problem(f"data: silo '{silent}' released nothing, so the columns cannot be measured")
-    sizes = np.array(federation.sizes, dtype=np.float64)
     weights = sizes / sizes.sum()
     noise = np.array([result.runs[0].silos[name].noise or 0.0 for name in federation.names])
     root = math.sqrt(vectors.shape[1])

@@ -11,7 +11,7 @@ from ..cohort.dp_sgd import Cohort
 from ..cohort.dual.gap import duality_gap
 from ..protocol.method import Method
 from ..protocol.state import State
-from .result import Result
+from .result import Result, RunRecord
 
 MOST_GAPS = 1000
 
@@ -24,6 +24,7 @@ class Watch:
     cohort: Cohort
     rounds: int
     omega: Tensor | None = None
+    learned: dict[str, Tensor] = field(default_factory=dict)
     gaps: list[tuple[int, list[float]]] = field(default_factory=list)
 
     def see(self, state: State) -> None:
@@ -33,6 +34,8 @@ class Watch:
         bare = bool(torch.isinf(self.cohort.settings.clip).all()) and self.method.linear
         if not last and not (bare and state.round % every == 0):
             return
+        if last:
+            self.learned = dict(self.method.learned_silos(state.shared))
         relations = self.method.learned_relations(state.shared)
         if relations is None:
             return
@@ -44,8 +47,17 @@ class Watch:
     def add_to(self, result: Result) -> Result:
         """Return a result with the diagnostics added."""
         runs = [
-            replace(run, gaps=[(number, each[r]) for number, each in self.gaps])
+            replace(
+                run, gaps=[(number, each[r]) for number, each in self.gaps], learned=self._learned(run, r)
+            )
             for r, run in enumerate(result.runs)
         ]
         relations = {} if self.omega is None else {r: self.omega[r].cpu() for r in range(len(runs))}
         return replace(result, runs=runs, relations=relations)
+
+    def _learned(self, run: RunRecord, r: int) -> dict[str, dict[str, float]]:
+        """Return what the server knows about each silo in one run, by name."""
+        return {
+            name: dict(zip(run.silos, map(float, of[r if len(of) > 1 else 0].tolist()), strict=True))
+            for name, of in self.learned.items()
+        }

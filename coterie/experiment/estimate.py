@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..cohort.dp_sgd import Cohort, Settings, descend
+from ..cohort.dp_sgd import Cohort, descend
 from ..cohort.dual.sampled import DualRequest, solve_apart
 from ..cohort.dual.sdca import solve_in_turn
 from ..cohort.examples import Examples, Persons
@@ -64,20 +64,17 @@ def _made_up(experiment: Experiment, plan: Plan, steps: int) -> Cohort:
     shape = (len(federation), max(federation.sizes))
     x = torch.zeros(*shape, *federation.shape, dtype=federation.silos[0].x.dtype)
     y = torch.zeros(*shape, dtype=federation.silos[0].y.dtype)
-    persons = _nobody(experiment.sizes, experiment.roster.each, device)
+    persons = _nobody(experiment.sizes, experiment.rows_each, device)
     about = (federation.scale, federation.ids, persons)
     examples = Examples(federation.names, experiment.sizes, x.to(device), y.to(device), *about)
-    clip = experiment.clip if plan.unit.noise_in_doors else torch.full_like(experiment.clip, torch.inf)
-    numbers = (experiment.lr, clip, plan.noise())
-    lr, clip, noise = (value.float().to(device) for value in numbers)
-    settings = Settings(lr, clip, noise, optimizer=experiment.training.optimizer)
+    settings = replace(experiment.settings(plan), choice=None)
     work = tuple(replace(w, steps=steps, sampler=POISSON) for w in experiment.work)
     return Cohort(experiment.task, examples, work, settings, experiment.training.memory)
 
 
-def _nobody(sizes: tuple[int, ...], each: int, device: str) -> Persons | None:
-    """Return made-up persons with so many rows each; None if each has one."""
-    if each == 1:
+def _nobody(sizes: tuple[int, ...], each: int | None, device: str) -> Persons | None:
+    """Return made-up persons with so many rows each; None if rows need not be told apart."""
+    if each is None:
         return None
     shape = (len(sizes), max(sizes), each)
     rows, weight = torch.zeros(shape, dtype=torch.int64), torch.full(shape, 1 / each)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..privacy.budget import loose_deltas, values_of
+from .learning_rate import NEEDS_RANGE
 
 if TYPE_CHECKING:
     from ..data.federation import Federation
@@ -26,7 +27,7 @@ BUDGETS = {
 
 def _person_notes(federation: Federation) -> list[str]:
     """Return how many rows a training leaves out because one person has too many."""
-    kept = federation.rows_each("person")
+    kept = federation.rows_each("person") or 1
     counts = [torch.bincount(silo.person) for silo in federation.silos if silo.person is not None]
     lost = sum(int((count - kept).clamp(min=0).sum()) for count in counts)
     if not lost:
@@ -63,6 +64,10 @@ def notes_of(experiment: Experiment) -> list[str]:
             f"features exceed {LARGE}; because gradients are clipped, models learn better from numbers around"
             " one: load the data with feature_range (public bounds) or features"
         )
+    preparation = federation.preparation
+    bounded = preparation is None or preparation.target_range is not None
+    if not federation.classes and not bounded and bool(experiment.lr.isnan().any()):
+        notes.append(NEEDS_RANGE)
     if (start := experiment.task.adaptation.start) is not None:
         notes.append(
             f"model.start: '{start.path.name}' (SHA-256 {start.digest[:16]}) must be public, because nothing"

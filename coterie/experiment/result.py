@@ -20,7 +20,9 @@ from ..privacy.accountant import shown_spent
 from ..protocol.method import Method
 from ..protocol.settings import settings_of
 from ..tasks.task import Task
-from .frames import Row, counted, html_page, make_frame, text_table
+from . import result_frames
+from .frames import counted, html_page, text_table
+from .gains import gains_of
 from .saved_models import personal_model, save_model
 from .summaries import leading, measure_lines, summarise
 
@@ -38,7 +40,6 @@ SCORED = {
     for kind, what in WHAT.items()
 }
 
-VALUES = ("value", "low", "high")
 UNACCOUNTED = "Tuning is not accounted for: picking the best row by its score costs more privacy than shown."
 
 
@@ -59,7 +60,8 @@ class RunRecord:
     `history` lists scores over all silos after some rounds. `curves` are the scores of each silo after the
     same rounds, `losses` the mean losses on its training examples, in a run without privacy. `measures` are
     all measures of the models at the end. `constant` is what constant predictions score at best, one for each
-    silo, and `no_better` are the silos whose models score no better than theirs.
+    silo, and `no_better` are the silos whose models score no better than theirs. `learned` is what the server
+    knows about each silo at the end, such as its cluster or its lam, from what silos released.
     """
 
     method: str
@@ -78,6 +80,7 @@ class RunRecord:
     measures: dict[str, Measured] = field(default_factory=dict)
     constant: float = math.nan
     no_better: tuple[str, ...] = ()
+    learned: dict[str, dict[str, float]] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
@@ -96,6 +99,10 @@ class Views(Protocol):
 
     def figure(self, result: Result) -> Figure:
         """Draw a result."""
+        ...
+
+    def silos(self, result: Result) -> Figure:
+        """Draw the silos of a result."""
         ...
 
     def save(self, result: Result, folder: str | Path) -> None:
@@ -183,49 +190,44 @@ class Result:
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row for each run and silo: its test score, and what it spent with which noise."""
-        rows = [
-            self._row(number, {"silo": name, "metric": run.metric, **asdict(silo)})
-            for number, run in enumerate(self.runs)
-            for name, silo in run.silos.items()
-        ]
-        return make_frame(rows, ["silo", "metric", "score", "epsilon", "delta", "noise"])
+        return result_frames.scores(self)
 
     def history(self) -> pd.DataFrame:
         """Return a row for each run, silo and recorded round: its test score and its training loss.
 
         The loss is NaN in runs with privacy, since no budget pays for showing it.
         """
-        rows = [
-            self._row(number, {"silo": name, "round": at, "score": scores[place], "loss": losses[place]})
-            for number, run in enumerate(self.runs)
-            for name, scores in run.curves.items()
-            for losses in [run.losses.get(name) or [math.nan] * len(scores)]
-            for place, (at, _) in enumerate(run.history)
-        ]
-        return make_frame(rows, ["silo", "round", "score", "loss"])
+        return result_frames.history(self)
 
     def measures(self) -> pd.DataFrame:
         """Return a row for each run, measure and silo, and for all silos ("all"): the value and its interval.
 
         The interval is about the test rows; its level is 95 %. A value is NaN where it is undefined.
         """
-        rows = [
-            self._row(number, {"measure": name, "silo": silo, **{key: getattr(each, key) for key in VALUES}})
-            for number, run in enumerate(self.runs)
-            for name, measured in run.measures.items()
-            for silo, each in [("all", measured), *measured.silos.items()]
-        ]
-        return make_frame(rows, ["measure", "silo", *VALUES])
+        return result_frames.measures(self)
 
-    def _row(self, number: int, facts: dict[str, Any]) -> Row:
-        run = self.runs[number]
-        return Row(number, run.method, run.settings, run.seed, facts)
+    def gains(self, measure: str | None = None) -> pd.DataFrame:
+        """Return each silo's gain over training alone (`local` in the same runs), largest first.
+
+        The gain is in the leading measure unless another is named: a mean over seeds, positive if better.
+        """
+        return result_frames.gains(self, measure)
+
+    def learned(self) -> pd.DataFrame:
+        """Return a row for each run and silo with what the server learned of it: its cluster, or its lam."""
+        return result_frames.learned(self)
 
     def plot(self) -> Figure:
         """Return a matplotlib figure with scores by method and silo, and scores over rounds."""
         if self.views is None:
             raise Problem("this result cannot be drawn, because it does not come from run or sweep")
         return self.views.figure(self)
+
+    def plot_silos(self) -> Figure:
+        """Return a matplotlib figure with each silo's gain over training alone, its cluster and its lam."""
+        if self.views is None:
+            raise Problem("this result cannot be drawn, because it does not come from run or sweep")
+        return self.views.silos(self)
 
     def save(self, folder: str | Path) -> None:
         """Write the folder that `coterie run` writes: result, plot, statements, models, configuration."""
@@ -321,6 +323,7 @@ class Result:
                 "notes": self.notes,
                 "remarks": measure_lines(self),
                 "leading": self.leading,
+                "gains": {gains.label: gains.facts() for gains in gains_of(self)},
                 "summary": self.summary,
                 "runs": [asdict(run) for run in self.runs],
                 "published": self.published,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -54,6 +55,26 @@ def summarise(runs: Sequence[RunRecord]) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def led_by(result: Result) -> tuple[str, bool]:
+    """Return the measure by which methods are compared, and whether a larger one is better."""
+    name = leading(result.runs, result.task.metric)
+    known = result.runs[0].measures.get(name) if result.runs else None
+    return name, result.task.higher_is_better if known is None else known.higher_is_better
+
+
+def led_runs(result: Result) -> list[RunRecord]:
+    """Return the runs with the leading measure in place of the score, over all silos and in each."""
+    name, _ = led_by(result)
+    if name == result.task.metric:
+        return list(result.runs)
+    runs = []
+    for run in result.runs:
+        measured = run.measures[name]
+        silos = {k: replace(silo, score=measured.silos[k].value) for k, silo in run.silos.items()}
+        runs.append(replace(run, metric=name, score=measured.value, silos=silos))
+    return runs
 
 
 def measure_summary(members: Sequence[RunRecord]) -> dict[str, dict[str, Any]]:
@@ -113,7 +134,18 @@ def measure_lines(result: Result) -> list[str]:
     ]
     if some:
         lines.append(f"In some silos no better than {what}: {', '.join(some)}.")
-    return lines + _undefined(firsts, len(result.names))
+    return lines + _undefined(firsts, len(result.names)) + _partial(result)
+
+
+def _partial(result: Result) -> list[str]:
+    """Return a line about silos that have no test rows of some of several classes."""
+    counts = {name: len(each.partial) for name, each in result.runs[0].measures.items() if each.partial}
+    if not counts:
+        return []
+    return [
+        f"In {max(counts.values())} of {len(result.names)} silos some classes have no test rows, and are left"
+        f" out there: {', '.join(counts)}."
+    ]
 
 
 def _undefined(firsts: dict[str, RunRecord], silos: int) -> list[str]:

@@ -8,6 +8,7 @@ half.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
@@ -71,6 +72,10 @@ class AdaptiveClip(Method):
     def hand_over(self, shared: Server) -> HandOver:
         """Return what the wrapped method hands over."""
         return self.method.hand_over(shared.rest)
+
+    def learned_silos(self, shared: Server) -> Mapping[str, Tensor]:
+        """Return what the wrapped method knows about each silo."""
+        return self.method.learned_silos(shared.rest)
 
     def remarks(self, roster: Roster, present: Tensor | None) -> list[str]:
         """Return the wrapped method's remarks."""

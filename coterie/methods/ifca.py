@@ -108,6 +108,10 @@ class IFCA(Method):
         """Let the next method start from each silo's cluster model, and learn within clusters."""
         return HandOver(chosen(shared.models, shared.choice), shared.choice.clamp(min=0).squeeze(-1))
 
+    def learned_silos(self, shared: Clusters) -> dict[str, Tensor]:
+        """Return each silo's cluster, from 1 on."""
+        return {"cluster": shared.choice.squeeze(-1).clamp(min=0) + 1}
+
     def remarks(self, roster: Roster, present: Tensor | None) -> list[str]:
         """Return a remark about silos that are absent in every round with a choice."""
         if present is None or self.clusters == 1:

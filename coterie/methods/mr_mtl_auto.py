@@ -283,6 +283,10 @@ class MRMTLAuto(Method):
         """Predict with the silo's own model, moved toward the mean where the pull was limited."""
         return torch.where(sent.trust < 1, torch.lerp(sent.mean, own, sent.trust), own)
 
+    def learned_silos(self, shared: Server) -> dict[str, Tensor]:
+        """Return each silo's pull, and how much of its distance from the mean it keeps in predictions."""
+        return {"lam": shared.lam.squeeze(-1), "trust": shared.trust.squeeze(-1)}
+
     def hand_over(self, shared: Server) -> HandOver:
         """Let the next method start from the mean."""
         return HandOver(shared.mean)

@@ -135,6 +135,13 @@ class Chain(Method):
             return self.first.personal(sent.part, own.first)
         return self.second.personal(sent.part, self._later(sent, own))
 
+    def learned_silos(self, shared: First | Second) -> dict[str, Tensor]:
+        """Return what the current method knows about each silo, and the clusters within which it learns."""
+        if isinstance(shared, First):
+            return dict(self.first.learned_silos(shared.part))
+        within = {} if shared.groups is None else {"cluster": shared.groups + 1}
+        return {**within, **self.second.learned_silos(shared.part)}
+
     def _change(self, rounds: int) -> int:
         """Return how many of the `rounds` belong to the first method."""
         return min(rounds, max(1, math.floor(self.share * rounds + 0.5)))

@@ -7,7 +7,7 @@ and messages may be trees of such tensors (see `tree`).
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
@@ -189,6 +189,13 @@ class Method(metaclass=PlainlyMade):
     def learned_relations(self, shared: Tree) -> LearnedRelations | None:
         """Return how silos are related, for methods that learn it."""
         return None
+
+    def learned_silos(self, shared: Tree) -> Mapping[str, Tensor]:
+        """Return what the server knows about each silo, such as its cluster, as numbers `[runs, silos]`.
+
+        It follows from the server's state, so from what silos have released.
+        """
+        return {}
 
     def remarks(self, roster: Roster, present: Tensor | None) -> list[str]:
         """Return notes for the user, from public facts; `present` is `[rounds, runs, silos]`."""

@@ -141,11 +141,17 @@ class Folder:
 
     def save(self, result: Result, complete: bool) -> None:
         """Write the plot (if the study is complete), the table and, last, `result.json`."""
+        from .measures_plot import draw_measures, has_measures
         from .plot import draw
+        from .silos_plot import draw_silos, has_silos
         from .summary import markdown
 
         if complete:
             write(self.path / "plot.png", lambda place: draw(result, place))
+            if has_measures(result):
+                write(self.path / "measures.png", lambda place: draw_measures(result, place))
+            if has_silos(result):
+                write(self.path / "silos.png", lambda place: draw_silos(result, place))
         write_text(self.path / "summary.md", markdown(result))
         write_json(self.path / "result.json", {"complete": complete, **result.to_json()})
         if complete:

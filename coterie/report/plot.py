@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..experiment.result import WHAT, Result, RunRecord
-from ..experiment.summaries import deviation
+from ..experiment.summaries import deviation, led_by, led_runs
 from ..privacy.accountant import shown
 from .summary import Line, label_without, lines_over, place_of, swept_key
 
@@ -35,20 +35,19 @@ def figure_of(result: Result) -> Figure:
     """Return a figure with scores by method and silo, or over a setting that varies, and over rounds."""
     from matplotlib.figure import Figure
 
-    groups: dict[str, list[RunRecord]] = {}
-    for run in result.runs:
-        groups.setdefault(run.label, []).append(run)
-    key = swept_key(result.runs)
-    lines = lines_over(result.runs, key) if key else []
-    looks = _looks(_best_first(groups, lines, result.task.higher_is_better))
+    metric, higher = led_by(result)
+    led = led_runs(result)
+    groups = _by_label(led)
+    key = swept_key(led)
+    lines = lines_over(led, key) if key else []
+    looks = _looks(_best_first(groups, lines, higher))
     height = _height(groups, lines)
     figure = Figure(figsize=(10, height), layout="constrained")
     curves = min(height, TALLEST)
     grid = figure.add_gridspec(2, 2, height_ratios=[curves, max(height - curves, 1e-3)])
     left = figure.add_subplot(grid[:, 0])
     right = figure.add_subplot(grid[0 if height > TALLEST else slice(None), 1])
-    metric = result.task.metric
-    better = "higher" if result.task.higher_is_better else "lower"
+    better = "higher" if higher else "lower"
     scale = f"test {metric} ({better} is better)"
     if key is None:
         _scores(left, groups, looks)
@@ -56,8 +55,8 @@ def figure_of(result: Result) -> Figure:
     else:
         _lines(left, lines, key, looks)
         left.set_ylabel(scale)
-        if not result.task.higher_is_better:
-            for axes in (left, right):
+        if not higher:
+            for axes in (left, right) if metric == result.task.metric else (left,):
                 axes.set_yscale("log")
                 axes.yaxis.set_major_formatter("{x:g}")
                 axes.yaxis.set_minor_formatter("{x:g}")
@@ -74,11 +73,19 @@ def figure_of(result: Result) -> Figure:
     else:
         right.legend(frameon=False, fontsize=8 if len(groups) <= FEW else 7.5)
     right.set_xlabel("round")
-    right.set_ylabel(f"test {metric}")
+    right.set_ylabel(f"test {result.task.metric}")
     private = [row["epsilon"] for row in result.summary if row["epsilon"] < float("inf")]
     spent = f"epsilon at most {shown(max(private))}" if private else "no privacy"
     figure.suptitle(f"{len(result.names)} silos, {spent}; scores of a {WHAT[result.kind]}", fontsize=10)
     return figure
+
+
+def _by_label(runs: list[RunRecord]) -> dict[str, list[RunRecord]]:
+    """Return the runs of each method and setting."""
+    groups: dict[str, list[RunRecord]] = {}
+    for run in runs:
+        groups.setdefault(run.label, []).append(run)
+    return groups
 
 
 def _best_first(groups: dict[str, list[RunRecord]], lines: list[Line], higher: bool) -> list[str]:

@@ -11,6 +11,7 @@ from ..experiment.result import SCORED, UNACCOUNTED, Result, RunRecord, label_of
 from ..experiment.summaries import deviation, measure_lines
 from ..privacy.accountant import shown_spent
 from .measures_table import HEADS, TITLE, measure_rows
+from .silo_tables import gain_lines, learned_lines
 
 ENOUGH = 3  # values of a setting that make a line
 
@@ -130,6 +131,8 @@ def _caveats(result: Result) -> str:
     """Return what the numbers leave out, as lines of text."""
     lines = [
         *measure_lines(result),
+        *gain_lines(result),
+        *learned_lines(result),
         "The files in statements/ say what each epsilon protects, at which delta, and against whom.",
     ]
     if result.tuning is not None:

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from ..experiment.experiment import Experiment
 from ..experiment.result import Result, RunRecord, label_of
+from ..experiment.summaries import led_by
 from ..guard.coverage import Coverage
 from ..planning.plan import Plan, SiloPlan
 from ..privacy.accountant import shown, shown_spent
@@ -102,13 +103,6 @@ def silo_table(result: Result, budgets: Sequence[Sequence[float | None]], sizes:
     table.caption = escape("\n".join([*captions, *key])) or None
     table.caption_justify = "left"
     return table
-
-
-def led_by(result: Result) -> tuple[str, bool]:
-    """Return the measure by which methods are compared, and whether a larger one is better."""
-    name = result.leading
-    known = result.runs[0].measures.get(name)
-    return name, result.task.higher_is_better if known is None else known.higher_is_better
 
 
 def mean_of(row: dict[str, Any], measure: str) -> float:

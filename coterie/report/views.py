@@ -21,6 +21,12 @@ class Views:
 
         return figure_of(result)
 
+    def silos(self, result: Result) -> Figure:
+        """Draw what each silo gained, and what methods learned of it."""
+        from .silos_plot import figure_of_silos
+
+        return figure_of_silos(result)
+
     def save(self, result: Result, folder: str | Path) -> None:
         """Write the folder that `coterie run` writes."""
         Folder(Path(folder)).save_whole(result)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MOST_VALUES = 100  # of a text column without a vocabulary
+SHOWN = 6  # columns that a sentence names
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +100,8 @@ def _not_covered(found: Sequence[Column], ids: Sequence[str]) -> tuple[str, ...]
     """Return what was decided by looking at the data."""
     said = []
     if found:
-        counts = ", ".join(f"'{column.name}' ({len(column.values or ())})" for column in found)
+        counts = ", ".join(f"'{column.name}' ({len(column.values or ())})" for column in found[:SHOWN])
+        counts += f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
         said.append(
             f"text columns became one column for each value found in the data: {counts}; so a model tells"
             " that some example has each of these values, however rare (data.categories avoids this)"
@@ -179,7 +181,9 @@ def _values_found(cells: pd.Series[Any], called: str) -> tuple[str, ...]:
     import pandas as pd
 
     known = cells.dropna()
-    strange = np.flatnonzero((pd.to_numeric(cells, errors="coerce").isna() & cells.notna()).to_numpy())
+    codes, different = pd.factorize(cells)
+    odd = pd.to_numeric(pd.Series(different), errors="coerce").isna().to_numpy()
+    strange = np.flatnonzero(np.append(odd, False)[codes])
     if 0 < len(strange) < len(known) / 2:
         raise Problem(
             f"{called} has {len(known) - len(strange)} numbers and {len(strange)} value(s) that are not"
