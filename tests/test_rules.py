@@ -200,6 +200,24 @@ def test_wrong_rules_are_named(rules, words):
     assert words in str(problem.value)
 
 
+@pytest.mark.parametrize(
+    ("rules", "key"), [({"missing": 0}, "missing"), ({"keep": ["a"]}, "keep"), ({"dates": ["a"]}, "dates")]
+)
+def test_rules_for_data_without_columns_are_refused(tmp_path, rules, key):
+    arrays = {"x": np.ones((8, 2)), "y": [0, 1] * 4, "silo": [0] * 4 + [1] * 4}
+    np.savez(tmp_path / "a.npz", **arrays)
+    for source in ("digits", arrays, tmp_path / "a.npz"):
+        with refused(f"data.{key}: '"):
+            ct.load(source, **rules)
+
+
+def test_a_column_that_is_called_like_one_of_a_rule_is_refused():
+    data = frame(ward=1, seen=1).assign(**{"age (missing)": 1})
+    with refused("'the frame' has a column 'age (missing)', and so would a rule call another one: rename it"):
+        ct.load(data, **COLUMNS, missing={"age": "indicator"})
+    assert ct.load(data, **COLUMNS, missing={"age": 1}).shape == (4,)
+
+
 def test_all_problems_of_a_file_are_named_at_once():
     data = frame(dose=[1.0, np.inf] * 6, when=["2020-01-01", "soon"] * 6, mixed=["1", "2", "x", "3"] * 3)
     with pytest.raises(ct.Problem) as problem:

@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from ..data.describe import Description, describe
-from ..data.sources.catalogue import FILES, form_of
+from ..data.sources.catalogue import FILES, TABLES, form_of
 from ..errors import Problem, as_path, nearest, plainly, reason
 from .config.files import apply_change
 from .config.schema import check
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-TABLES = ("CSV", "Parquet")
 PLACE = 34  # the column where comments begin
 
 

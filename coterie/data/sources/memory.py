@@ -46,6 +46,7 @@ def read(
         except ValueError as error:
             raise Problem(f"data: these columns do not make a table: {error}") from error
         return columns.from_frame(frame, name, name or "the dict", *named)
+    rules.check_unused(name or "the dict")
     return _arrays(source, name)
 
 
