@@ -1,7 +1,7 @@
 """Run the benchmarks and write benchmarks/results.md (and growth.png).
 
 python -m benchmarks            everything
-python -m benchmarks gradients  one part: accountant, gradients, writers, devices, school, ledger, noise, secure_sum, filters, projection, growth, memory, help
+python -m benchmarks gradients  one part: accountant, gradients, writers, devices, school, ledger, noise, secure_sum, persons, filters, projection, growth, memory, help
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ def main() -> None:
         ledger,
         memory,
         noise,
+        persons,
         projection,
         school,
         secure_sum,
@@ -45,6 +46,7 @@ def main() -> None:
         "ledger": ledger.report,
         "noise": noise.report,
         "secure_sum": secure_sum.report,
+        "persons": persons.report,
         "filters": filters.report,
         "projection": projection.report,
         "growth": growth.report,
