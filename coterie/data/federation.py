@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .._inputs import Input
 from ..errors import Problem, nearest, plain_methods
 from ..privacy.ledger.ledger import Identity
 from ..privacy.ledger.names import silo_key, tidy, tidy_silo
@@ -91,7 +92,8 @@ class Federation:
     another way is another data set. It defaults to the `name`; data without a name has no ledgers.
     `cut` knows what older ledgers call the same data (none for a federation made by hand).
     `recipe` is the [data] table of a configuration that loads the same federation, if there is one.
-    With `ids`, features are whole numbers that a model looks up in a table.
+    With `ids`, features are whole numbers that a model looks up in a table; with several `inputs`, an example
+    is a flat row of them.
     `notes` say what a user should know about the data; plans and results repeat them.
     `rows_per_person` is the most rows of one person that a training uses if it protects persons.
     """
@@ -108,6 +110,7 @@ class Federation:
     cut: Cut | None = None
     rows_per_person: int = MOST_ROWS
     ids: bool = False
+    inputs: tuple[Input, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "source", tidy(self.name if self.source is None else self.source))
@@ -394,6 +397,7 @@ def from_table(
     return Federation(
         name, tuple(made), classes, scale, not_covered, preparation, source, notes=notes, cut=cut,
         rows_per_person=rows_per_person or MOST_ROWS, ids=features == "ids",
+        inputs=table.inputs,
     )  # fmt: skip
 
 

@@ -216,6 +216,7 @@ def task_of(
         loss=loss,
         options=factory_options,
         adaptation=adaptation,
+        inputs=federation.inputs,
         settings=loss_settings(**plain(known), classes=federation.classes),
         ids=federation.ids,
     )
