@@ -1,7 +1,7 @@
 """Run the benchmarks and write benchmarks/results.md (and growth.png).
 
 python -m benchmarks            everything
-python -m benchmarks gradients  one part: accountant, gradients, writers, devices, school, ledger, noise, secure_sum, persons, filters, projection, growth, memory, help
+python -m benchmarks gradients  one part: accountant, gradients, recurrent, adapters, writers, devices, school, ledger, noise, secure_sum, persons, filters, projection, growth, memory, help
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ def main() -> None:
 
     from . import (
         accountant,
+        adapters,
         devices,
         filters,
         gradients,
@@ -31,6 +32,7 @@ def main() -> None:
         noise,
         persons,
         projection,
+        recurrent,
         school,
         secure_sum,
         startup,
@@ -40,6 +42,8 @@ def main() -> None:
     parts = {
         "accountant": accountant.report,
         "gradients": gradients.report,
+        "recurrent": recurrent.report,
+        "adapters": adapters.report,
         "writers": writers.report,
         "devices": devices.report,
         "school": school.report,
