@@ -47,7 +47,8 @@ class Preparation:
     view, and `features`. A model gets the result multiplied by `scale`.
 
     `encoded` are the names of the columns after the first step, and `indicators` the places of those that
-    were text. `other_columns` are no features. `classes` and `target_range` say what predictions mean.
+    were text. `other_columns` are no features. `classes`, `targets` (the names of several)
+    and `target_range` say what predictions mean.
     """
 
     shape: tuple[int, ...]
@@ -65,6 +66,7 @@ class Preparation:
     not_covered: tuple[str, ...] = ()
     silos: Mapping[str, SiloSteps] = field(default_factory=dict)
     standardize: preprocess.Scales = field(default_factory=dict)
+    targets: tuple[str, ...] = ()
 
     def shared(self, x: np.ndarray) -> np.ndarray:
         """Take the steps that are the same for all silos."""
@@ -142,6 +144,7 @@ class Preparation:
             "target_range": self.target_range,
             "not_covered": list(self.not_covered),
             "silos": {name: _steps_to_json(steps) for name, steps in self.silos.items()},
+            **({"targets": list(self.targets)} if self.targets else {}),
             **({"standardize": _plain_scales(self.standardize)} if self.standardize else {}),
         }
 
@@ -180,6 +183,7 @@ class Preparation:
             not_covered=tuple(map(str, content["not_covered"])),
             silos={str(name): _steps_from_json(steps) for name, steps in content["silos"].items()},
             standardize=scales,
+            targets=tuple(map(str, content.get("targets", ()))),
         )
 
 
