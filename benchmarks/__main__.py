@@ -1,7 +1,7 @@
 """Run the benchmarks and write benchmarks/results.md (and growth.png).
 
 python -m benchmarks            everything
-python -m benchmarks gradients  one part: accountant, gradients, writers, devices, school, ledger, noise, secure_sum, filters, projection, growth, memory, help
+python -m benchmarks gradients  one part: accountant, gradients, writers, devices, school, ledger, noise, secure_sum, persons, filters, projection, growth, memory, measures, help
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ def main() -> None:
         gradients,
         growth,
         ledger,
+        measures,
         memory,
         noise,
+        persons,
         projection,
         school,
         secure_sum,
@@ -45,10 +47,12 @@ def main() -> None:
         "ledger": ledger.report,
         "noise": noise.report,
         "secure_sum": secure_sum.report,
+        "persons": persons.report,
         "filters": filters.report,
         "projection": projection.report,
         "growth": growth.report,
         "memory": memory.report,
+        "measures": measures.report,
         "help": startup.report,
     }
     coterie.tune_process()  # as the command line does

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import coterie as ct
-from coterie.cohort.gradients.choose import recorder, summer
+from coterie.cohort.gradients.choose import candidates, recorder, summer, used_once
 from coterie.data.federation import Federation, Silo
 from coterie.experiment.experiment import Experiment
 from coterie.methods import MRMTL, Then, Tune
@@ -18,6 +18,7 @@ from coterie.tasks.layers import EXCHANGED
 from coterie.tasks.layers.dropout import Dropout, Dropout2d, dropping
 from coterie.tasks.layers.dropout import keys as keys_of
 from coterie.tasks.layers.recurrent import LSTM
+from coterie.tasks.layers.tables import Bag, Table
 from coterie.tasks.task import Task
 from tests.gradient_modules import one_at_a_time
 from tests.helpers import experiment, reference_vectors, refused
@@ -52,6 +53,19 @@ def test_gradients_equal_autograd_of_torchs_own_layers(name):
     sums = summer(task)(task.layout.unflatten(vectors), x, y, weight)
     total = (expected * weight.unsqueeze(-1)).sum(1)
     torch.testing.assert_close(task.layout.flatten(sums), total, atol=1e-5, rtol=1e-4)
+
+
+def test_gradients_are_computed_for_all_steps_at_once():
+    """Else these layers would be slow without anybody noticing."""
+    for name in (*MODULES, *DROPPING):
+        task, vectors, x, _ = setup(name)
+        parts = set(candidates(task)) - {"places"}  # whose ids are the same for all examples
+        assert used_once(task, x[0, :1]) == parts, name
+        tables = [
+            f"{part}.weight" for part in parts if isinstance(task.module.get_submodule(part), (Table, Bag))
+        ]
+        tape = recorder(task)(task.layout.unflatten(vectors), x, torch.zeros(2, 3, dtype=torch.int64))
+        assert list(tape.looked) == tables
 
 
 @pytest.mark.parametrize("name", [*MODULES, *DROPPING])

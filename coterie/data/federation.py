@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .._inputs import Input
 from ..errors import Problem, nearest, plain_methods
 from ..privacy.ledger.ledger import Identity
 from ..privacy.ledger.names import silo_key, tidy, tidy_silo
@@ -50,7 +51,8 @@ class Federation:
     another way is another data set. It defaults to the `name`; data without a name has no ledgers.
     `cut` knows what older ledgers call the same data (none for a federation made by hand).
     `recipe` is the [data] table of a configuration that loads the same federation, if there is one.
-    With `ids`, features are whole numbers that a model looks up in a table.
+    With `ids`, features are whole numbers that a model looks up in a table; with several `inputs`, an example
+    is a flat row of them.
     `targets` are the names of several targets; the `classes` are then the two labels that each may be.
     `notes` say what a user should know about the data; plans and results repeat them.
     `rows_per_person` is the most rows of one person that a training uses if it protects persons.
@@ -68,6 +70,7 @@ class Federation:
     cut: Cut | None = None
     rows_per_person: int = MOST_ROWS
     ids: bool = False
+    inputs: tuple[Input, ...] = ()
     targets: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -359,5 +362,6 @@ def from_table(
     notes, source = remarks_on(table, preparation, made), cut.source
     return Federation(
         name, tuple(made), classes, scale, not_covered, preparation, source, notes=notes, cut=cut,
-        rows_per_person=rows_per_person or MOST_ROWS, ids=features == "ids", targets=targets,
+        rows_per_person=rows_per_person or MOST_ROWS, ids=features == "ids",
+        inputs=table.inputs, targets=targets,
     )  # fmt: skip

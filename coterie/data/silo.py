@@ -31,7 +31,8 @@ class Silo:
 
     def __post_init__(self) -> None:
         for part, x, y in (("training", self.x, self.y), ("test", self.test_x, self.test_y)):
-            if y.dim() not in (1, 2) or len(x) != len(y):
+            several = y.dim() == 2 and y.shape[1] > 1
+            if not (y.dim() == 1 or several) or len(x) != len(y):
                 raise Problem(
                     f"data: silo '{self.name}' needs one target for each of its {len(x)} {part} examples, got"
                     f" targets of shape {tuple(y.shape)}"

@@ -118,6 +118,8 @@ def make_plan(
         "fewest": len(federation) - config.privacy.dropouts if fewest is None else fewest,
         "limits": {"bytes": most_bytes, "seconds": seconds},
     }
+    if federation.inputs:
+        raise Problem("data: a deployment trains on one input per example, not on several")
     made = read_plan(content)
     check_sums(made, plan_of(made.blank, made))
     return made

@@ -217,6 +217,7 @@ def task_of(
         targets=len(federation.targets),
         options=factory_options,
         adaptation=adaptation,
+        inputs=federation.inputs,
         settings=loss_settings(**plain(known), classes=federation.classes),
         ids=federation.ids,
     )

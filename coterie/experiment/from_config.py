@@ -125,6 +125,7 @@ def task_of(config: Config, federation: Federation) -> Task:
         settings=loss_settings(model.class_weights, model.huber_delta, federation.classes),
         ids=federation.ids,
         adaptation=adaptation,
+        inputs=federation.inputs,
     )
 
 

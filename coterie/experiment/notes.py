@@ -57,7 +57,7 @@ def notes_of(experiment: Experiment) -> list[str]:
         protected = experiment.accounting.protected(sizes)
         notes += loose_deltas(experiment.delta[0].tolist(), protected, names, privacy.unit)
     notes += [f"not covered by any budget: {what}" for what in federation.not_covered]
-    if not federation.ids and any(
+    if not (federation.ids or federation.inputs) and any(
         float(silo.x.abs().max()) * federation.scale > LARGE for silo in federation.silos
     ):
         notes.append(  # without the number, which would be an exact statistic of somebody's example

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .._inputs import Input
 from ..errors import Problem, plainly
 from .adaptation import Adaptation
 from .check import check_exchanged, check_module
@@ -22,12 +23,13 @@ from .code import Allowed
 from .layers import exchanged, is_exchanged, restored
 from .layers.dropout import draws, dropping
 from .layers.functions import exchanging, functions_of
+from .layers.unpack import pack, unpack
 from .layout import Layout, call, fill, tensors_of, tied_names
 from .losses import LOSSES, NUMBERS, TWO_CLASSES, outputs_of, predicted_class, predicted_number, squared
 from .models import make_factory, qualified_name
 from .own_loss import alone, check_loss, find_loss
 from .settings import LossSettings, unknown_loss
-from .trials import ids_below, trial_examples
+from .trials import Kind, kind_of, trial_examples
 
 # The seed for whatever a module draws when it is built and never trains.
 FROZEN_SEED = 0
@@ -39,8 +41,9 @@ class Task:
 
     `shape` is that of one example's features, `classes` their number (0 for regression). A loss of one's own
     is the function `own_loss`, and `loss` is its name. Features are numbers or, with `ids`, whole numbers
-    that the module looks up in a table. With several `targets` per example there is an output for each, and
-    their losses and scores are means over them; with `classes` (two), each is a label of its own.
+    that the module looks up in a table. With several `inputs`, an example is a flat row of them, and the
+    module gets a dict. With several `targets` per example there is an output for each, and their losses and
+    scores are means over them; with `classes` (two), each is a label of its own.
     """
 
     build: Callable[[], nn.Module]
@@ -51,6 +54,7 @@ class Task:
     own_loss: Callable[[Tensor, Tensor], Tensor] | None = None
     ids: bool = False
     adaptation: Adaptation = Adaptation()
+    inputs: tuple[Input, ...] = ()
     targets: int = 0
 
     def __post_init__(self) -> None:
@@ -106,14 +110,16 @@ class Task:
         parameters and buffers are part of every model. They come from one fixed seed, so that a
         training that is resumed or repeated has the same ones, and every seed of training shares them.
         """
-        module = exchanged(self.seeded_module())
-        check_module(module, self.shape, self.outputs, self.ids)
+        module = pack(exchanged(self.seeded_module(), always=bool(self.inputs)), self.inputs)
+        check_module(module, self.shape, self.outputs, self.ids, self.inputs)
         self._check_frozen(module)
         if is_exchanged(module):
-            check_exchanged(module, restored(module).eval(), self.shape, self.ids)
+            check_exchanged(
+                module, restored(module).eval(), self.shape, kind_of(module, self.ids, self.inputs)
+            )
         if self.own_loss is not None:
             check_loss(self.loss, self.own_loss, self.outputs, self._made_up_targets)
-        examples = trial_examples(self.shape, below=ids_below(module, self.ids))[0]
+        examples = trial_examples(self.shape, kind=kind_of(module, self.ids, self.inputs))[0]
         vars(self)["functions"] = functions_of(module, examples)
         return module
 
@@ -225,9 +231,9 @@ class Task:
         return torch.int64 if self.ids else torch.float32
 
     @property
-    def ids_below(self) -> int:
-        """A number below which the module takes every id; 0 if it takes numbers."""
-        return ids_below(self.module, self.ids)
+    def kind(self) -> Kind:
+        """What examples are: numbers, ids or several inputs."""
+        return kind_of(self.module, self.ids, self.inputs)
 
     def blank_targets(self, *shape: int) -> Tensor:
         """Return targets that are all zero, for trials on made-up examples."""
@@ -267,7 +273,7 @@ class Task:
         """Return the model of one vector as a plain module on the CPU."""
         module = copy.deepcopy(self.module).cpu()
         fill(module, tensors_of(self.module) | self.layout.unflatten(vector.detach()))
-        return restored(module).cpu()
+        return unpack(restored(module)).cpu()
 
 
 @plainly
@@ -282,6 +288,7 @@ def make_task(
     settings: LossSettings | None = None,
     ids: bool = False,
     adaptation: Adaptation | None = None,
+    inputs: tuple[Input, ...] = (),
     targets: int = 0,
 ) -> Task:
     """Return a task for a model: a name, "package.module:function", a function, a class or a module.
@@ -289,8 +296,9 @@ def make_task(
     A user's function or class gets `input_shape` and `outputs` if it has such parameters; `options`
     are its other arguments. The `loss` is a name, "package.module:function" or a function, and `settings` are
     its own. `allowed` says which modules a name from a configuration may stand for. With `ids`, examples are
-    whole numbers that the module looks up in a table. `adaptation` says what of the module is trained.
-    `targets` is the number of targets per example, if there are several.
+    whole numbers that the module looks up in a table. `adaptation` says what of the module is trained. With
+    several `inputs`, the module gets a dict of them. `targets` is the number of targets per example, if there
+    are several.
     """
     own, name = (None, loss) if isinstance(loss, str) else (loss, qualified_name(loss))
     if own is None and ":" in name:
@@ -298,5 +306,15 @@ def make_task(
     if name == "auto":
         name = ("logistic" if targets else "cross-entropy") if classes else "squared"
     factory = make_factory(model, shape, outputs_of(name, classes, targets), options, allowed)
-    loss_is = (settings or LossSettings(), own)
-    return Task(factory, name, shape, classes, *loss_is, ids, adaptation or Adaptation(), targets)
+    return Task(
+        factory,
+        name,
+        shape,
+        classes,
+        settings or LossSettings(),
+        own,
+        ids,
+        adaptation or Adaptation(),
+        inputs,
+        targets,
+    )

@@ -77,6 +77,14 @@ def plan_features(frame: pd.DataFrame, what: str, rules: Rules, problems: list[s
             strange.append(name)
         if name not in rules.categories and column.values is not None and is_date(cells):
             dated.append(name)
+    names = {column.name for column in columns}
+    added = [f"{column.name} (missing)" for column in columns if column.indicator]
+    added += [f"{column.name} (other)" for column in columns if column.other]
+    problems += [
+        f"data: '{what}' has a column '{name}', and so would a rule call another one: rename it"
+        for name in added
+        if name in names
+    ]
     found = [c for c in columns if c.values is not None and c.name not in rules.categories]
     notes = []
     if ids:
@@ -181,7 +189,9 @@ def _values_found(cells: pd.Series[Any], called: str) -> tuple[str, ...]:
     import pandas as pd
 
     known = cells.dropna()
-    strange = np.flatnonzero((pd.to_numeric(cells, errors="coerce").isna() & cells.notna()).to_numpy())
+    codes, different = pd.factorize(cells)
+    odd = pd.to_numeric(pd.Series(different), errors="coerce").isna().to_numpy()
+    strange = np.flatnonzero(np.append(odd, False)[codes])
     if 0 < len(strange) < len(known) / 2:
         raise Problem(
             f"{called} has {len(known) - len(strange)} numbers and {len(strange)} value(s) that are not"

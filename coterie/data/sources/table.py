@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..._inputs import Input
 from ...errors import Problem
 from .dates import Dates
 
@@ -97,6 +98,7 @@ class Table:
     source: str = ""
     what: str = ""
     notes: tuple[str, ...] = ()
+    inputs: tuple[Input, ...] = ()
 
     @property
     def called(self) -> str:
