@@ -1,7 +1,7 @@
 """Run the benchmarks and write benchmarks/results.md (and growth.png).
 
 python -m benchmarks            everything
-python -m benchmarks gradients  one part: accountant, gradients, recurrent, adapters, writers, devices, school, ledger, noise, secure_sum, persons, filters, projection, growth, memory, help
+python -m benchmarks gradients  one part: accountant, gradients, recurrent, adapters, writers, devices, school, ledger, noise, secure_sum, persons, filters, projection, growth, memory, measures, help
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ def main() -> None:
         gradients,
         growth,
         ledger,
+        measures,
         memory,
         noise,
         persons,
@@ -55,6 +56,7 @@ def main() -> None:
         "projection": projection.report,
         "growth": growth.report,
         "memory": memory.report,
+        "measures": measures.report,
         "help": startup.report,
     }
     coterie.tune_process()  # as the command line does

@@ -112,6 +112,35 @@ def test_words_that_count_as_missing_are_told(tmp_path):
     )
 
 
+def test_true_and_false_are_numbers_however_they_are_written(tmp_path):
+    flags = {"smokes": ["true", "false"] * 60, "drinks": ["TRUE", "FALSE", ""] * 40}
+    table(**flags).to_csv(tmp_path / "t.csv", index=False)
+    found = describe(tmp_path / "t.csv")
+    uses = {column.name: (column.kind, column.use) for column in found.columns}
+    assert uses["smokes"] == ("yes or no", "0 or 1")
+    assert uses["drinks"] == ("yes or no", "0 or 1, and whether it is missing")
+    made = ct.load(**found.data)
+    x = dict(
+        zip(
+            made.preparation.encoded,
+            made.preparation.prepare(tmp_path / "t.csv", "a").T.tolist(),
+            strict=True,
+        )
+    )
+    assert x["smokes"][:2] == [1, 0]
+    assert x["drinks"][:3] == [1, 0, 0]
+    assert x["drinks (missing)"][:3] == [0, 0, 1]
+
+
+def test_words_are_suggested_as_they_are_written(tmp_path):
+    table(grade=["01", "x"] * 60).to_csv(tmp_path / "t.csv", index=False)
+    found = describe(tmp_path / "t.csv")
+    assert found.data["categories"]["grade"] == ["01", "x"]
+    made = ct.load(**found.data).preparation
+    x = dict(zip(made.encoded, made.prepare(tmp_path / "t.csv", "a").T.tolist(), strict=True))
+    assert not any(x["grade (other)"])
+
+
 def test_a_target_that_is_missing_and_columns_of_no_use_are_told():
     found = describe(
         table(

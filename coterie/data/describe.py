@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import Problem, as_path, plainly
-from .sources.cells import listed, words_of
+from .sources.cells import are_bools, listed, words_of
 from .sources.columns import read_frame
 from .sources.dates import ISO, SINCE, Dates, format_of, is_date
 from .sources.features import MOST_VALUES, wrong_cells
@@ -127,6 +127,8 @@ def _frame(source: Any) -> tuple[pd.DataFrame, str]:
         if path.suffix.lower() not in (".csv", ".parquet"):
             raise Problem(f"data.source: only CSV and Parquet files have columns to describe, not '{path}'")
         frame, name = read_frame(path), str(source)
+        if words := [label for label in frame.columns if _kind(frame[label]) == "text"]:
+            frame = read_frame(path, dict.fromkeys(words, ()))  # as a vocabulary would have them
     else:
         raise Problem(f"source: expected a file or a DataFrame, got a {type(source).__name__}")
     if not frame.columns.is_unique:
@@ -240,6 +242,8 @@ class _Draft:
             use = self.left_out(label, f"more than {MOST_VALUES} words")
         elif kind == "text":
             use = self.words(cells)
+        elif kind == "yes or no":
+            use = "0 or 1"
         else:
             use = "number"
             self.ranges[label] = bounds_around(float(cells.min()), float(cells.max()))
@@ -278,7 +282,9 @@ class _Draft:
 def _kind(cells: pd.Series[Any]) -> str:
     import pandas as pd
 
-    if pd.api.types.is_bool_dtype(cells) or not pd.api.types.is_numeric_dtype(cells):
+    if are_bools(cells):
+        return "yes or no"
+    if not pd.api.types.is_numeric_dtype(cells):
         return "date" if pd.api.types.is_datetime64_any_dtype(cells) else "text"
     known = cells.dropna()
     whole = not pd.api.types.is_float_dtype(known) or bool((known == known.round()).all())
