@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from .experiment.starter import list_examples as list_examples
     from .experiment.starter import new_config as new_config
     from .experiment.study import StudyPlan as StudyPlan
+    from .experiment.suggest import suggest as suggest
     from .methods import MRMTL as MRMTL
     from .methods import FedAvg as FedAvg
     from .methods import FedProx as FedProx
@@ -78,6 +79,7 @@ _HOME = {
     "Training": "planning.training",
     "adopt_ledgers": "privacy.ledger.place",
     "advise": "experiment.advise",
+    "suggest": "experiment.suggest",
     "describe": "data.describe",
     "draw_tradeoff": "report.tradeoff_plot",
     "draw_tuning": "report.tuning_plot",

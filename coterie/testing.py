@@ -169,7 +169,7 @@ def _check_order(method: Method, made: Experiment, vectors: Tensor) -> None:
 def _check_reference(made: Experiment, vectors: Tensor) -> None:
     plan = made.plan()
     settings = made.cohort(plan).settings
-    lr, clip, noise = (part[0].tolist() for part in (made.lr, settings.clip, plan.noise()))
+    lr, clip, noise = (part[0].tolist() for part in (settings.lr, settings.clip, plan.noise()))
     terms = [
         Terms(silo.work, lr[k], clip[k], noise[k], silo.choice_noise, settings.optimizer)
         for k, silo in enumerate(plan.silos[0])

@@ -28,20 +28,19 @@ def network(input_shape: tuple[int, ...], outputs: int, hidden: int = 32) -> nn.
 
 def main() -> None:
     """Train personal models, then use one of them without Coterie."""
-    federation = coterie.load("digits", silos=6, partition="shards")
+    federation = coterie.load("digits", silos=10, partition="dirichlet", alpha=0.3)
     result = coterie.run(
         federation,
-        [coterie.Local(), coterie.MRMTL(lam=0.2)],
+        [coterie.Local(), coterie.FedAvg(), coterie.methods.Ditto(lam=0.1)],
         coterie.Privacy(epsilon=4, delta=1e-3),
         model="own_model:network" if __name__ != "__main__" else "__main__:network",
-        rounds=10,
-        lr=0.5,
+        rounds=20,
     )
     for row in result.summary:
         print(f"{row['method']:8} accuracy {row['mean']:.3f}, epsilon at most {row['epsilon']:.2f}")
 
     path = Path(tempfile.mkdtemp()) / "silo-3.safetensors"
-    result.save_model("silo-3", path, run=1)
+    result.save_model("silo-3", path, run=2)
     model = coterie.load_model(path, module=network)
     silo = federation.silos[3]
     with torch.no_grad():

@@ -123,14 +123,16 @@ def vectors(made: Experiment, streams=None) -> torch.Tensor:
 def reference_vectors(made: Experiment, run: int, streams=None) -> torch.Tensor:
     """Train one run with the slow engine and give the personal vectors [silos, P]."""
     plan = made.plan()
+    settings = made.settings(plan)
     terms = [
         Terms(
             silo.work,
-            float(made.lr[run, k]),
+            float(made.lr[run, k] if made.lr[run, k] > 0 else settings.lr[run, k]),
             float(made.clip[run, k]),
             silo.noise,
             silo.choice_noise,
             made.training.optimizer,
+            settings.proximal is not None and bool(settings.proximal[run, k]),
         )
         for k, silo in enumerate(plan.silos[run])
     ]

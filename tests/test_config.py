@@ -37,7 +37,7 @@ def test_defaults_are_enough():
         ("train.rounds", "ten", "train.rounds: expected a whole number, got 'ten'"),
         ("train.round", 5, "train.round: unknown key; did you mean 'rounds'?"),
         ("trian", {}, "trian: unknown key; did you mean 'train'?"),
-        ("train.lr", -1, "train.lr: expected a finite number > 0, got -1"),
+        ("train.lr", -1, "train.lr: expected a finite number > 0 or 'auto', got -1"),
         ("train.lr", [], "train.lr: expected at least one value, got an empty list"),
         ("train.batch", 1.5, "train.batch: expected a whole number"),
         ("train.seeds", 0, "train.seeds: expected the number of seeds, or a list"),

@@ -18,7 +18,7 @@ from coterie.deploy.make_plan import check_used
 from coterie.experiment.config.schema import check
 from coterie.methods import MRMTL, FedAvg
 from coterie.tasks.task import Task, make_task
-from coterie.tasks.trials import ids_below, trial_examples
+from coterie.tasks.trials import Kind, ids_below, trial_examples
 from tests.helpers import call, experiment, reference_vectors, refused, vectors
 
 WORDS, LENGTH = 12, 5
@@ -97,8 +97,8 @@ def test_from_a_file_of_ids_to_predictions(form, tmp_path, monkeypatch, capsys):
 
 def test_trials_look_up_existing_ids_only():
     two = nn.ModuleList([nn.Embedding(9, 2), nn.EmbeddingBag(5, 2)])
-    assert (ids_below(two), ids_below(two, False), ids_below(nn.Linear(2, 2))) == (5, 0, 2)
-    for x in trial_examples((40,), below=5):
+    assert (ids_below(two), ids_below(nn.Linear(2, 2))) == (5, 2)
+    for x in trial_examples((40,), kind=Kind(5)):
         assert x.dtype == torch.int64
         assert (int(x.min()), int(x.max())) == (0, 4)
 

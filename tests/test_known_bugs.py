@@ -296,8 +296,8 @@ def test_a_sensitivity_set_by_hand(monkeypatch):
     made = silent(clip=2.0)
     settings = descent.Settings
 
-    def by_hand(lr, clip, noise, choice):
-        return settings(lr, clip, noise * 2e-4 / clip, choice)
+    def by_hand(lr, clip, noise, *more):
+        return settings(lr, clip, noise * 2e-4 / clip, *more)
 
     assert noise_is_as_charged(made)
     check_method(FedAvg())

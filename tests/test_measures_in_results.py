@@ -155,6 +155,18 @@ def test_no_better_than_the_most_frequent_class():
     assert not any(line.startswith("No better") for line in learned.to_json()["remarks"])
 
 
+def test_classes_without_test_rows_in_a_silo_are_counted():
+    data = ct.load("digits", silos=4, partition="shards", rows=300)
+    found = ct.run(data, "local", NO_PRIVACY, rounds=1, metrics=["auc", "accuracy"])
+    partial = tuple(silo.name for silo in data.silos if 1 < len(set(silo.test_y.tolist())) < 10)
+    assert partial
+    assert found.runs[0].measures["auc"].partial == partial
+    assert found.runs[0].measures["accuracy"].partial == ()
+    said = f"In {len(partial)} of 4 silos some classes have no test rows, and are left out there: auc."
+    assert said in found.to_json()["remarks"]
+    assert read_run(found.to_json()["runs"][0]).measures["auc"].partial == partial
+
+
 def test_numbers_are_compared_with_the_mean():
     table = hospitals(rare=0.5)
     table["state"] = table.dose * 0.2 + 0.4

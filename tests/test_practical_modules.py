@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import coterie as ct
-from coterie.cohort.gradients.choose import recorder, summer
+from coterie.cohort.gradients.choose import candidates, recorder, summer, used_once
 from coterie.data.federation import Federation, Silo
 from coterie.experiment.experiment import Experiment
 from coterie.methods import MRMTL, Then, Tune
@@ -18,6 +18,7 @@ from coterie.tasks.layers import EXCHANGED
 from coterie.tasks.layers.dropout import Dropout, Dropout2d, dropping
 from coterie.tasks.layers.dropout import keys as keys_of
 from coterie.tasks.layers.recurrent import LSTM
+from coterie.tasks.layers.tables import Bag, Table
 from coterie.tasks.task import Task
 from tests.gradient_modules import one_at_a_time
 from tests.helpers import experiment, reference_vectors, refused
@@ -52,6 +53,19 @@ def test_gradients_equal_autograd_of_torchs_own_layers(name):
     sums = summer(task)(task.layout.unflatten(vectors), x, y, weight)
     total = (expected * weight.unsqueeze(-1)).sum(1)
     torch.testing.assert_close(task.layout.flatten(sums), total, atol=1e-5, rtol=1e-4)
+
+
+def test_gradients_are_computed_for_all_steps_at_once():
+    """Else these layers would be slow without anybody noticing."""
+    for name in (*MODULES, *DROPPING):
+        task, vectors, x, _ = setup(name)
+        parts = set(candidates(task)) - {"places"}  # whose ids are the same for all examples
+        assert used_once(task, x[0, :1]) == parts, name
+        tables = [
+            f"{part}.weight" for part in parts if isinstance(task.module.get_submodule(part), (Table, Bag))
+        ]
+        tape = recorder(task)(task.layout.unflatten(vectors), x, torch.zeros(2, 3, dtype=torch.int64))
+        assert list(tape.looked) == tables
 
 
 @pytest.mark.parametrize("name", [*MODULES, *DROPPING])
@@ -237,3 +251,20 @@ def test_engines_agree_on_persons(name, epsilon):
     made = Experiment(data, task, MRMTL(lam=0.5), privacy, Training(rounds=2, batch=2, lr=0.2))
     made.check()
     torch.testing.assert_close(trained(made)[0], reference_vectors(made, 0), atol=1e-5, rtol=1e-4)
+
+
+def test_plain_sequences_with_dropout_take_the_quick_tape():
+    for name in ("dropout",):
+        task = practical_task(name)
+        assert recorder(task).__module__ == summer(task).__module__ == "coterie.cohort.gradients.sequential"
+    images = nn.Sequential(
+        nn.Conv2d(2, 3, 3), nn.Dropout2d(0.5), nn.ReLU(), nn.Dropout(0.2), nn.Flatten(), nn.Linear(48, 3)
+    )
+    task = Task(lambda: images, "cross-entropy", (2, 6, 6), CLASSES)
+    assert recorder(task).__module__ == "coterie.cohort.gradients.sequential"
+    vectors = task.initial(0) + 0.1 * torch.randn(
+        2, task.layout.size, generator=torch.Generator().manual_seed(0)
+    )
+    x, y, keys = examples(task, 2, 3), torch.tensor([[0, 1, 2], [2, 1, 0]]), torch.arange(6).reshape(2, 3)
+    found, _ = single(task, vectors, x, y, keys)
+    torch.testing.assert_close(found, alone(task, vectors, x, y, keys), atol=1e-5, rtol=1e-4)

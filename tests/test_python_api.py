@@ -321,7 +321,7 @@ def test_a_plan_shows_itself(clinics):
 
 
 def test_a_result_shows_itself(clinics):
-    result = ct.run(clinics, ["local", "ditto"], PRIVACY, rounds=2, seeds=2)
+    result = ct.run(clinics, ["local", "ditto"], PRIVACY, rounds=2, seeds=2, lr=0.1)
     shown = repr(result)
     assert shown.startswith("Result: 3 silos, 4 runs, test accuracy over all silos (higher is better)\n")
     (last,) = shown.splitlines()[5:]

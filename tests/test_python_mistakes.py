@@ -194,7 +194,7 @@ def test_a_result_prepares_rows_for_its_modules(clinics):
 
 def test_a_result_shows_the_notes_of_its_plan():
     fed = ct.load(frame().assign(age=np.arange(120) % 70), **with_columns())
-    plan = ct.plan(fed, "local", PRIVACY, rounds=1)
+    plan = ct.plan(fed, "local", PRIVACY, rounds=1, lr=0.1)
     result = ct.run(plan)
     (note,) = plan.notes
     assert "load the data with feature_range" in note

@@ -171,7 +171,7 @@ def test_twelve_hospitals_in_six_commands(tmp_path, monkeypatch, capsys):
     predicted = Path("predictions.csv").read_text().splitlines()
     assert len(predicted) == len(Path("new_patients.csv").read_text().splitlines())
     scores = example["compare"](Path("study"))
-    assert 0.75 < scores[method] < scores["pooled, without privacy"] < 0.9
+    assert 0.73 < scores[method] < scores["pooled, without privacy"] < 0.9
     assert scores["local"] < scores[method] - 0.03
     uncovered = json.loads(Path(statement).read_text())["not_covered"]
     assert not any("text columns" in line or "look like ids" in line for line in uncovered)

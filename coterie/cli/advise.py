@@ -13,7 +13,8 @@ from rich.table import Table
 from .._json import finite
 from ..experiment.advise import Advice, Range, advise, check_advice
 from ..experiment.config.schema import Config
-from ..experiment.from_config import load_federation, privacy_of
+from ..experiment.from_config import load_federation, privacy_of, task_of
+from ..experiment.suggest import Suggestion, suggestion
 from ..privacy.budget import loose_deltas
 from ..report.terminal import MOST_SILOS, compact, number
 from ..theory.advice import Forecast, fedavg_limits
@@ -39,9 +40,17 @@ def advise_config(
     check_advice(privacy, spreads)
     federation = load_federation(config, data_dir)
     forecasts = advise(federation, privacy, spread=spreads, deviation=deviation)
+    task = task_of(config, federation)
+    kind = "classes" if task.classes else "numbers"
+    first = suggestion(forecasts[0], task.layout.size, kind) if len(forecasts) == 1 else None
     notes = loose_deltas(forecasts[0].delta, federation.sizes, federation.names)
     if as_json:
-        facts = {"model": MODEL, "forecasts": [advice_facts(advice) for advice in forecasts], "notes": notes}
+        facts: dict[str, Any] = {
+            "model": MODEL,
+            "forecasts": [advice_facts(advice) for advice in forecasts],
+            "notes": notes,
+        }
+        facts["suggestion"] = None if first is None else first.facts()
         print(json.dumps(finite(facts), indent=2))
         return
     out = Console()
@@ -51,7 +60,17 @@ def advise_config(
             tell(out, sentence)
     for note in notes:
         tell(out, f"note: {note}", "yellow")
+    if first is not None:
+        for sentence in suggested(first):
+            tell(out, sentence)
     tell(out, MODEL, "bold")
+
+
+def suggested(first: Suggestion) -> list[str]:
+    """Return a suggestion as sentences."""
+    settings = f"rounds = {first.rounds}, batch = {first.batch} and lr = 'auto' ({first.lr:g})"
+    start = f"To try first: {first.method} with {settings}."
+    return [start, *(f"  {reason}" for reason in first.reasons)]
 
 
 def summary(advice: Advice) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 DEMO: dict[str, Any] = {
     "data": {"source": "digits", "silos": 10, "partition": "dirichlet", "alpha": 0.15},
     "model": {"name": "linear"},
-    "train": {"rounds": 40, "batch": 32, "lr": 1.0, "seeds": 5},
+    "train": {"rounds": 40, "batch": 32, "seeds": 5},
     "privacy": {"epsilon": {"each": [1.0, 2.0, 4.0]}, "delta": 1e-3, "clip": 1.0},
     "method": [
         {"name": "local"},

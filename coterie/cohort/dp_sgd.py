@@ -37,7 +37,7 @@ from .sampling import (
     width_for,
 )
 from .sgd import chunking_for, walk
-from .step import StepRule
+from .step import StepRule, damped
 
 # How many numbers a pair must draw for a thread to pay off.
 WORTH_A_THREAD = 20_000
@@ -50,7 +50,7 @@ class Settings:
     `noise` is the noise multiplier: noise of standard deviation `noise * clip` is added to the *sum* of a
     batch. An infinite clip requires noise 0 and means no privacy. `choice` is the scale of the noise that
     private choices add to the numbers they compare; None if there are no such choices. The `optimizer` is
-    how all of them step.
+    how all of them step. Where `proximal`, a step balances gradient and pull (see `step.damped`).
     """
 
     lr: Tensor
@@ -58,6 +58,7 @@ class Settings:
     noise: Tensor
     choice: Tensor | None = None
     optimizer: Optimizer = field(default_factory=Optimizer)
+    proximal: Tensor | None = None
 
     def __post_init__(self) -> None:
         if bool((torch.isinf(self.clip) & (self.noise != 0)).any()):
@@ -66,8 +67,9 @@ class Settings:
     def pick(self, places: list[int]) -> Settings:
         """Return the settings of some of the silos."""
         choice = None if self.choice is None else self.choice[:, places]
+        proximal = None if self.proximal is None else self.proximal[:, places]
         lr, clip, noise = (value[:, places] for value in (self.lr, self.clip, self.noise))
-        return Settings(lr, clip, noise, choice, self.optimizer)
+        return Settings(lr, clip, noise, choice, self.optimizer, proximal)
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,6 +145,9 @@ def descend(
     optimizer, lr = cohort.settings.optimizer, cohort.settings.lr.reshape(-1, 1)[pairs]
     if (factor := optimizer.factor(round_, rounds)) != 1:
         lr = lr * factor
+    if pull is not None:
+        balanced = cohort.settings.proximal
+        lr = damped(lr, pull[1], None if balanced is None else balanced.reshape(-1, 1)[pairs])
     rule = StepRule(lr, expected[pairs], pull, optimizer)
     names = cohort.examples.names
     draws = [

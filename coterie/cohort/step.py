@@ -11,6 +11,17 @@ from ..protocol.optimizer import ADAM, Optimizer
 from ..tasks.layout import Layout
 
 
+def damped(lr: Tensor, strength: Tensor, proximal: Tensor | None = None) -> Tensor:
+    """Return learning rates `[pairs, 1]` with which a step does not pull beyond its target.
+
+    If lr x strength is above 1, or where `proximal`, the rate becomes lr / (1 + lr x strength). The step is
+    then that of the proximal method, which balances gradient and pull whatever the learning rate.
+    """
+    pull = lr * strength.amax(-1, keepdim=True)
+    strong = pull > 1 if proximal is None else proximal | (pull > 1)
+    return torch.where(strong, lr / (1 + pull), lr)
+
+
 @dataclass(frozen=True, eq=False)
 class Moments:
     """What momentum and Adam remember within one call of a door, `[pairs, P]`, and steps taken `[pairs, 1]`.

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .._inputs import Input, flatten_inputs, inputs_from_json, inputs_to_json
 from ..errors import Problem, nearest
 from . import preprocess
 from .new_rows import Rows, read_rows
@@ -47,7 +48,8 @@ class Preparation:
     view, and `features`. A model gets the result multiplied by `scale`.
 
     `encoded` are the names of the columns after the first step, and `indicators` the places of those that
-    were text. `other_columns` are no features. `classes` and `target_range` say what predictions mean.
+    were text. `other_columns` are no features. `classes`, `targets` (the names of several)
+    and `target_range` say what predictions mean.
     """
 
     shape: tuple[int, ...]
@@ -65,6 +67,8 @@ class Preparation:
     not_covered: tuple[str, ...] = ()
     silos: Mapping[str, SiloSteps] = field(default_factory=dict)
     standardize: preprocess.Scales = field(default_factory=dict)
+    parts: tuple[Input, ...] = ()
+    targets: tuple[str, ...] = ()
 
     def shared(self, x: np.ndarray) -> np.ndarray:
         """Take the steps that are the same for all silos."""
@@ -102,8 +106,11 @@ class Preparation:
         """Return raw rows as the federation holds a silo's examples (bytes stay bytes).
 
         `rows` is a pandas DataFrame or the path of a CSV or Parquet file, with the columns of the source
-        in any order; or an array `[rows, ...]` of the source's shape, or with each row flat.
+        in any order; or an array `[rows, ...]` of the source's shape, or with each row flat. Several inputs
+        are a dict of arrays.
         """
+        if self.parts and isinstance(rows, Mapping):
+            rows = flatten_inputs(rows, self.parts, "rows")
         raw = read_rows(rows, self.shape, self.columns, self.other_columns, self.uint8)
         return torch.from_numpy(np.array(self.apply(raw, silo), order="C"))  # a copy: rows are the caller's
 
@@ -142,6 +149,8 @@ class Preparation:
             "target_range": self.target_range,
             "not_covered": list(self.not_covered),
             "silos": {name: _steps_to_json(steps) for name, steps in self.silos.items()},
+            **({"inputs": inputs_to_json(self.parts)} if self.parts else {}),
+            **({"targets": list(self.targets)} if self.targets else {}),
             **({"standardize": _plain_scales(self.standardize)} if self.standardize else {}),
         }
 
@@ -180,6 +189,8 @@ class Preparation:
             not_covered=tuple(map(str, content["not_covered"])),
             silos={str(name): _steps_from_json(steps) for name, steps in content["silos"].items()},
             standardize=scales,
+            parts=inputs_from_json(content.get("inputs", [])),
+            targets=tuple(map(str, content.get("targets", ()))),
         )
 
 
@@ -211,6 +222,9 @@ def plan_preparation(
             raise Problem(f"data.norm: a public bound is for features as they are, not for '{features}'")
     if features == "ids" and (feature_range is not None or norm is not None):
         raise Problem("data.features: 'ids' stay as they are: leave out data.feature_range and data.norm")
+    asked = feature_range is not None or norm is not None or scales
+    if table.inputs and (features not in ("auto", "none") or asked):
+        raise Problem("data: several inputs stay as they are: leave out features, bounds and scales")
     uint8 = table.x.dtype == np.uint8
     stays_uint8 = uint8 and feature_range is None and norm is None
     if features == "invert" and not stays_uint8:
@@ -223,6 +237,7 @@ def plan_preparation(
         other_columns=table.other_columns,
         encoded=table.columns,
         indicators=table.indicators,
+        parts=table.inputs,
         feature_range=_plain(feature_range),
         norm=None if norm is None else float(norm),
         features=features,

@@ -87,7 +87,12 @@ class SlowOracle(Oracle):
         base = base_of(dice) if self.task.draws else None
         hits = coins(dice, work, work.steps)
         vector = start.reshape(-1).clone()
-        stepping = SlowSteps(terms.optimizer, terms.lr * terms.optimizer.factor(self.round, self.rounds))
+        lr = terms.lr * terms.optimizer.factor(self.round, self.rounds)
+        if toward is not None:
+            product = lr * float(per_run(strength).max())
+            if product > 1 or terms.proximal:  # or the step would pull beyond its target
+                lr = lr / (1 + product)
+        stepping = SlowSteps(terms.optimizer, lr)
         for step in range(self.steps):
             total = torch.zeros_like(vector)
             for i in np.flatnonzero(hits[step]):

@@ -34,6 +34,7 @@ class Terms:
     noise: float
     choice: float = 0.0
     optimizer: Optimizer = Optimizer()
+    proximal: bool = False
 
 
 class Members(NamedTuple):

@@ -67,7 +67,7 @@ class ColumnMeasures:
     def standardize(self) -> dict[str, tuple[float, float]]:
         """The key `standardize` of a [data] table: without columns whose deviation is lost in the noise."""
         return {
-            name: (round(each.mean, 6), round(each.deviation, 6))
+            name: (float(f"{each.mean:.6g}"), float(f"{each.deviation:.6g}"))
             for name, each in self.columns.items()
             if each.deviation is not None
         }

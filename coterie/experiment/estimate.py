@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..cohort.dp_sgd import Cohort, Settings, descend
+from ..cohort.dp_sgd import Cohort, descend
 from ..cohort.dual.sampled import DualRequest, solve_apart
 from ..cohort.dual.sdca import solve_in_turn
 from ..cohort.examples import Examples, Persons
@@ -63,14 +63,11 @@ def _made_up(experiment: Experiment, plan: Plan, steps: int) -> Cohort:
     federation, device = experiment.federation, experiment.training.device
     shape = (len(federation), max(federation.sizes))
     x = torch.zeros(*shape, *federation.shape, dtype=federation.silos[0].x.dtype)
-    y = torch.zeros(*shape, dtype=federation.silos[0].y.dtype)
+    y = torch.zeros(*shape, *federation.silos[0].y.shape[1:], dtype=federation.silos[0].y.dtype)
     persons = _nobody(experiment.sizes, experiment.rows_each, device)
     about = (federation.scale, federation.ids, persons)
     examples = Examples(federation.names, experiment.sizes, x.to(device), y.to(device), *about)
-    clip = experiment.clip if plan.unit.noise_in_doors else torch.full_like(experiment.clip, torch.inf)
-    numbers = (experiment.lr, clip, plan.noise())
-    lr, clip, noise = (value.float().to(device) for value in numbers)
-    settings = Settings(lr, clip, noise, optimizer=experiment.training.optimizer)
+    settings = replace(experiment.settings(plan), choice=None)
     work = tuple(replace(w, steps=steps, sampler=POISSON) for w in experiment.work)
     return Cohort(experiment.task, examples, work, settings, experiment.training.memory)
 

@@ -28,7 +28,6 @@ from ..guard.claims import secret_draw
 from ..guard.session import Session
 from ..measures.catalogue import Metric
 from ..methods.adaptive_clip import AdaptiveClip
-from ..methods.relations import Relations
 from ..planning.accounting import ACCOUNTING, Accounting
 from ..planning.plan import Plan, absent_remarks
 from ..planning.request import MergeTerms, Request
@@ -44,6 +43,7 @@ from ..protocol.state import State
 from ..protocol.streams import SeededStreams
 from ..protocol.tree import map_leaves
 from ..tasks.task import Task
+from . import learning_rate
 from .diagnostics import Watch
 from .id_check import check_ids
 from .measures import measures_of
@@ -51,23 +51,7 @@ from .notes import notes_of
 from .outcome import Outcome, make_result
 from .public_facts import PublicTask, check_counts, public_federation
 from .result import Result, label_of
-
-
-@dataclass(frozen=True)
-class Variant:
-    """One value for each setting that may be a list; each variant is trained with every seed."""
-
-    shown: dict[str, Any]
-    settings: dict[str, float]
-    lr: PerSilo
-    epsilon: PerSilo
-    clip: PerSilo
-    noise: PerSilo
-
-
-def _shown(value: Any) -> Any:
-    """Return a setting as results show it."""
-    return str(value) if isinstance(value, Relations) else value
+from .variant import Variant, shown_setting
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +86,7 @@ class Experiment:
         variants = []
         for choice in itertools.product(*axes.values()):
             picked = dict(zip(axes, choice, strict=True))
-            shown = {k: _shown(v) for k, v in picked.items() if k in own or len(axes[k]) > 1}
+            shown = {k: shown_setting(v) for k, v in picked.items() if k in own or len(axes[k]) > 1}
             if self.budgets != "own":
                 shown["budgets"] = self.budgets
             settings = {k: picked[k] for k in own}
@@ -181,8 +165,9 @@ class Experiment:
 
     @cached_property
     def lr(self) -> Tensor:
-        """The learning rates, `[runs, silos]`."""
-        return self._per_run(lambda v: v.lr, "train.lr")
+        """The learning rates, `[runs, silos]`; NaN where they follow from the plan."""
+        rows = [learning_rate.numbers_of(variant.lr, self.federation.names) for variant in self.variants]
+        return torch.tensor([rows[v] for _, v in self.keys], dtype=torch.float64)
 
     @cached_property
     def work(self) -> tuple[Work, ...]:
@@ -245,9 +230,7 @@ class Experiment:
         self.method.check(PublicTask(self.task), public_federation(self.federation, self.sizes, private))
         clip = [c for v in self.variants for c in per_silo("privacy.clip", v.clip, self.federation.names)]
         check_budgets(self.epsilon.flatten().tolist(), self.delta.flatten().tolist(), clip)
-        for value in self.lr.flatten().tolist():
-            if not 0 < value < 1e38:
-                raise Problem(f"train.lr: expected a number > 0, got {value:g}")
+        _ = self.lr  # raises a Problem for what is no learning rate
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
@@ -301,8 +284,8 @@ class Experiment:
         notes = [
             *self.running.remarks(request.roster, plan.present),
             *absent_remarks(plan, title, self.budgets == "uniform"),
-            *clip_remarks(plan, title),
-            *secure_remarks(plan, title),
+            *(clip_remarks(plan, title) + secure_remarks(plan, title)),
+            *learning_rate.remarks(self.lr, self.settings(plan).lr),
         ]
         return replace(plan, notes=tuple(dict.fromkeys(notes)))
 
@@ -310,8 +293,10 @@ class Experiment:
         """Return what each run and silo trains with."""
         device = self.training.device
         clip = self.clip if plan.unit.noise_in_doors else torch.full_like(self.clip, math.inf)
-        lr, clip, noise = (value.float().to(device) for value in (self.lr, clip, plan.noise()))
-        return Settings(lr, clip, noise, plan.choice_noise().to(device), self.training.optimizer)
+        rates = learning_rate.chosen(self.lr, self.task, plan, clip, self.work, self.training)
+        lr, clip, noise = (value.float().to(device) for value in (rates, clip, plan.noise()))
+        balanced = learning_rate.proximal(self.lr, self.method)
+        return Settings(lr, clip, noise, plan.choice_noise().to(device), self.training.optimizer, balanced)
 
     def cohort(self, plan: Plan) -> Cohort:
         """Return the silos, ready to train."""

@@ -214,8 +214,10 @@ def task_of(
         shape=federation.shape,
         classes=len(federation.classes),
         loss=loss,
+        targets=len(federation.targets),
         options=factory_options,
         adaptation=adaptation,
+        inputs=federation.inputs,
         settings=loss_settings(**plain(known), classes=federation.classes),
         ids=federation.ids,
     )

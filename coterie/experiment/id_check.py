@@ -23,6 +23,8 @@ def check_ids(task: Task, federation: Federation) -> None:
     tables, problems = tables_of(task.module), []
     if not tables:
         return
+    if task.inputs and not any(each.kind == "ids" for each in task.inputs):
+        return
     name, rows = max(tables.items(), key=lambda item: item[1])
     module = restored(task.module).cpu()
     for silo in federation.silos:

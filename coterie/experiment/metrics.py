@@ -14,11 +14,12 @@ import numpy as np
 
 from ..errors import Problem, first_line, shown
 from ..measures.catalogue import KEY, METRICS, Facts, Metric, read_metric
-from ..measures.predictions import KINDS, NUMBER, Predictions, Values
+from ..measures.predictions import KINDS, NUMBER, Predictions, Values, without_interval
 from ..tasks.code import Allowed, find_code
 from ..tasks.models import qualified_name
 from ..tasks.task import Task
 from .measures import facts_of
+from .several import check_one_target
 
 Function = Callable[[np.ndarray, np.ndarray], float]
 ROWS = 24  # made up to try a function
@@ -32,6 +33,7 @@ def metrics_of(given: Any, task: Task, allowed: Allowed | None = None) -> tuple[
     """
     if given is None:
         return ()
+    check_one_target(task, KEY)
     facts = facts_of(task)
     problems: list[str] = []
     made: dict[str, Metric] = {}
@@ -100,7 +102,7 @@ def own_metric(name: str, function: Function, task: Task) -> Metric:
             rows = slice(ends[k], ends[k + 1])
             if made.sizes[k] and made.sound[run, k]:
                 value[run, k] = _tried(function, made.values[run, rows], made.targets[rows])
-        return Values(value, np.full_like(value, np.nan), np.full_like(value, np.nan))
+        return without_interval(value)
 
     better = bool(getattr(function, "higher_is_better", True))
     return Metric(name, compute, KINDS, higher_is_better=better, undefined=FAILED)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..privacy.budget import loose_deltas, values_of
+from .learning_rate import NEEDS_RANGE
 
 if TYPE_CHECKING:
     from ..data.federation import Federation
@@ -56,13 +57,17 @@ def notes_of(experiment: Experiment) -> list[str]:
         protected = experiment.accounting.protected(sizes)
         notes += loose_deltas(experiment.delta[0].tolist(), protected, names, privacy.unit)
     notes += [f"not covered by any budget: {what}" for what in federation.not_covered]
-    if not federation.ids and any(
+    if not (federation.ids or federation.inputs) and any(
         float(silo.x.abs().max()) * federation.scale > LARGE for silo in federation.silos
     ):
         notes.append(  # without the number, which would be an exact statistic of somebody's example
             f"features exceed {LARGE}; because gradients are clipped, models learn better from numbers around"
             " one: load the data with feature_range (public bounds) or features"
         )
+    preparation = federation.preparation
+    bounded = preparation is None or preparation.target_range is not None
+    if not federation.classes and not bounded and bool(experiment.lr.isnan().any()):
+        notes.append(NEEDS_RANGE)
     if (start := experiment.task.adaptation.start) is not None:
         notes.append(
             f"model.start: '{start.path.name}' (SHA-256 {start.digest[:16]}) must be public, because nothing"

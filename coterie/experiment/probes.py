@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..tasks.trials import REFUSALS, trial_examples
+from ..tasks.trials import REFUSALS, Kind, trial_examples
 
 # Tolerances; the second is relative to the largest output, or to 1.
 RELATIVE, ABSOLUTE = 1e-3, 1e-4
@@ -22,12 +22,12 @@ CHANGE, TIMES = 2.0**-20, 8.0  # a relative change of the examples, and how ofte
 Run = Callable[[Tensor], Tensor]
 
 
-def probe(run: Run, shape: tuple[int, ...], below: int = 0) -> list[dict[str, Any] | None]:
+def probe(run: Run, shape: tuple[int, ...], kind: Kind | None = None) -> list[dict[str, Any] | None]:
     """Return outputs for made-up examples, each with a tolerance; None for examples that a module refuses.
 
-    A module that takes ids gets ids `below` a number.
+    They are of a `kind`: numbers, ids or several inputs.
     """
-    return [_probe(run, x) for x in trial_examples(shape, below=below)]
+    return [_probe(run, x) for x in trial_examples(shape, kind=kind)]
 
 
 def _probe(run: Run, x: Tensor) -> dict[str, Any] | None:
@@ -72,14 +72,17 @@ def _outputs(rows: Sequence[Sequence[float | None]]) -> np.ndarray:
 
 
 def differs(
-    run: Run, shape: tuple[int, ...], expected: Sequence[tuple[np.ndarray, float] | None], below: int = 0
+    run: Run,
+    shape: tuple[int, ...],
+    expected: Sequence[tuple[np.ndarray, float] | None],
+    kind: Kind | None = None,
 ) -> bool:
     """Return whether a module computes something other than the one that was probed.
 
     Raise the module's own error if it does not take examples that the other took.
     """
     for x, known in zip(
-        trial_examples(shape, below=below), expected, strict=False
+        trial_examples(shape, kind=kind), expected, strict=False
     ):  # older files have the first only
         try:
             with torch.no_grad():

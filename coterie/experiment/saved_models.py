@@ -17,16 +17,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .._inputs import Input, inputs_from_json, inputs_to_json
 from ..data.new_rows import Rows
 from ..data.preparation import Preparation
 from ..errors import Problem, as_path, plain_methods, plainly, reason
+from ..tasks.layers.unpack import unpacked
 from ..tasks.layout import fill, tensors_of
 from ..tasks.losses import PROBABILITIES, class_scores, predicted_class, predicted_number
 from ..tasks.models import MODELS, Factory, qualified_name
 from ..tasks.task import Task, make_task
-from ..tasks.trials import REFUSALS, ids_below
+from ..tasks.trials import REFUSALS, kind_of
 from .files import OWNER_ONLY
 from .probes import differs, probe, read_probes
+from .several import columns_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,10 +60,12 @@ class PersonalModel:
     method: str
     loss: str
     preparation: Preparation | None
+    inputs: tuple[Input, ...] = ()
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """Return the module's outputs for prepared examples."""
-        output: Tensor = self.module(x)
+    def __call__(self, x: Tensor | dict[str, Tensor]) -> Tensor:
+        """Return the module's outputs for prepared examples; several inputs are a dict, or flat rows."""
+        flat = isinstance(x, Tensor) and bool(self.inputs)
+        output: Tensor = self.module(unpacked(x, self.inputs) if flat else x)  # type: ignore[arg-type]
         return output
 
     def predict(self, rows: Rows) -> pd.DataFrame:
@@ -69,7 +74,7 @@ class PersonalModel:
         `rows` is a DataFrame, the path of a CSV or Parquet file, or an array (see `Preparation.prepare`).
         For classes, the prediction is a class name, and each class has a further column with its probability,
         or its score if the loss has no probabilities. For a number, it is the value on the scale of the raw
-        target.
+        target. If there are several targets, each has a column `prediction of NAME`.
         """
         import pandas as pd
 
@@ -81,6 +86,8 @@ class PersonalModel:
             )
         output = self._outputs(preparation.inputs(rows, self.silo))
         index = rows.index if isinstance(rows, pd.DataFrame) else None
+        if preparation.targets:
+            return pd.DataFrame(columns_of(preparation, self.loss, output), index=index)
         if not preparation.classes:
             low, high = preparation.target_range or (0.0, 1.0)
             values = low + predicted_number(self.loss, output).double().numpy() * (high - low)
@@ -105,7 +112,7 @@ def personal_model(
 ) -> PersonalModel:
     """Return the personal model of one vector."""
     own = None if preparation is None else preparation.pick([silo])
-    return PersonalModel(task.to_module(vector), silo, method, task.loss, own)
+    return PersonalModel(task.to_module(vector), silo, method, task.loss, own, task.inputs)
 
 
 def save_model(
@@ -149,7 +156,8 @@ def record_of(
     several. `probes` are outputs for made-up examples, by which loading recognises another module.
     """
     own = None if preparation is None else preparation.pick([silo])
-    kind = {"ids": True} if task.ids else {}
+    kind: dict[str, Any] = {"ids": True} if task.ids else {}
+    kind |= {"inputs": inputs_to_json(task.inputs)} if task.inputs else {}
     parameters = task.layout.unflatten(vector.detach().to(task.device))
     return {
         "schema": SCHEMA,
@@ -159,10 +167,11 @@ def record_of(
         "loss": task.loss,
         "classes": list(_class_names(task.classes, own)),
         "shape": list(task.shape),
+        **({"targets": task.targets} if task.targets else {}),
         "model": _model_of(task),
         "trained": task.trained_names,
         "tied": task.tied,
-        "probes": probe(lambda x: task.predict(parameters, x.to(task.device)), task.shape, task.ids_below),
+        "probes": probe(lambda x: task.predict(parameters, x.to(task.device)), task.shape, task.kind),
         "preparation": None if own is None else own.to_json(),
         **kind,
         "notes": [HOLDS_STATISTICS] if own is not None and own.steps_of(silo).mean is not None else [],
@@ -216,7 +225,12 @@ def load_model(
             preparation = Preparation.from_json(record["preparation"])
             _check_preparation(preparation, record)
         model = PersonalModel(
-            task.seeded_module(), str(record["silo"]), str(record["method"]), record["loss"], preparation
+            task.seeded_module(),
+            str(record["silo"]),
+            str(record["method"]),
+            record["loss"],
+            preparation,
+            task.inputs,
         )
         values = _values_for(model.module, tensors, dict(record["tied"]), path)
         expected = read_probes(record)
@@ -226,7 +240,7 @@ def load_model(
         raise Problem(f"the model '{path}' is damaged: {type(error).__name__}: {error}") from error
     fill(model.module, values)
     try:
-        other = differs(model.module, task.shape, expected, ids_below(model.module, task.ids))
+        other = differs(model, task.shape, expected, kind_of(model.module, task.ids, task.inputs))
     except REFUSALS as error:
         raise Problem(f"'{path}' does not fit the module: {str(error).splitlines()[0]}") from error
     if other:
@@ -291,7 +305,17 @@ def _task_of(record: Mapping[str, Any], module: Any, options: Any, path: str | P
     if ":" in loss:  # one of the user's own, which predictions do not need
         loss = "auto"
     ids = bool(record.get("ids", False))  # older files have none
-    return make_task(module, shape=shape, classes=classes, loss=loss, options=settings, ids=ids)
+    inputs, several = inputs_from_json(record.get("inputs", [])), int(record.get("targets", 0))
+    return make_task(
+        module,
+        shape=shape,
+        classes=classes,
+        loss=loss,
+        options=settings,
+        ids=ids,
+        inputs=inputs,
+        targets=several,
+    )
 
 
 def _check_options(

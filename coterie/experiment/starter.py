@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from ..data.describe import Description, describe
-from ..data.sources.catalogue import FILES, form_of
+from ..data.sources.catalogue import FILES, TABLES, form_of
 from ..errors import Problem, as_path, nearest, plainly, reason
 from .config.files import apply_change
 from .config.schema import check
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-TABLES = ("CSV", "Parquet")
 PLACE = 34  # the column where comments begin
 
 
@@ -141,7 +140,7 @@ def _with_training(
     content = {
         "data": data,
         "model": {"name": "linear"},
-        "train": {"rounds": 100, "batch": 64, "lr": 2.0},
+        "train": {"rounds": 100, "batch": 64, "lr": "auto"},
         "privacy": privacy,
         "method": [{"name": "local"}, {"name": "mr-mtl", "lam": "auto"}],
     }
@@ -155,7 +154,7 @@ COMMENTS = {
     "data.dates": "years since this day",
     "model.name": 'or "mlp", "cnn", or your own "package.module:function"',
     "train.rounds": "more rounds need more noise in each",
-    "train.lr": "the learning rate; less if scores get worse over the rounds",
+    "train.lr": "a learning rate that follows from noise, clip and size of the model",
     "privacy.unit": "what is protected: all rows of a person in a silo",
     "privacy.epsilon": "the budget of each silo; smaller protects more",
     "privacy.delta": "well below 1 / (number of a silo's rows)",
@@ -189,6 +188,7 @@ def commented(content: Mapping[str, Any], comments: Mapping[str, str]) -> str:
     """Return tables as TOML with comments, which are found by table and key, or by the name of a method."""
     head = [
         "# See what this costs with `coterie plan FILE`, then train with `coterie run FILE`.",
+        "# `coterie advise FILE` suggests a method, rounds and batch.",
         "# docs/configuration.md explains every key.",
     ]
     return "\n".join([*head, *_lines(content, comments)]) + "\n"

@@ -134,7 +134,18 @@ def measure_lines(result: Result) -> list[str]:
     ]
     if some:
         lines.append(f"In some silos no better than {what}: {', '.join(some)}.")
-    return lines + _undefined(firsts, len(result.names))
+    return lines + _undefined(firsts, len(result.names)) + _partial(result)
+
+
+def _partial(result: Result) -> list[str]:
+    """Return a line about silos that have no test rows of some of several classes."""
+    counts = {name: len(each.partial) for name, each in result.runs[0].measures.items() if each.partial}
+    if not counts:
+        return []
+    return [
+        f"In {max(counts.values())} of {len(result.names)} silos some classes have no test rows, and are left"
+        f" out there: {', '.join(counts)}."
+    ]
 
 
 def _undefined(firsts: dict[str, RunRecord], silos: int) -> list[str]:

@@ -10,12 +10,13 @@ same kind could have given for the same models.
 | measure | interval |
 | --- | --- |
 | accuracy, sensitivity, specificity | Wilson's score interval |
-| balanced accuracy | the classes' intervals, combined by Zou and Donner's MOVER; so is the mean over silos |
+| balanced accuracy, and the mean over silos | recovered from those of the classes or silos (`combined`) |
 | AUC | Newcombe's fifth method, from the AUC and the two counts |
 | average precision | Wilson's form with the number of positive rows (Boyd, Eng and Page 2013) |
 | F1 | Wilson's interval of J = TP / (TP + FP + FN), of which F1 = 2 J / (1 + J) is a function |
 | log loss, Brier score, squared and absolute error | Student's t, of the rows' values |
-| calibration error, R2 | the delta method, of the rows' influence |
+| R2 | Student's t of the rows' influence (the delta method) |
+| calibration error | none: with few rows chance makes it larger, by an unknown amount |
 
 Of several classes, AUC, average precision and F1 are means over classes, each against the rest, and their
 limits are the means of the classes' limits. That is cautious, since classes err together.

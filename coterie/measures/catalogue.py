@@ -26,7 +26,8 @@ class Metric:
     """A measure: what it computes, of which kinds of task, and why it can be undefined in a silo.
 
     With a `threshold`, the second of two classes is predicted above it. `by_threshold` says whether it may
-    have one. If it is a mean over rows, `rows` returns what each adds.
+    have one. If it is a mean over rows, `rows` returns what each adds; `by_class` says whether it is a mean
+    over the classes that have test rows.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Metric:
     by_threshold: bool = False
     threshold: float | None = None
     rows: Callable[[Predictions], np.ndarray] | None = None
+    by_class: bool = False
 
     def values(self, made: Predictions) -> Values:
         """Return the measure in each run and silo, `[runs, silos]`; NaN where a model is not sound."""
@@ -49,9 +51,9 @@ METRICS = {
     metric.name: metric
     for metric in (
         Metric("accuracy", accuracy, rows=hits),
-        Metric("balanced-accuracy", balanced_accuracy, undefined=ONE_CLASS),
-        Metric("auc", auc, undefined=ONE_CLASS),
-        Metric("average-precision", average_precision, undefined=ONE_CLASS),
+        Metric("balanced-accuracy", balanced_accuracy, undefined=ONE_CLASS, by_class=True),
+        Metric("auc", auc, undefined=ONE_CLASS, by_class=True),
+        Metric("average-precision", average_precision, undefined=ONE_CLASS, by_class=True),
         Metric("sensitivity", sensitivity, (TWO,), undefined=NO_SECOND, by_threshold=True),
         Metric("specificity", specificity, (TWO,), undefined=NO_FIRST, by_threshold=True),
         Metric("f1", f1, undefined=NEITHER, by_threshold=True),

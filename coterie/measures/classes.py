@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .intervals import combined, wilson
+from .intervals import combined, share_variance, wilson
 from .predictions import TWO, Predictions, Values
 from .ranks import mean_of
 
@@ -13,7 +13,7 @@ def share(part: np.ndarray, whole: np.ndarray) -> Values:
     """Return a share of rows with Wilson's interval; undefined without rows."""
     whole = np.broadcast_to(whole, part.shape)
     value = np.divide(part, whole, out=np.full(part.shape, np.nan), where=whole > 0)
-    return Values(value, *wilson(value, whole))
+    return Values(value, *wilson(value, whole), share_variance(value, whole))
 
 
 def accuracy(made: Predictions, threshold: float | None = None) -> Values:
@@ -35,10 +35,12 @@ def recall(made: Predictions, of_class: int) -> Values:
 def balanced_accuracy(made: Predictions, threshold: float | None = None) -> Values:
     """Return the mean of the recalls of the classes that have test rows; undefined if only one has."""
     parts = [recall(made, c) for c in range(made.classes)]
-    value, low, high = (np.stack(columns, -1) for columns in zip(*parts, strict=True))
-    found = combined(np.ones(made.classes), value, low, high)
-    several = (~np.isnan(value)).sum(-1) > 1
-    return Values(*(np.where(several, column, np.nan) for column in found))
+    stacked = Values(*(np.stack(columns, -1) for columns in zip(*parts, strict=True)))
+    known = ~np.isnan(stacked.value)
+    count = np.maximum(known.sum(-1), 1)
+    variance = np.where(known, stacked.variance, 0).sum(-1) / count**2
+    found = Values(*combined(np.ones(made.classes), stacked), variance)
+    return Values(*(np.where(known.sum(-1) > 1, column, np.nan) for column in found))
 
 
 def sensitivity(made: Predictions, threshold: float | None = None) -> Values:
@@ -63,7 +65,9 @@ def f1(made: Predictions, threshold: float | None = None) -> Values:
 def f1_of(made: Predictions, called: np.ndarray, true: np.ndarray) -> Values:
     """Return 2 TP / (2 TP + FP + FN); undefined if nothing is true and nothing is called so."""
     hits, either = made.totals(called & true), made.totals(called | true)
-    return Values(*(2 * each / (1 + each) for each in share(hits, either)))
+    jaccard = share(hits, either)
+    value, low, high = (2 * each / (1 + each) for each in jaccard[:3])
+    return Values(value, low, high, jaccard.variance * 4 / (1 + jaccard.value) ** 4)
 
 
 def _above(made: Predictions, threshold: float | None) -> np.ndarray:

@@ -12,7 +12,7 @@ import numpy as np
 from .catalogue import Metric
 from .intervals import combined
 from .numbers import spread
-from .predictions import NUMBER, Predictions
+from .predictions import NUMBER, SEVERAL, Predictions
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,8 @@ class Estimate:
 class Measured:
     """One measure in one run: over all silos, and in each.
 
-    `undefined` are the silos that are left out of the mean, since `why`.
+    `undefined` are the silos that are left out of the mean, since `why`. In those of `partial`, some of
+    several classes have no test rows and are left out.
     """
 
     value: float
@@ -38,14 +39,16 @@ class Measured:
     silos: dict[str, Estimate] = field(default_factory=dict)
     undefined: tuple[str, ...] = ()
     why: str = ""
+    partial: tuple[str, ...] = ()
 
 
 def measure(metric: Metric, made: Predictions, names: Sequence[str]) -> list[Measured]:
     """Return a measure in each run."""
-    value, low, high = metric.values(made)
-    sizes = np.array(made.sizes, dtype=float)
-    whole = np.stack(combined(sizes, value, low, high), -1)
+    found = metric.values(made)
+    value, low, high, _ = found
+    whole = np.stack(combined(np.array(made.sizes, dtype=float), found), -1)
     whole[~made.sound.all(1)] = np.nan  # as the score of a run in which a model diverged
+    lacking = _lacking(made) if metric.by_class else np.zeros(len(made.sizes), dtype=bool)
     measures = []
     for r in range(made.runs):
         rows = zip(value[r].tolist(), low[r].tolist(), high[r].tolist(), strict=True)
@@ -54,8 +57,16 @@ def measure(metric: Metric, made: Predictions, names: Sequence[str]) -> list[Mea
         undefined = tuple(name for name, gone in zip(names, lost.tolist(), strict=True) if gone)
         mean, least, most = whole[r].tolist()
         why = metric.undefined if undefined else ""
-        measures.append(Measured(mean, least, most, metric.higher_is_better, silos, undefined, why))
+        partial = tuple(np.array(names)[lacking & ~np.isnan(value[r])].tolist())
+        measures.append(Measured(mean, least, most, metric.higher_is_better, silos, undefined, why, partial))
     return measures
+
+
+def _lacking(made: Predictions) -> np.ndarray:
+    """Return which silos have no test rows of one of several classes."""
+    if made.kind != SEVERAL:
+        return np.zeros(len(made.sizes), dtype=bool)
+    return np.asarray(np.min([made.counts(c) for c in range(made.classes)], axis=0) == 0)
 
 
 def constant_score(made: Predictions) -> float:
@@ -103,4 +114,5 @@ def read_measured(content: dict[str, Any]) -> Measured:
     }
     value, low, high = (number(content[key]) for key in ("value", "low", "high"))
     better, undefined = bool(content["higher_is_better"]), tuple(content["undefined"])
-    return Measured(value, low, high, better, silos, undefined, str(content["why"]))
+    partial = tuple(content.get("partial", ()))
+    return Measured(value, low, high, better, silos, undefined, str(content["why"]), partial)

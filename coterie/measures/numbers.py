@@ -44,7 +44,8 @@ def r2(made: Predictions, threshold: float | None = None) -> Values:
     influence = np.nan_to_num((error - ratio[:, made.silo] * apart) / all_of_it[:, made.silo])
     variance = made.totals(influence**2) / filled
     value = 1 - ratio
-    return Values(value, *student(value, variance, np.broadcast_to(size, value.shape)))
+    limits = student(value, variance, np.broadcast_to(size, value.shape))
+    return Values(value, *limits, variance / filled)
 
 
 def spread(made: Predictions) -> np.ndarray:

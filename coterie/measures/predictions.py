@@ -13,11 +13,20 @@ KINDS = (NUMBER, TWO, SEVERAL)
 
 
 class Values(NamedTuple):
-    """A measure in each run and silo, `[runs, silos]`, with the limits of its interval; NaN if undefined."""
+    """A measure in each run and silo, `[runs, silos]`, with the limits of its interval; NaN if undefined.
+
+    `variance` is that of the value, where the interval's width does not say it.
+    """
 
     value: np.ndarray
     low: np.ndarray
     high: np.ndarray
+    variance: np.ndarray
+
+
+def without_interval(value: np.ndarray) -> Values:
+    """Return values that have no interval."""
+    return Values(value, *(np.full_like(value, np.nan) for _ in range(3)))
 
 
 @dataclass(frozen=True, eq=False)

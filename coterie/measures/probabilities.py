@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .intervals import student
-from .predictions import TWO, Predictions, Values
+from .predictions import TWO, Predictions, Values, without_interval
 
 CELLS = 10  # of predicted probabilities, equally wide
 TINY = float(np.finfo(np.float64).eps)
@@ -17,7 +17,7 @@ def mean_over_rows(made: Predictions, points: np.ndarray) -> Values:
     filled = np.where(count > 0, count, np.nan)
     mean = made.totals(points) / filled
     variance = made.totals((points - np.nan_to_num(mean)[:, made.silo]) ** 2) / filled
-    return Values(mean, *student(mean, variance, count, least=0.0))
+    return Values(mean, *student(mean, variance, count, least=0.0), variance / filled)
 
 
 def log_loss(made: Predictions, threshold: float | None = None) -> Values:
@@ -42,7 +42,8 @@ def brier_of_rows(made: Predictions) -> np.ndarray:
 def calibration_error(made: Predictions, threshold: float | None = None) -> Values:
     """Return how far probabilities are from frequencies: the mean over ten cells, weighted by their rows.
 
-    Of two classes these are the probabilities of the second; of several, those of the predicted class.
+    Of two classes these are the probabilities of the second; of several, those of the predicted class. With
+    few rows chance alone makes it larger, by an unknown amount, so it has no interval.
     """
     if made.kind == TWO:
         said, true = made.values[..., 1], np.broadcast_to(made.targets == 1, made.values.shape[:2])
@@ -51,14 +52,9 @@ def calibration_error(made: Predictions, threshold: float | None = None) -> Valu
         said = np.take_along_axis(made.values, called[..., None], 2)[..., 0]
         true = called == made.targets
     cell = np.minimum((said * CELLS).astype(int), CELLS - 1)
-    influence, error = np.zeros(said.shape), np.zeros((made.runs, len(made.sizes)))
+    error = np.zeros((made.runs, len(made.sizes)))
     for number in range(CELLS):
-        gap = np.where(cell == number, said - true, 0.0)
-        total = made.totals(gap)
-        error += np.abs(total)
-        influence += np.sign(total)[:, made.silo] * gap
+        error += np.abs(made.totals(np.where(cell == number, said - true, 0.0)))
     size = np.array(made.sizes, dtype=float)
-    filled = np.where(size > 0, size, np.nan)
-    mean = error / filled
-    variance = made.totals((influence - np.nan_to_num(mean)[:, made.silo]) ** 2) / filled
-    return Values(mean, *student(mean, variance, np.broadcast_to(size, mean.shape), least=0.0))
+    mean = error / np.where(size > 0, size, np.nan)
+    return without_interval(mean)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from .intervals import auc_interval, wilson
+from .intervals import auc_interval, auc_variance, share_variance, wilson
 from .predictions import TWO, Predictions, Values
 
 
@@ -48,7 +48,7 @@ def auc_of(scores: np.ndarray, is_positive: np.ndarray, silo: np.ndarray, silos:
     positive, negative = ordered.total(ordered.positive), ordered.total(ordered.negative)
     pairs = positive * negative
     auc = np.divide(won, pairs, out=np.full(won.shape, np.nan), where=pairs > 0)
-    return Values(auc, *auc_interval(auc, positive, negative))
+    return Values(auc, *auc_interval(auc, positive, negative), auc_variance(auc, positive, negative))
 
 
 def precision_of(scores: np.ndarray, is_positive: np.ndarray, silo: np.ndarray, silos: int) -> Values:
@@ -60,7 +60,7 @@ def precision_of(scores: np.ndarray, is_positive: np.ndarray, silo: np.ndarray, 
     gained = ordered.total(ordered.positive * found / shown)
     both = (positive > 0) & (ordered.total(ordered.negative) > 0)
     value = np.divide(gained, positive, out=np.full(gained.shape, np.nan), where=both)
-    return Values(value, *wilson(value, positive))
+    return Values(value, *wilson(value, positive), share_variance(value, positive))
 
 
 def auc(made: Predictions, threshold: float | None = None) -> Values:
@@ -92,10 +92,14 @@ def _over_classes(
 
 
 def mean_of(parts: list[Values]) -> Values:
-    """Return the means of classes' values and limits, without the classes that are undefined in a silo."""
+    """Return the means of classes' values and limits, without the classes that are undefined in a silo.
+
+    The variance is that of estimates that err together.
+    """
+    parts = [part._replace(variance=np.sqrt(part.variance)) for part in parts]
     known = [~np.isnan(part.value) for part in parts]
     count = np.sum(known, axis=0)
-    return Values(
+    found = Values(
         *(
             np.divide(
                 np.sum([np.where(k, column, 0.0) for k, column in zip(known, columns, strict=True)], axis=0),
@@ -106,3 +110,4 @@ def mean_of(parts: list[Values]) -> Values:
             for columns in zip(*parts, strict=True)
         )
     )
+    return found._replace(variance=found.variance**2)

@@ -49,7 +49,7 @@ class Mocha(Method):
 
     name: ClassVar[str] = "mocha"
     paper: ClassVar[str] = "Smith et al. 2017"
-    lam: PerRun = setting(0.1, minimum=0, help="strength of the relations")
+    lam: PerRun = setting(0.01, minimum=0, help="strength of the relations")
 
     def init(self, task: Start, silos: int) -> tuple[Server, Tensor]:
         """Start every silo from the same vector, without a pull."""

@@ -26,16 +26,16 @@ class Training(metaclass=PlainlyMade):
     A call of a training door is `epochs` passes over a silo's examples, or `steps` batches. With the
     `sampling` "poisson" every example is in every batch with the same probability, and passes are expected
     ones. With "passes" every example is in exactly one batch of each pass, drawn at random. `lr` is one
-    number, one per silo, or a list for one run per value. `participation` says which silos take part in a
-    round (None: all of them), and `dropping` which of these drop out or do less. `memory` bounds the working
-    memory of a step, in bytes.
+    number, one per silo, a list for one run per value, or "auto". `participation` says which silos take part
+    in a round (None: all of them), and `dropping` which of these drop out or do less. `memory` bounds the
+    working memory of a step, in bytes.
     """
 
     rounds: int = 50
     epochs: float = 1.0
     steps: int | None = None
     batch: int = 32
-    lr: Swept = 0.1
+    lr: Swept = "auto"
     seeds: tuple[int, ...] = (0,)
     participation: Participation | None = None
     memory: int = 2**30
@@ -101,12 +101,14 @@ def check_stepping(training: Training, method: Method) -> None:
         raise Problem(
             f"train.warmup: {optimizer.warmup} rounds of warm-up leave none of {training.rounds}; use fewer"
         )
-    if not optimizer.changed:
-        return
-    for each in (method, *wrapped_by(method)):
-        if each.linear or each.plain_steps:
-            keys = ", ".join(f"train.{key}" for key in optimizer.changed)
-            raise Problem(NEEDS_PLAIN_STEPS.format(method=each.name, keys=keys))
+    if optimizer.changed and (strict := takes_plain_steps(method)):
+        keys = ", ".join(f"train.{key}" for key in optimizer.changed)
+        raise Problem(NEEDS_PLAIN_STEPS.format(method=strict[0].name, keys=keys))
+
+
+def takes_plain_steps(method: Method) -> list[Method]:
+    """Return the methods, of this one and those it runs, that rely on plain steps of one size."""
+    return [each for each in (method, *wrapped_by(method)) if each.linear or each.plain_steps]
 
 
 def check_device(device: str) -> None:

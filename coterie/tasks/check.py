@@ -9,22 +9,29 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
+from .._inputs import Input
 from ..errors import Problem
 from .layer_problems import layer_problems
 from .layers.dropout import dropping, keys
 from .layers.functions import exchanging, functions_of
 from .layout import Layout, call, tensors_of, tied_names
-from .trials import REFUSALS, draw, ids_below, others, tables_of, trial_examples
+from .trials import REFUSALS, Kind, draw, ids_below, kind_of, others, tables_of, trial_examples
 
 # How many examples are tried at once, as in a row of training; only two if a model has many parameters.
 ROW, LARGE = 4, 1_000_000
 ROUNDING = 1e-5
 
 
-def check_module(module: nn.Module, shape: tuple[int, ...], outputs: int, ids: bool = False) -> None:
+def check_module(
+    module: nn.Module,
+    shape: tuple[int, ...],
+    outputs: int,
+    ids: bool = False,
+    inputs: tuple[Input, ...] = (),
+) -> None:
     """Raise `Problem` if a module cannot be trained privately, and name what to use instead.
 
-    It takes examples of a shape: numbers, or ids.
+    It takes examples of a shape: numbers, ids, or several inputs in flat rows.
     """
     if problems := layer_problems(module):
         raise Problem("\n".join(problems))
@@ -37,15 +44,14 @@ def check_module(module: nn.Module, shape: tuple[int, ...], outputs: int, ids: b
     for name, parameter in module.named_parameters():
         if parameter.requires_grad and parameter.dtype != torch.float32:
             raise Problem(f"model: parameter '{name}' must be float32, got {parameter.dtype}")
-    below = ids_below(module, ids)
-    with exchanging(bool(functions_of(module, trial_examples(shape, below=below)[0]))):
-        _check_behaviour(module, shape, outputs, below)
+    kind = kind_of(module, ids, inputs)
+    with exchanging(bool(functions_of(module, trial_examples(shape, kind=kind)[0]))):
+        _check_behaviour(module, shape, outputs, kind)
 
 
-def check_exchanged(module: nn.Module, plain: nn.Module, shape: tuple[int, ...], ids: bool) -> None:
+def check_exchanged(module: nn.Module, plain: nn.Module, shape: tuple[int, ...], kind: Kind) -> None:
     """Raise `Problem` unless a module with exchanged layers computes what it computed with torch's own."""
-    below = ids_below(module, ids)
-    x = trial_examples(shape, below=below)[0]
+    x = trial_examples(shape, kind=kind)[0]
     with torch.no_grad():
         theirs = plain(x)
         with exchanging(bool(functions_of(module, x))):
@@ -60,14 +66,14 @@ def check_exchanged(module: nn.Module, plain: nn.Module, shape: tuple[int, ...],
         )
 
 
-def _hint(module: nn.Module, below: int) -> str:
+def _hint(module: nn.Module, kind: Kind) -> str:
     """Return what to do if a module does not take its examples, and that may be why."""
-    if below:
+    if kind.ids:
         return "; examples are ids, because of data.features = 'ids': leave it out for numbers"
     return "; if examples are ids, set data.features = 'ids'" if tables_of(module) else ""
 
 
-def _check_behaviour(module: nn.Module, shape: tuple[int, ...], outputs: int, below: int) -> None:
+def _check_behaviour(module: nn.Module, shape: tuple[int, ...], outputs: int, kind: Kind) -> None:
     """Try the module on made-up examples, small and large, and swap the others of a batch for other ones.
 
     The batch keeps its shape: in another shape a product may be rounded in another way, and a module that
@@ -75,7 +81,7 @@ def _check_behaviour(module: nn.Module, shape: tuple[int, ...], outputs: int, be
     """
     generator = torch.Generator().manual_seed(0)
     buffers = {k: b.clone() for k, b in module.named_buffers()}
-    examples = trial_examples(shape, generator, below)
+    examples = trial_examples(shape, generator, kind)
     small = examples[0]
     for x in examples:
         try:
@@ -88,8 +94,8 @@ def _check_behaviour(module: nn.Module, shape: tuple[int, ...], outputs: int, be
                 continue
             said = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise Problem(
-                f"model: the module does not take {'ids' if below else 'examples'} of shape {shape}:"
-                f" {said}{_hint(module, below)}"
+                f"model: the module does not take {'ids' if kind.ids else 'examples'} of shape {shape}:"
+                f" {said}{_hint(module, kind)}"
             ) from error
         if not isinstance(together, Tensor) or tuple(together.shape) != (3, outputs):
             raise Problem(
@@ -107,11 +113,11 @@ def _check_behaviour(module: nn.Module, shape: tuple[int, ...], outputs: int, be
             )
     if any(not torch.equal(b, buffers[k]) for k, b in module.named_buffers()):
         raise Problem("model: the module changes its buffers in forward: use a stateless layer")
-    _check_gradients(module, shape, outputs, below, torch.Generator().manual_seed(1))
+    _check_gradients(module, shape, outputs, kind, torch.Generator().manual_seed(1))
 
 
 def _check_gradients(
-    module: nn.Module, shape: tuple[int, ...], outputs: int, below: int, generator: torch.Generator
+    module: nn.Module, shape: tuple[int, ...], outputs: int, kind: Kind, generator: torch.Generator
 ) -> None:
     """Swap one example of a batch, and compare the gradients of the others, made as training makes them.
 
@@ -121,11 +127,11 @@ def _check_gradients(
     """
     gradients, parameters = _per_example(module, outputs, generator)
     width = ROW if Layout.of(module).size <= LARGE else 2
-    small = draw((2, width, *shape), generator, below)
-    large = small if below else 30 * torch.randn(2, width, *shape, generator=generator)
+    small = draw((2, width, *shape), generator, kind)
+    large = small if kind.ids else 30 * torch.randn(2, width, *shape, generator=generator)
     tried = [small, large]
-    if tables_of(module) and not below:  # whole numbers, to look up
-        tried.append(draw((2, width, *shape), generator, ids_below(module)).float())
+    if tables_of(module) and not (kind.ids or kind.inputs):  # whole numbers, to look up
+        tried.append(draw((2, width, *shape), generator, Kind(ids_below(module))).float())
     for x in tried:
         try:
             first, *swaps = (gradients(parameters, given) for given in _swapped(x, small))

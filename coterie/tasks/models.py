@@ -27,7 +27,10 @@ def linear(input_shape: tuple[int, ...], outputs: int, bias: bool = True) -> nn.
 
 
 def mlp(input_shape: tuple[int, ...], outputs: int, hidden: int = 64, layers: int = 1) -> nn.Module:
-    """Return linear layers with ReLU between them: `layers` of width `hidden`, then the output layer."""
+    """Return linear layers with ReLU between them: `layers` of width `hidden`, then the output layer.
+
+    A single hidden layer starts as torch starts it; deeper networks start as He et al. (2015) do.
+    """
     if not all(isinstance(number, int) for number in (hidden, layers)) or hidden < 1 or layers < 0:
         raise Problem(
             f"model 'mlp' needs whole numbers hidden >= 1 and layers >= 0, got {hidden!r} and {layers!r}"
@@ -37,13 +40,15 @@ def mlp(input_shape: tuple[int, ...], outputs: int, hidden: int = 64, layers: in
     for _ in range(layers):
         parts += [nn.Linear(width, hidden), nn.ReLU()]
         width = hidden
-    return nn.Sequential(*parts, nn.Linear(width, outputs))
+    network = nn.Sequential(*parts, nn.Linear(width, outputs))
+    return started(network) if layers > 1 else network
 
 
 def cnn(input_shape: tuple[int, ...], outputs: int, channels: int = 16) -> nn.Module:
     """Return two strided convolutions, pooling and two linear layers, for images `[height, width]`.
 
-    Images may have channels, which may come first (3, 32, 32) or last (32, 32, 3).
+    It starts as He et al. (2015) do. Images may have channels, which may come first (3, 32, 32) or last
+    (32, 32, 3).
     """
     if not isinstance(channels, int) or channels < 1:
         raise Problem(f"model 'cnn' needs a whole number channels >= 1, got {channels!r}")
@@ -60,7 +65,7 @@ def cnn(input_shape: tuple[int, ...], outputs: int, channels: int = 16) -> nn.Mo
         raise Problem(f"model 'cnn' needs images, but the examples have shape {input_shape}; use 'mlp'")
     for _ in range(3):  # two strided convolutions and the pooling each halve the image
         height, width = math.ceil(height / 2), math.ceil(width / 2)
-    return nn.Sequential(
+    network = nn.Sequential(
         order,
         nn.Conv2d(depth, channels, 5, stride=2, padding=2),
         nn.ReLU(),
@@ -72,6 +77,21 @@ def cnn(input_shape: tuple[int, ...], outputs: int, channels: int = 16) -> nn.Mo
         nn.ReLU(),
         nn.Linear(32, outputs),
     )
+    return started(network)
+
+
+def started(network: nn.Sequential) -> nn.Sequential:
+    """Start layers with ReLU between them so that signals keep their size from layer to layer (He 2015).
+
+    torch's own start shrinks them by more than half in each layer. Clipping and noise then drown what little
+    gradient reaches the first ones.
+    """
+    layers = [layer for layer in network if isinstance(layer, nn.Conv2d | nn.Linear)]
+    for layer in layers:
+        nn.init.kaiming_uniform_(layer.weight, nonlinearity="linear" if layer is layers[-1] else "relu")
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)
+    return network
 
 
 class ChannelsFirst(nn.Module):

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .._inputs import Input
 from ..errors import Problem, plainly
 from .adaptation import Adaptation
 from .check import check_exchanged, check_module
@@ -22,12 +23,13 @@ from .code import Allowed
 from .layers import exchanged, is_exchanged, restored
 from .layers.dropout import draws, dropping
 from .layers.functions import exchanging, functions_of
+from .layers.unpack import pack, unpack
 from .layout import Layout, call, fill, tensors_of, tied_names
 from .losses import LOSSES, NUMBERS, TWO_CLASSES, outputs_of, predicted_class, predicted_number, squared
 from .models import make_factory, qualified_name
 from .own_loss import alone, check_loss, find_loss
 from .settings import LossSettings, unknown_loss
-from .trials import ids_below, trial_examples
+from .trials import Kind, kind_of, trial_examples
 
 # The seed for whatever a module draws when it is built and never trains.
 FROZEN_SEED = 0
@@ -39,7 +41,9 @@ class Task:
 
     `shape` is that of one example's features, `classes` their number (0 for regression). A loss of one's own
     is the function `own_loss`, and `loss` is its name. Features are numbers or, with `ids`, whole numbers
-    that the module looks up in a table.
+    that the module looks up in a table. With several `inputs`, an example is a flat row of them, and the
+    module gets a dict. With several `targets` per example there is an output for each, and their losses and
+    scores are means over them; with `classes` (two), each is a label of its own.
     """
 
     build: Callable[[], nn.Module]
@@ -50,13 +54,20 @@ class Task:
     own_loss: Callable[[Tensor, Tensor], Tensor] | None = None
     ids: bool = False
     adaptation: Adaptation = Adaptation()
+    inputs: tuple[Input, ...] = ()
+    targets: int = 0
 
     def __post_init__(self) -> None:
-        self.settings.check(self.loss, self.classes)
+        self.settings.check(self.loss, self.classes, self.targets)
         if self.own_loss is not None:
             return
         if self.loss not in LOSSES:
             raise unknown_loss(self.loss)
+        if self.targets and self.classes and self.loss not in (*TWO_CLASSES, *NUMBERS):
+            raise Problem(
+                f"model.loss: '{self.loss}' is for one target, but the data has {self.targets}; use"
+                " 'logistic'"
+            )
         if self.loss in NUMBERS and self.classes:
             raise Problem(f"model.loss: '{self.loss}' needs a numeric target, but the data has classes")
         if self.loss not in NUMBERS and not self.classes:
@@ -70,7 +81,7 @@ class Task:
     @property
     def outputs(self) -> int:
         """The number of outputs that the module must return per example."""
-        return outputs_of(self.loss, self.classes)
+        return outputs_of(self.loss, self.classes, self.targets)
 
     @property
     def metric(self) -> str:
@@ -99,19 +110,24 @@ class Task:
         parameters and buffers are part of every model. They come from one fixed seed, so that a
         training that is resumed or repeated has the same ones, and every seed of training shares them.
         """
-        module = exchanged(self.seeded_module())
-        check_module(module, self.shape, self.outputs, self.ids)
+        module = pack(exchanged(self.seeded_module(), always=bool(self.inputs)), self.inputs)
+        check_module(module, self.shape, self.outputs, self.ids, self.inputs)
         self._check_frozen(module)
         if is_exchanged(module):
-            check_exchanged(module, restored(module).eval(), self.shape, self.ids)
+            check_exchanged(
+                module, restored(module).eval(), self.shape, kind_of(module, self.ids, self.inputs)
+            )
         if self.own_loss is not None:
             check_loss(self.loss, self.own_loss, self.outputs, self._made_up_targets)
-        examples = trial_examples(self.shape, below=ids_below(module, self.ids))[0]
+        examples = trial_examples(self.shape, kind=kind_of(module, self.ids, self.inputs))[0]
         vars(self)["functions"] = functions_of(module, examples)
         return module
 
     def _made_up_targets(self, count: int) -> Tensor:
         """Return targets of different examples: every class in turn, or numbers from 0 to 1."""
+        if self.targets:
+            numbers = torch.arange(count * self.targets).reshape(count, self.targets)
+            return numbers % 2 if self.classes else numbers / numbers.max()
         return torch.arange(count) % self.classes if self.classes else torch.linspace(0, 1, count)
 
     def _check_frozen(self, module: nn.Module) -> None:
@@ -192,6 +208,8 @@ class Task:
 
     def loss_of(self, output: Tensor, target: Tensor) -> Tensor:
         """Return the loss of each output."""
+        if self.targets and self.own_loss is None:
+            return self._loss(output.unsqueeze(-1), target).mean(-1)
         losses = self._loss(output, target)
         if not self.settings.class_weights:
             return losses
@@ -213,14 +231,15 @@ class Task:
         return torch.int64 if self.ids else torch.float32
 
     @property
-    def ids_below(self) -> int:
-        """A number below which the module takes every id; 0 if it takes numbers."""
-        return ids_below(self.module, self.ids)
+    def kind(self) -> Kind:
+        """What examples are: numbers, ids or several inputs."""
+        return kind_of(self.module, self.ids, self.inputs)
 
     def blank_targets(self, *shape: int) -> Tensor:
         """Return targets that are all zero, for trials on made-up examples."""
         kind = torch.int64 if self.classes else torch.float32
-        return torch.zeros(*shape, dtype=kind, device=self.device)
+        several = (self.targets,) if self.targets else ()
+        return torch.zeros(*shape, *several, dtype=kind, device=self.device)
 
     def losses(
         self, parameters: Mapping[str, Tensor], x: Tensor, y: Tensor, key: Tensor | None = None
@@ -231,6 +250,10 @@ class Task:
     def scores(self, parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
         """Return what each example adds to the score: a hit, or a squared error."""
         output = self.predict(parameters, x)
+        if self.targets and self.classes:
+            return ((output > 0) == (y > 0)).float().mean(-1)
+        if self.targets:
+            return (predicted_number(self.loss, output.unsqueeze(-1)) - y).square().mean(-1)
         if not self.classes:
             return squared(predicted_number(self.loss, output).unsqueeze(-1), y)
         return (predicted_class(self.loss, output) == y).float()
@@ -240,7 +263,9 @@ class Task:
 
         Each is a contiguous copy on the CPU. A tied tensor appears once (see `tied_names`).
         """
-        whole = tensors_of(self.to_module(vector))
+        whole = tensors_of(self.module) | self.layout.unflatten(vector.detach())
+        if self.adaptation.lora:  # which are merged into the layers they adapt
+            whole = tensors_of(self.to_module(vector))
         return {
             name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
             for name, tensor in whole.items()
@@ -250,7 +275,7 @@ class Task:
         """Return the model of one vector as a plain module on the CPU."""
         module = copy.deepcopy(self.module).cpu()
         fill(module, tensors_of(self.module) | self.layout.unflatten(vector.detach()))
-        return restored(module).cpu()
+        return unpack(restored(module)).cpu()
 
 
 @plainly
@@ -265,20 +290,33 @@ def make_task(
     settings: LossSettings | None = None,
     ids: bool = False,
     adaptation: Adaptation | None = None,
+    inputs: tuple[Input, ...] = (),
+    targets: int = 0,
 ) -> Task:
     """Return a task for a model: a name, "package.module:function", a function, a class or a module.
 
     A user's function or class gets `input_shape` and `outputs` if it has such parameters; `options`
     are its other arguments. The `loss` is a name, "package.module:function" or a function, and `settings` are
     its own. `allowed` says which modules a name from a configuration may stand for. With `ids`, examples are
-    whole numbers that the module looks up in a table. `adaptation` says what of the module is trained.
+    whole numbers that the module looks up in a table. `adaptation` says what of the module is trained. With
+    several `inputs`, the module gets a dict of them. `targets` is the number of targets per example, if there
+    are several.
     """
     own, name = (None, loss) if isinstance(loss, str) else (loss, qualified_name(loss))
     if own is None and ":" in name:
         own = find_loss(name, allowed)
     if name == "auto":
-        name = "cross-entropy" if classes else "squared"
-    factory = make_factory(model, shape, outputs_of(name, classes), options, allowed)
+        name = ("logistic" if targets else "cross-entropy") if classes else "squared"
+    factory = make_factory(model, shape, outputs_of(name, classes, targets), options, allowed)
     return Task(
-        factory, name, shape, classes, settings or LossSettings(), own, ids, adaptation or Adaptation()
+        factory,
+        name,
+        shape,
+        classes,
+        settings or LossSettings(),
+        own,
+        ids,
+        adaptation or Adaptation(),
+        inputs,
+        targets,
     )

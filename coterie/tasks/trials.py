@@ -6,8 +6,13 @@ of rows of the module's smallest table, a public fact, so every table has a row 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
+
+from .._inputs import Input, places_of
+from .layers import restored
 
 # What a module may raise for examples that it does not take.
 REFUSALS = (RuntimeError, IndexError, TypeError, ValueError)
@@ -24,31 +29,60 @@ def tables_of(module: nn.Module) -> dict[str, int]:
     }
 
 
-def ids_below(module: nn.Module, ids: bool = True) -> int:
-    """Return a number below which every id has a row in each table of a module; 0 if it takes numbers."""
-    return min(tables_of(module).values(), default=WITHOUT_TABLE) if ids else 0
+@dataclass(frozen=True)
+class Kind:
+    """What a module takes: numbers, ids `below` a number, or several `inputs` of both kinds."""
+
+    below: int = 0
+    inputs: tuple[Input, ...] = ()
+
+    @property
+    def ids(self) -> bool:
+        """Whether examples are ids and nothing else."""
+        return bool(self.below) and not self.inputs
 
 
-def draw(shape: tuple[int, ...], generator: torch.Generator, below: int) -> Tensor:
-    """Draw numbers from 0 to 1, or ids below a number that is not 0."""
-    if below:
-        return torch.randint(0, below, shape, generator=generator)
-    return torch.rand(shape, generator=generator)
+def kind_of(module: nn.Module, ids: bool, inputs: tuple[Input, ...] = ()) -> Kind:
+    """Return what a module takes; every id below the number has a row in each of its tables."""
+    return Kind(ids_below(module) if ids or inputs else 0, inputs)
+
+
+def ids_below(module: nn.Module) -> int:
+    """Return a number below which every id has a row in each table of a module."""
+    return min(tables_of(module).values(), default=WITHOUT_TABLE)
+
+
+def draw(shape: tuple[int, ...], generator: torch.Generator, kind: Kind) -> Tensor:
+    """Draw numbers from 0 to 1, or ids, as a module takes them."""
+    if kind.ids:
+        return torch.randint(0, kind.below, shape, generator=generator)
+    return _with_ids(torch.rand(shape, generator=generator), kind, generator)
+
+
+def _with_ids(x: Tensor, kind: Kind, generator: torch.Generator) -> Tensor:
+    """Put ids where a flat row of several inputs has them, in place."""
+    places = places_of(kind.inputs)
+    for each in kind.inputs:
+        if each.kind == "ids":
+            part = x[..., places[each.name]]
+            part.copy_(torch.randint(0, kind.below, part.shape, generator=generator))
+    return x
 
 
 def trial_examples(
-    shape: tuple[int, ...], generator: torch.Generator | None = None, below: int = 0
+    shape: tuple[int, ...], generator: torch.Generator | None = None, kind: Kind | None = None
 ) -> tuple[Tensor, ...]:
     """Draw three times three examples: numbers from 0 to 1, which every module must take, and larger ones.
 
-    If the module takes ids, all of them are ids `below` a number. The examples are always the same, unless a
-    generator is given that has drawn others.
+    Ids always have a row. The examples are always the same, unless a generator is given that has drawn
+    others.
     """
-    generator = generator or torch.Generator().manual_seed(0)
-    if below:
-        return tuple(draw((3, *shape), generator, below) for _ in range(3))
+    generator, kind = generator or torch.Generator().manual_seed(0), kind or Kind()
+    if kind.ids:
+        return tuple(draw((3, *shape), generator, kind) for _ in range(3))
     small = torch.rand(3, *shape, generator=generator)
-    return small, 30 * torch.randn(3, *shape, generator=generator), 1000 * small - 300
+    drawn = (small, 30 * torch.randn(3, *shape, generator=generator), 1000 * small - 300)
+    return tuple(_with_ids(x, kind, generator) for x in drawn)
 
 
 def others(x: Tensor, small: Tensor) -> tuple[Tensor, Tensor]:
@@ -58,23 +92,24 @@ def others(x: Tensor, small: Tensor) -> tuple[Tensor, Tensor]:
     return small[1:2], 1 - small[:1] if x is small else torch.full_like(x[:1], 2 * float(x.abs().max()))
 
 
-def drawn_for(module: nn.Module, shape: tuple[int, ...], below: int, generator: torch.Generator) -> Tensor:
+def drawn_for(module: nn.Module, shape: tuple[int, ...], kind: Kind, generator: torch.Generator) -> Tensor:
     """Draw examples of a whole shape that a module takes.
 
     A module of numbers may look some of them up in a table: it is then given whole numbers, as floats.
     """
-    if below:
-        return draw(shape, generator, below)
-    x = torch.randn(shape, generator=generator)
-    if tables_of(module) and not _takes(module, x.flatten(0, 1)):
-        x = draw(shape, generator, ids_below(module)).float()
+    if kind.ids:
+        return draw(shape, generator, kind)
+    x = _with_ids(torch.randn(shape, generator=generator), kind, generator)
+    if tables_of(module) and not kind.inputs and not _finds(module, x):
+        x = torch.randint(0, ids_below(module), shape, generator=generator).float()
     return x
 
 
-def _takes(module: nn.Module, x: Tensor) -> bool:
+def _finds(module: nn.Module, x: Tensor) -> bool:
+    """Return whether a module has a row for everything that it looks up."""
     try:
         with torch.no_grad():
-            module(x.to(next(module.parameters()).device))
+            restored(module)(x.flatten(0, 1).to(next(module.parameters()).device))
     except REFUSALS:
         return False
     return True

@@ -135,7 +135,7 @@ def _random_inputs(task: Task) -> tuple[dict[str, Tensor], Tensor, Tensor, Tenso
     """Return random parameters, examples, labels and weights for one row of three examples."""
     generator = torch.Generator().manual_seed(1)
     vectors = torch.randn(1, task.layout.size, generator=generator).to(task.device)
-    x = drawn_for(task.module, (1, 3, *task.shape), task.ids_below, generator).to(task.device)
+    x = drawn_for(task.module, (1, 3, *task.shape), task.kind, generator).to(task.device)
     y = task.blank_targets(1, 3) + (task.classes != 1)
     weight = torch.tensor([[0.5, 2.0, -1.0]], device=task.device)
     return task.layout.unflatten(vectors), x, y, weight

@@ -13,6 +13,7 @@ from .rules import Rules
 from .table import Table, own_name
 
 BUILT_IN = {"digits": digits.read}
+TABLES = ("CSV", "Parquet")  # forms whose columns have names
 FILES = (".npz", ".csv", ".parquet", ".mat", ".json")
 
 
@@ -59,16 +60,19 @@ def find_table(
     data_dir: str | Path | None = None,
     *,
     silo_column: str | None = None,
-    target_column: str | None = None,
+    target_column: str | Sequence[str] | None = None,
     drop: Sequence[str] = (),
     person_column: str | None = None,
     rules: Rules = Rules(),
 ) -> Table:
     """Read a source: a built-in name, a name in the data folder, a file or a folder."""
     if source in BUILT_IN:
+        rules.check_unused(source)
         return BUILT_IN[source]()
     path = locate(source, data_folder(data_dir))
     form = "CSV" if path.suffix.lower() in columns.EXCEL else form_of(path)  # which refuses Excel's
+    if form is not None and form not in TABLES:
+        rules.check_unused(path.name)
     if form == "UCI HAR":
         return har.read(path)  # which has one name, wherever it is
     readers: dict[str | None, Callable[[Path], Table]] = {

@@ -59,7 +59,7 @@ def dates_of(cells: pd.Series[Any], called: str, dates: Dates, problems: list[st
     return years.astype(np.float32)
 
 
-def words_of(cells: pd.Series[Any]) -> list[str | None]:
+def words_of(cells: pd.Series[Any]) -> np.ndarray:
     """Return the cells as text, None where they are missing; whole numbers are written without a point."""
     import pandas as pd
 
@@ -67,7 +67,19 @@ def words_of(cells: pd.Series[Any]) -> list[str | None]:
         known = cells.dropna()
         if (known == known.round()).all():
             cells = cells.astype("Int64")
-    return [None if pd.isna(value) else str(value) for value in cells]
+    codes, different = pd.factorize(cells)
+    return np.array([*map(str, different), None], dtype=object)[codes]  # a missing cell has the code -1
+
+
+def are_bools(cells: pd.Series[Any]) -> bool:
+    """Return whether a column holds true and false only; with missing cells, pandas takes it for words."""
+    import pandas as pd
+
+    if pd.api.types.is_bool_dtype(cells):
+        return True
+    if cells.dtype != object or not cells.isna().any():
+        return False
+    return pd.api.types.infer_dtype(cells, skipna=True) == "boolean"
 
 
 def more(rows: Sequence[int] | np.ndarray) -> str:

@@ -23,14 +23,22 @@ def take(cells: pd.Series[Any], column: Column, called: str, problems: list[str]
     if column.values is None:
         return numbers_of(cells, called, problems)
     words = words_of(cells)
-    known = {None, *column.values}
-    unknown = [row for row, word in enumerate(words) if word not in known]
-    if unknown and not column.other:
+    unknown = np.flatnonzero(_unknown(words, column.values))
+    if len(unknown) and not column.other:
         problems.append(
             f"{called} has the unknown value {words[unknown[0]]!r} in row {unknown[0] + 1}{more(unknown)};"
             f" known: {listed(column.values)}"
         )
     return words
+
+
+def _unknown(words: np.ndarray, values: Sequence[str]) -> np.ndarray:
+    """Return which words are not among the values."""
+    import pandas as pd
+
+    cells = pd.Series(words, dtype=object)
+    unknown: np.ndarray = (~cells.isin(list(values)) & cells.notna()).to_numpy()
+    return unknown
 
 
 def encode(taken: Cells, columns: Sequence[Column]) -> tuple[list[str], np.ndarray]:
@@ -51,15 +59,14 @@ def encode(taken: Cells, columns: Sequence[Column]) -> tuple[list[str], np.ndarr
             fill = 0.0 if column.missing is None else float(column.missing)
             ready[column.name] = np.where(missing, np.float32(fill), cells) if column.fills else cells
         else:
-            missing = np.array([word is None for word in cells], dtype=bool)
+            missing = pd.isna(cells)
             if column.missing is not None:
-                cells = [str(column.missing) if word is None else word for word in cells]
-            known = {None, *column.values}
-            ready[column.name] = pd.Categorical(
-                [word if word in known else None for word in cells], categories=list(column.values)
-            )
+                cells = np.where(missing, str(column.missing), cells)
+            unknown = _unknown(cells, column.values)
+            known = pd.Series(np.where(unknown, None, cells), dtype=object)
+            ready[column.name] = known.astype(pd.CategoricalDtype(list(column.values)))
             if column.other:
-                extra[f"{column.name} (other)"] = np.array([word not in known for word in cells])
+                extra[f"{column.name} (other)"] = unknown
         if column.indicator:
             extra[f"{column.name} (missing)"] = missing
     words = [column.name for column in columns if column.values is not None]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...errors import Problem
-from .cells import listed
+from .cells import are_bools, listed
 from .dates import is_date
 from .encode import encode, take, width_of
 from .ids import looks_like_id
@@ -77,6 +77,14 @@ def plan_features(frame: pd.DataFrame, what: str, rules: Rules, problems: list[s
             strange.append(name)
         if name not in rules.categories and column.values is not None and is_date(cells):
             dated.append(name)
+    names = {column.name for column in columns}
+    added = [f"{column.name} (missing)" for column in columns if column.indicator]
+    added += [f"{column.name} (other)" for column in columns if column.other]
+    problems += [
+        f"data: '{what}' has a column '{name}', and so would a rule call another one: rename it"
+        for name in added
+        if name in names
+    ]
     found = [c for c in columns if c.values is not None and c.name not in rules.categories]
     notes = []
     if ids:
@@ -120,7 +128,7 @@ def _column(cells: pd.Series[Any], called: str, rules: Rules, problems: list[str
         column = Column(name, dates=rules.dates[name])
     elif name in rules.categories:
         column = Column(name, rules.categories[name], other=rules.unknown == "other")
-    elif pd.api.types.is_numeric_dtype(cells):
+    elif pd.api.types.is_numeric_dtype(cells) or are_bools(cells):
         column = Column(name)
     else:
         try:
@@ -181,7 +189,9 @@ def _values_found(cells: pd.Series[Any], called: str) -> tuple[str, ...]:
     import pandas as pd
 
     known = cells.dropna()
-    strange = np.flatnonzero((pd.to_numeric(cells, errors="coerce").isna() & cells.notna()).to_numpy())
+    codes, different = pd.factorize(cells)
+    odd = pd.to_numeric(pd.Series(different), errors="coerce").isna().to_numpy()
+    strange = np.flatnonzero(np.append(odd, False)[codes])
     if 0 < len(strange) < len(known) / 2:
         raise Problem(
             f"{called} has {len(known) - len(strange)} numbers and {len(strange)} value(s) that are not"

@@ -20,7 +20,7 @@ def read(
     source: Any,
     name: str,
     silo_column: str | None = None,
-    target_column: str | None = None,
+    target_column: str | Sequence[str] | None = None,
     drop: Sequence[str] = (),
     person_column: str | None = None,
     rules: Rules = Rules(),
@@ -46,6 +46,7 @@ def read(
         except ValueError as error:
             raise Problem(f"data: these columns do not make a table: {error}") from error
         return columns.from_frame(frame, name, name or "the dict", *named)
+    rules.check_unused(name or "the dict")
     return _arrays(source, name)
 
 
@@ -58,14 +59,18 @@ def _array(key: str, value: Any) -> np.ndarray:
 
 def _arrays(source: Mapping[Any, Any], name: str) -> Table:
     """Take the arrays of a dict, which means what it means in an .npz file."""
-    unknown = [key for key in source if key not in ARRAYS]
+    unknown = [key for key in source if key not in ARRAYS and not str(key).startswith(npz.PART)]
     if unknown:
         raise Problem(
             "data: a dict of arrays has x, y, silo and perhaps split and person, not"
             f" '{unknown[0]}'; for columns with names of their own, name the target_column"
             f" ({nearest(str(unknown[0]), ARRAYS)})"
         )
-    arrays = {key: _array(key, value) for key, value in source.items() if value is not None}
+    given = {key: value for key, value in source.items() if value is not None}
+    if isinstance(given.get("x"), Mapping):  # several inputs
+        parts = given.pop("x")
+        given |= {f"{npz.PART}{name}": value for name, value in parts.items()}
+    arrays = {key: _array(key, value) for key, value in given.items()}
     for key in ("y", "silo", "person"):
         if key in arrays and arrays[key].dtype.kind == "O":
             missing = [row for row, value in enumerate(arrays[key]) if value is None or value != value]

@@ -9,10 +9,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..._inputs import Input, describe_inputs, flatten_inputs
 from ...errors import Problem
 from .limits import check_size, why
 from .table import Table
 
+PART = "x."  # of the names of several inputs, such as x.image and x.age
 NAMES = ("x", "y", "silo", "split", "person")
 
 
@@ -54,7 +56,7 @@ def headers(path: Path) -> dict[str, Header]:
     with zipfile.ZipFile(path) as archive:
         for member in archive.infolist():
             name = member.filename.removesuffix(".npy")
-            if name not in NAMES or name == member.filename:
+            if not (name in NAMES or name.startswith(PART)) or name == member.filename:
                 continue
             with archive.open(member) as file:
                 version = np.lib.format.read_magic(file)
@@ -83,6 +85,7 @@ def _short(shape: tuple[int, ...]) -> str:
 
 def from_arrays(arrays: dict[str, np.ndarray], name: str, what: str) -> Table:
     """Make a table from arrays; messages call them `what`."""
+    arrays, inputs = _packed(arrays, what)
     missing = [key for key in ("x", "y") if key not in arrays]
     if missing:
         raise Problem(f"data: '{what}' has no array '{missing[0]}'; it needs x and y, and usually silo")
@@ -104,7 +107,19 @@ def from_arrays(arrays: dict[str, np.ndarray], name: str, what: str) -> Table:
     if person is not None and person.dtype.kind == "f" and not np.isfinite(person).all():
         missing_row = int(np.flatnonzero(~np.isfinite(person))[0]) + 1
         raise Problem(f"data: 'person' is missing in row {missing_row}: fill it in or drop the row")
-    return Table(name, arrays["x"], arrays["y"], names, arrays.get("split"), person, what=what)
+    return Table(name, arrays["x"], arrays["y"], names, arrays.get("split"), person, what=what, inputs=inputs)
+
+
+def _packed(arrays: dict[str, np.ndarray], what: str) -> tuple[dict[str, np.ndarray], tuple[Input, ...]]:
+    """Lay several inputs `x.NAME` end to end, as one array `x`."""
+    parts = {key.removeprefix(PART): value for key, value in arrays.items() if key.startswith(PART)}
+    if not parts:
+        return arrays, ()
+    if "x" in arrays:
+        raise Problem(f"data: '{what}' has both x and '{PART}{next(iter(parts))}': keep one of the two")
+    inputs = describe_inputs(parts, what)
+    rest = {key: value for key, value in arrays.items() if not key.startswith(PART)}
+    return rest | {"x": flatten_inputs(parts, inputs, "data")}, inputs
 
 
 def describe(path: Path) -> tuple[int, int] | None:
@@ -113,7 +128,8 @@ def describe(path: Path) -> tuple[int, int] | None:
         return None
     try:
         found = headers(path)
-        if not {"x", "y"} <= set(found) or not found["y"].shape:
+        has_x = "x" in found or any(name.startswith(PART) for name in found)
+        if not has_x or "y" not in found or not found["y"].shape:
             return None
         rows = found["y"].shape[0]
         if "silo" not in found:

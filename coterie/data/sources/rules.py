@@ -55,6 +55,14 @@ class Rules:
         for key in ("keep", "missing", "medians", "categories", "dates"):
             yield from ((key, name) for name in getattr(self, key) if (key, name) != ("missing", DEFAULT))
 
+    def check_unused(self, what: str) -> None:
+        """Raise `Problem` if there are rules for columns, for data without names of columns."""
+        keys = list(dict.fromkeys(key for key, _ in self.names()))
+        if self.missing.get(DEFAULT, REFUSE) != REFUSE:
+            keys.append("missing")
+        if keys:
+            raise Problem(f"data.{keys[0]}: '{what}' has no columns with names: leave it out")
+
     def asked(self, bounds: Any, scales: Any, features: Any) -> Rules:
         """Return the rules for the bounds, the scales and the kind of features that are asked for, too.
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..._inputs import Input
 from ...errors import Problem
 from .dates import Dates
 
@@ -93,9 +94,11 @@ class Table:
     other_columns: tuple[str, ...] = ()
     always_cut: bool = False
     target: str = ""
+    targets: tuple[str, ...] = ()
     source: str = ""
     what: str = ""
     notes: tuple[str, ...] = ()
+    inputs: tuple[Input, ...] = ()
 
     @property
     def called(self) -> str:

@@ -62,7 +62,7 @@ class Data(Section):
     kind: Literal["auto", "classification", "regression"] = "auto"
     min_examples: Annotated[int, Field(ge=2)] = 2
     silo_column: str | None = None
-    target_column: str | None = None
+    target_column: Annotated[Any, AfterValidator(values.names)] = None
     drop: list[str] = []
     person_column: str | None = None
     rows_per_person: Annotated[int, Field(ge=1, le=10_000)] | None = None
@@ -95,7 +95,7 @@ class Train(Section):
     steps: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     batch: Annotated[int, Field(ge=1)] = 32
     sampling: Literal["poisson", "passes"] = "poisson"
-    lr: values.Positive = 0.1
+    lr: values.Rate = "auto"
     optimizer: Literal["sgd", "adam"] = "sgd"
     momentum: Annotated[float, Field(ge=0, lt=1)] | None = None
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0

@@ -32,10 +32,12 @@ def _number(value: Any, low: float, high: float, finite: bool) -> bool:
     return low < value < high or (value == math.inf and not finite)
 
 
-def _swept(low: float, high: float, finite: bool, lists: bool, words: str, drawn: bool = False) -> Any:
+def _swept(
+    low: float, high: float, finite: bool, lists: bool, words: str, drawn: bool = False, auto: bool = False
+) -> Any:
     """Return a validator that accepts a number, a table of numbers by silo or, with `lists`, a list of these.
 
-    With `drawn`, it also accepts the name of a preference from which budgets are drawn.
+    With `drawn`, it also accepts the name of a preference from which budgets are drawn, with `auto` "auto".
     """
 
     def check(value: Any, nested: bool = False) -> Any:
@@ -43,6 +45,8 @@ def _swept(low: float, high: float, finite: bool, lists: bool, words: str, drawn
             if not value:
                 raise _fail("expected at least one value, got an empty list")
             return [check(v, True) for v in value]
+        if auto and value == "auto":
+            return value
         if drawn and isinstance(value, str):
             try:
                 check_preference(value)
@@ -64,6 +68,7 @@ def _swept(low: float, high: float, finite: bool, lists: bool, words: str, drawn
 
 Epsilon = Annotated[Any, _swept(0, math.inf, False, True, "a number > 0 (inf: no privacy)", drawn=True)]
 Delta = Annotated[Any, _swept(0, 1, True, False, "a number between 0 and 1")]
+Rate = Annotated[Any, _swept(0, math.inf, True, True, "a finite number > 0 or 'auto'", auto=True)]
 Positive = Annotated[Any, _swept(0, math.inf, True, True, "a finite number > 0")]
 
 
@@ -204,3 +209,11 @@ Missing = Annotated[Any, _rule("missing")]
 Medians = Annotated[Any, _rule("medians")]
 Categories = Annotated[Any, _rule("categories")]
 Dates = Annotated[Any, _rule("dates")]
+
+
+def names(value: Any) -> Any:
+    """Return one name, a list of different names, or None; fail for anything else."""
+    listed = value if isinstance(value, list) else [] if value is None else [value]
+    if value == [] or not all(isinstance(name, str) for name in listed) or len(set(listed)) != len(listed):
+        raise _fail(f"expected the name of a column, or a list of different names, got {value!r}")
+    return value

@@ -34,12 +34,12 @@ WITHOUT_SHORTCUTS = (nn.TransformerEncoderLayer, nn.TransformerEncoder)
 TORCHS_OWN = {ours: torchs for torchs, ours in EXCHANGED.items()}
 
 
-def exchanged(module: nn.Module) -> nn.Module:
+def exchanged(module: nn.Module, always: bool = False) -> nn.Module:
     """Return a module that trains one example at a time: itself, or a copy with exchanged layers.
 
-    Only torch's own classes are exchanged, never a class derived from them.
+    Only torch's own classes are exchanged, never a class derived from them. With `always`, it is a copy.
     """
-    if not any(type(part) in EXCHANGED for part in module.modules()):
+    if not always and not any(type(part) in EXCHANGED for part in module.modules()):
         return module
     ours = _with_classes(copy.deepcopy(module), EXCHANGED)
     for part in ours.modules():

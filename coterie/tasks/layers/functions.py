@@ -31,7 +31,7 @@ def _embedding(
     if max_norm is not None or scale_grad_by_freq or sparse:
         raise ValueError("F.embedding is trained without max_norm, scale_grad_by_freq and sparse")
     padding = padding_idx if padding_idx is None or padding_idx >= 0 else len(weight) + padding_idx
-    return rows(weight, input, padding, None)[0]
+    return rows(weight, len(weight), input, padding, None)[0]
 
 
 def _dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:

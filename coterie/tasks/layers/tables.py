@@ -13,15 +13,17 @@ from torch import Tensor, nn
 from .taps import Tap, Tapped
 
 
-def rows(weight: Tensor, ids: Tensor, padding: int | None, tap: Tap | None) -> tuple[Tensor, Tensor]:
-    """Return the rows of a table for ids, and which ids have a row and are no padding.
+def rows(
+    weight: Tensor, count: int, ids: Tensor, padding: int | None, tap: Tap | None
+) -> tuple[Tensor, Tensor]:
+    """Return the rows of a table of `count` rows for ids, and which ids have a row and are no padding.
 
     Padding reads its row, but trains nothing.
     """
     if ids.is_floating_point():
         raise TypeError("a table looks up whole numbers, but got numbers with decimals")
-    known = (ids >= 0) & (ids < weight.shape[0])
-    found = weight[ids.clamp(0, weight.shape[0] - 1)]
+    known = (ids >= 0) & (ids < count)
+    found = weight[ids.clamp(0, count - 1)]
     found = torch.where(known.unsqueeze(-1), found, 0.0)
     if padding is not None:
         known = known & (ids != padding)
@@ -38,7 +40,7 @@ class Table(nn.Embedding, Tapped):
 
     def forward(self, input: Tensor) -> Tensor:  # torch's own name
         """Return the rows of ids."""
-        return rows(self.weight, input, self.padding_idx, self.tap)[0]
+        return rows(self.weight, self.num_embeddings, input, self.padding_idx, self.tap)[0]
 
 
 class Bag(nn.EmbeddingBag, Tapped):
@@ -53,7 +55,7 @@ class Bag(nn.EmbeddingBag, Tapped):
                 "nn.EmbeddingBag is trained on bags [examples, ids]: pad shorter ones with its padding_idx"
                 " instead of giving offsets"
             )
-        found, counted = rows(self.weight, input, self.padding_idx, self.tap)
+        found, counted = rows(self.weight, self.num_embeddings, input, self.padding_idx, self.tap)
         if per_sample_weights is not None:
             found = found * per_sample_weights.unsqueeze(-1)
         counted = counted.unsqueeze(-1)
