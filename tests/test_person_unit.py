@@ -133,6 +133,7 @@ def test_replacing_all_rows_of_a_person_moves_a_sum_by_two_clips_at_most(name, p
     task = make_task(model, shape=shape, classes=2, options=options)
     vector = task.initial(3)
     attacks = [
+        lambda x, y: (1e4 * x, y),  # with either label, because the model is right about one of them
         lambda x, y: (1e4 * x, 1 - y),
         lambda x, y: (1e19 * torch.sign(x), y),
         lambda x, y: (torch.full_like(x, torch.inf), y),
