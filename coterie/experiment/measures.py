@@ -64,6 +64,8 @@ def metrics_for(experiment: Experiment, test: Examples) -> tuple[Metric, ...]:
 
 def measures_of(experiment: Experiment, test: Examples, vectors: Tensor) -> Measures:
     """Return all measures of the models `[runs, silos, P]` that a training ends with."""
+    if experiment.task.targets:  # their score is all there is (see `several`)
+        return Measures([{} for _ in vectors], float("nan"), [() for _ in vectors])
     metrics = metrics_for(experiment, test)
     runs: list[dict[str, Measured]] = []
     no_better: list[tuple[str, ...]] = []

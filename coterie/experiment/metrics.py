@@ -19,6 +19,7 @@ from ..tasks.code import Allowed, find_code
 from ..tasks.models import qualified_name
 from ..tasks.task import Task
 from .measures import facts_of
+from .several import check_one_target
 
 Function = Callable[[np.ndarray, np.ndarray], float]
 ROWS = 24  # made up to try a function
@@ -32,6 +33,7 @@ def metrics_of(given: Any, task: Task, allowed: Allowed | None = None) -> tuple[
     """
     if given is None:
         return ()
+    check_one_target(task, KEY)
     facts = facts_of(task)
     problems: list[str] = []
     made: dict[str, Metric] = {}

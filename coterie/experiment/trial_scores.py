@@ -29,6 +29,7 @@ from ..measures.predictions import NUMBER, SEVERAL, TWO, Predictions
 from ..measures.private import auc_balance
 from ..tasks.task import Task
 from .measures import facts_of, predictions_of
+from .several import check_one_target
 
 KEY = "tuning.metric"
 BOUNDED = {NUMBER: ("mse", "mae"), TWO: ("accuracy", "auc", "brier"), SEVERAL: ("accuracy",)}
@@ -37,6 +38,7 @@ AUC = "auc"
 
 def tuned_metric(name: str | None, task: Task) -> Metric:
     """Return the measure by which a sweep chooses; raise `Problem` if its release cannot be charged."""
+    check_one_target(task, KEY)
     facts = facts_of(task)
     if name is None:
         return METRICS[task.metric]
