@@ -1,7 +1,7 @@
 """Run the benchmarks and write benchmarks/results.md (and growth.png).
 
 python -m benchmarks            everything
-python -m benchmarks gradients  one part: accountant, gradients, writers, devices, school, ledger, noise, secure_sum, persons, filters, projection, growth, memory, measures, help
+python -m benchmarks gradients  one part: accountant, gradients, recurrent, adapters, writers, devices, school, ledger, noise, secure_sum, persons, filters, projection, growth, memory, measures, help
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ def main() -> None:
 
     from . import (
         accountant,
+        adapters,
         devices,
         filters,
         gradients,
@@ -32,6 +33,7 @@ def main() -> None:
         noise,
         persons,
         projection,
+        recurrent,
         school,
         secure_sum,
         startup,
@@ -41,6 +43,8 @@ def main() -> None:
     parts = {
         "accountant": accountant.report,
         "gradients": gradients.report,
+        "recurrent": recurrent.report,
+        "adapters": adapters.report,
         "writers": writers.report,
         "devices": devices.report,
         "school": school.report,

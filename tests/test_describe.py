@@ -61,7 +61,10 @@ def test_roles_ids_dates_words_and_missing_values_are_suggested():
     assert uses["ward"] == ("text", "2 words and others")
     assert uses["dose"] == ("number", "number, and whether it is missing")
     remarks = " ".join(found.remarks)
-    assert "1 value(s) of 'ward' are in fewer than 10 rows" in remarks
+    assert (
+        "1 value(s) of 'ward' are in fewer than 10 persons, or in one silo only: they are not listed"
+        in remarks
+    )
     assert "only 0.8% of the rows have 'died' = yes" in remarks
 
 
@@ -110,6 +113,20 @@ def test_words_that_count_as_missing_are_told(tmp_path):
         "'grade' has cells with 'None', which count as missing" in r
         for r in describe(tmp_path / "t.csv").remarks
     )
+
+
+def test_words_of_few_people_or_of_one_silo_are_not_suggested():
+    sites = np.array(["a", "b", "c"] * 40)
+    own = table(grade=np.where(sites == "a", "only here", "everywhere"))
+    assert describe(own).data["categories"]["grade"] == ["everywhere"]
+    assert describe(own.drop(columns=["patient_id", "site"])).data["categories"]["grade"] == [
+        "everywhere",
+        "only here",
+    ]
+    few = table(
+        patient_id=np.arange(N) % 30, grade=np.where(np.arange(N) % 30 < 9, "nine people", "many people")
+    )
+    assert describe(few).data["categories"]["grade"] == ["many people"]
 
 
 def test_true_and_false_are_numbers_however_they_are_written(tmp_path):

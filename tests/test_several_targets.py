@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn import metrics
 from torch.nn import functional as F
 
 import coterie
@@ -209,6 +210,59 @@ def test_data_that_is_refused(change, said):
         coterie.load(frame(), **{**COLUMNS, **change})
 
 
+def own_metric(outputs, targets):
+    return 1.0
+
+
+METRICS = {
+    True: {
+        "auc": metrics.roc_auc_score,
+        "f1": lambda y, p: metrics.f1_score(y, p > 0.5),
+        "log-loss": metrics.log_loss,
+        "accuracy": lambda y, p: metrics.accuracy_score(y, p > 0.5),
+    },
+    False: {
+        "mae": metrics.mean_absolute_error,
+        "r2": metrics.r2_score,
+        "mse": metrics.mean_squared_error,
+    },
+}
+
+
+def test_measures_are_means_over_targets(several):
+    labels = bool(several.classes)
+    slow = METRICS[labels]
+    result = coterie.run(several, "local", PRIVACY, rounds=3, seeds=2, metrics=list(slow))
+    for number, run in enumerate(result.runs):
+        assert run.measures[run.metric].value == pytest.approx(run.score)
+        for silo in several.silos:
+            output = result.model(silo.name, run=number)(silo.test_x).detach().double()
+            said = (output.sigmoid() if labels else output).numpy()
+            for name, of_one in slow.items():
+                expected = np.mean([of_one(silo.test_y[:, t].numpy(), said[:, t]) for t in range(3)])
+                assert run.measures[name].silos[silo.name].value == pytest.approx(expected)
+    columns = [silo.test_y[:, t].numpy() for silo in several.silos for t in range(3)]
+    best = [max(np.mean(each), 1 - np.mean(each)) if labels else np.var(each) for each in columns]
+    assert result.runs[0].constant == pytest.approx(np.mean(best))
+    tuned = coterie.sweep(several, "local", PRIVACY, lr=[0.1, 0.2], rounds=1, mean=2)
+    assert tuned.tuning["metric"] == ("accuracy" if labels else "mse")
+
+
+def test_a_label_without_both_values_in_a_silo_is_left_out_there():
+    x, y, silo = numbers(True)
+    y[silo == "a", 1] = 0
+    y[silo == "b"] = 1
+    made = from_table(Table("several", x, y, silo))
+    result = coterie.run(made, "local", PRIVACY, rounds=1, metrics="auc")
+    auc = result.runs[0].measures["auc"]
+    assert auc.undefined == ("b",)
+    assert auc.partial == ("a",)
+    assert (
+        "In 1 of 3 silos some targets are undefined, and are left out there: auc."
+        in result.to_json()["remarks"]
+    )
+
+
 def test_what_needs_one_target_is_refused(several):
     labels = bool(several.classes)
     with refused("dual coordinates need a linear model"):
@@ -216,10 +270,11 @@ def test_what_needs_one_target_is_refused(several):
         experiment(several, Dual(), task=task_of(several, loss=loss))
     with refused("imitation compares predicted classes"):
         experiment(several, Then(first=FedAvg(), second=Tune(how="kl"), share=0.5), task=task_of(several))
-    with refused("with several targets there is one score"):
-        coterie.plan(several, "local", PRIVACY, metrics=["accuracy" if labels else "mae"])
-    with refused("with several targets there is one score"):
-        coterie.sweep(several, "local", PRIVACY, lr=[0.1, 0.2], rounds=1)
+    with refused("report.metrics: 'own_metric' is for one target, but the data has 3; use"):
+        coterie.plan(several, "local", PRIVACY, metrics=[own_metric])
+    other = "auc" if labels else "mae"
+    with refused(f"tuning.metric: '{other}' is for one target, but the data has 3; use"):
+        coterie.sweep(several, "local", PRIVACY, lr=[0.1, 0.2], rounds=1, metric=other)
     with refused("data: a deployment predicts one target, but 'several' has 3: make a plan for each"):
         check_data(several)
     if labels:

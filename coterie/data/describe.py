@@ -24,7 +24,7 @@ from .sources.ids import FEW_VALUES, looks_like_id
 if TYPE_CHECKING:
     import pandas as pd
 
-RARE = 10  # words in fewer rows are not suggested for a vocabulary: they would point at people
+RARE = 10  # words of fewer people are not suggested for a vocabulary: they would point at them
 MOST_SILOS = 1000
 LIKELY = {
     "silo_column": ("silo", "hospital", "clinic", "site", "centre", "center", "school", "bank", "branch"),
@@ -265,15 +265,20 @@ class _Draft:
         """Note the vocabulary of a column: words that are not rare."""
         import pandas as pd
 
-        label, counts = str(cells.name), pd.Series(words_of(cells), dtype=object).value_counts()
+        label, words = str(cells.name), pd.Series(words_of(cells), index=cells.index, dtype=object)
+        person, silo = self.roles.get("person_column"), self.roles.get("silo_column")
+        counts = words.value_counts() if person is None else self.frame[person].groupby(words).nunique()
+        if silo is not None and self.frame[silo].nunique() > 1:
+            counts = counts[self.frame[silo].groupby(words).nunique().reindex(counts.index) > 1]
         common = sorted(str(word) for word in counts.index[counts >= RARE])
-        rare = len(counts) - len(common)
+        rare = words.nunique() - len(common)
+        few = f"fewer than {RARE} {'rows' if person is None else 'persons'}, or in one silo only"
         if not common:
-            return self.left_out(label, f"every word is in fewer than {RARE} rows")
+            return self.left_out(label, f"every word is in {few}")
         self.categories[label] = common
         if rare:
             self.remarks.append(
-                f"{rare} value(s) of '{label}' are in fewer than {RARE} rows: they are not listed, and become"
+                f"{rare} value(s) of '{label}' are in {few}: they are not listed, and become"
                 f" '{label} (other)'"
             )
         return f"{len(common)} words" + (" and others" if rare else "")

@@ -33,7 +33,6 @@ def metrics_of(given: Any, task: Task, allowed: Allowed | None = None) -> tuple[
     """
     if given is None:
         return ()
-    check_one_target(task, KEY)
     facts = facts_of(task)
     problems: list[str] = []
     made: dict[str, Metric] = {}
@@ -78,6 +77,7 @@ def _metric(given: Any, facts: Facts, task: Task, allowed: Allowed | None) -> Me
 
 def own_metric(name: str, function: Function, task: Task) -> Metric:
     """Return a function of one's own as a measure; raise `Problem` unless it works on made-up rows."""
+    check_one_target(task, f"{KEY}: '{name}'")
     facts = facts_of(task)
     generator = np.random.default_rng(0)
     if facts.kind == NUMBER:

@@ -12,16 +12,13 @@ from ..errors import Problem
 from ..tasks.losses import predicted_number
 from ..tasks.task import Task
 
-NO_MEASURES = (
-    "{key}: with several targets there is one score, the mean over them ({metric}); leave this out, or"
-    " predict one target at a time"
-)
+NO_MEASURES = "{key} is for one target, but the data has {targets}; use {metric}, their mean, or leave it out"
 
 
 def check_one_target(task: Task, key: str) -> None:
     """Raise `Problem` for a measure of a task with several targets."""
     if task.targets:
-        raise Problem(NO_MEASURES.format(key=key, metric=task.metric))
+        raise Problem(NO_MEASURES.format(key=key, targets=task.targets, metric=task.metric))
 
 
 def columns_of(preparation: Preparation, loss: str, output: Tensor) -> dict[str, Any]:

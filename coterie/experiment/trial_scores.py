@@ -38,10 +38,10 @@ AUC = "auc"
 
 def tuned_metric(name: str | None, task: Task) -> Metric:
     """Return the measure by which a sweep chooses; raise `Problem` if its release cannot be charged."""
-    check_one_target(task, KEY)
     facts = facts_of(task)
-    if name is None:
+    if name in (None, task.metric):
         return METRICS[task.metric]
+    check_one_target(task, f"{KEY}: '{name}'")
     chargeable = [known for known in BOUNDED.get(facts.kind, ()) if known != "brier" or facts.probable]
     try:
         metric = read_metric(name, facts)

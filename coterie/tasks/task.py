@@ -263,7 +263,9 @@ class Task:
 
         Each is a contiguous copy on the CPU. A tied tensor appears once (see `tied_names`).
         """
-        whole = tensors_of(self.to_module(vector))
+        whole = tensors_of(self.module) | self.layout.unflatten(vector.detach())
+        if self.adaptation.lora:  # which are merged into the layers they adapt
+            whole = tensors_of(self.to_module(vector))
         return {
             name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
             for name, tensor in whole.items()
