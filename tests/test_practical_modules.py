@@ -189,10 +189,18 @@ def test_dropout_by_function_is_seeded_too():
     torch.testing.assert_close(trained(made)[0], reference_vectors(made, 0), atol=1e-5, rtol=1e-4)
 
 
+class OwnCells(nn.GRU):
+    pass
+
+
 @pytest.mark.parametrize(
     ("part", "said"),
     [
         (nn.LSTM(4, 5, proj_size=2, batch_first=True), "projects its hidden states: leave out proj_size"),
+        (
+            OwnCells(4, 5, batch_first=True),
+            "is derived from a layer whose code cannot take one example at a time",
+        ),
         (nn.FeatureAlphaDropout(0.5), "draws random numbers that no seed reaches: use nn.Dropout"),
     ],
 )

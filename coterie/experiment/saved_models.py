@@ -100,8 +100,13 @@ class PersonalModel:
         return pd.DataFrame(columns, index=index)
 
     def _outputs(self, x: Tensor) -> Tensor:
-        with torch.no_grad():
-            output = torch.cat([self(x[start : start + CHUNK]) for start in range(0, len(x), CHUNK)])
+        try:
+            with torch.no_grad():
+                output = torch.cat([self(x[start : start + CHUNK]) for start in range(0, len(x), CHUNK)])
+        except IndexError as error:
+            raise Problem(
+                f"rows: an id has no row in a table of the model of '{self.silo}' ({error})"
+            ) from error
         if not torch.isfinite(output).all():
             raise Problem(f"the model of '{self.silo}' gives numbers that are not finite: it diverged")
         return output
