@@ -193,7 +193,7 @@ class Result:
         return result_frames.scores(self)
 
     def history(self) -> pd.DataFrame:
-        """Return a row for each run, silo and round recorded: its test score, and its loss without privacy."""
+        """Return a row for each run, silo and round: its score and, without privacy, its training loss."""
         return result_frames.history(self)
 
     def measures(self) -> pd.DataFrame:
