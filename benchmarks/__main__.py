@@ -1,7 +1,7 @@
 """Run the benchmarks and write benchmarks/results.md (and growth.png).
 
 python -m benchmarks            everything
-python -m benchmarks gradients  one part: accountant, gradients, writers, devices, school, ledger, noise, secure_sum, persons, filters, projection, growth, memory, help
+python -m benchmarks gradients  one part: accountant, gradients, recurrent, adapters, writers, devices, school, ledger, noise, secure_sum, persons, filters, projection, growth, memory, measures, help
 """
 
 from __future__ import annotations
@@ -22,15 +22,18 @@ def main() -> None:
 
     from . import (
         accountant,
+        adapters,
         devices,
         filters,
         gradients,
         growth,
         ledger,
+        measures,
         memory,
         noise,
         persons,
         projection,
+        recurrent,
         school,
         secure_sum,
         startup,
@@ -40,6 +43,8 @@ def main() -> None:
     parts = {
         "accountant": accountant.report,
         "gradients": gradients.report,
+        "recurrent": recurrent.report,
+        "adapters": adapters.report,
         "writers": writers.report,
         "devices": devices.report,
         "school": school.report,
@@ -51,6 +56,7 @@ def main() -> None:
         "projection": projection.report,
         "growth": growth.report,
         "memory": memory.report,
+        "measures": measures.report,
         "help": startup.report,
     }
     coterie.tune_process()  # as the command line does

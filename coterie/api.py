@@ -68,7 +68,7 @@ def load(
     source: Any = "digits",
     *,
     silo_column: str | None = None,
-    target_column: str | None = None,
+    target_column: str | Sequence[str] | None = None,
     drop: Sequence[str] = (),
     person_column: str | None = None,
     rows_per_person: int | None = None,
@@ -127,7 +127,7 @@ def load(
         partition = partition.name
     values = {
         "silo_column": silo_column,
-        "target_column": target_column,
+        "target_column": list(target_column) if isinstance(target_column, list | tuple) else target_column,
         "drop": drop if isinstance(drop, str) or not isinstance(drop, Iterable) else list(drop),
         "person_column": person_column,
         "rows_per_person": rows_per_person,

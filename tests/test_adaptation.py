@@ -250,3 +250,17 @@ def test_gradients_with_frozen_parts_equal_autograd():
     x, y = examples(task, 2, 3), torch.tensor([[0, 1, 2], [2, 1, 0]])
     found, _ = single(task, vectors, x, y)
     torch.testing.assert_close(found, one_at_a_time(task, vectors, x, y), atol=1e-5, rtol=1e-4)
+
+
+def test_a_start_is_read_once(start, monkeypatch):
+    """A file that changes during a training changes nothing, and one that changes while it is read is noticed."""
+    file, module = start
+    task = task_of(start=file)
+    before, digest = task.initial(0), file.digest
+    save_file({name: value + 1 for name, value in module.state_dict().items()}, str(file.path))
+    assert torch.equal(task.initial(1), before)
+    assert task.start_digest == digest != Start(file.path).digest
+    changing = Start(file.path)
+    monkeypatch.setattr(Start, "_digest", lambda self, known=iter("ab"): next(known))
+    with refused("changed while it was read: try again"):
+        _ = task_of(start=changing).module

@@ -69,6 +69,17 @@ def test_without_noise_they_are_the_means_and_deviations_of_the_training_rows():
     assert set(measured.standardize) == set(BOUNDS)
 
 
+def test_several_targets_change_nothing():
+    data = table().assign(ill=np.arange(240) % 2, dead=np.arange(240) % 3 % 2)
+    one, two = (
+        loaded(data.drop(columns=drop), target_column=t)
+        for drop, t in (("dead", "ill"), ([], ["ill", "dead"]))
+    )
+    assert two.targets == ("ill", "dead")
+    privacy = ct.Privacy(epsilon=math.inf)
+    assert ct.measure_columns(two, privacy).columns == ct.measure_columns(one, privacy).columns
+
+
 def test_no_row_is_longer_than_the_clip_allows_whatever_it_holds():
     extreme = table(2, 40).assign(age=1e30, dose=[None, -1e30] * 40)
     for data in (None, extreme):

@@ -61,7 +61,10 @@ def test_roles_ids_dates_words_and_missing_values_are_suggested():
     assert uses["ward"] == ("text", "2 words and others")
     assert uses["dose"] == ("number", "number, and whether it is missing")
     remarks = " ".join(found.remarks)
-    assert "1 value(s) of 'ward' are in fewer than 10 rows" in remarks
+    assert (
+        "1 value(s) of 'ward' are in fewer than 10 persons, or in one silo only: they are not listed"
+        in remarks
+    )
     assert "only 0.8% of the rows have 'died' = yes" in remarks
 
 
@@ -110,6 +113,49 @@ def test_words_that_count_as_missing_are_told(tmp_path):
         "'grade' has cells with 'None', which count as missing" in r
         for r in describe(tmp_path / "t.csv").remarks
     )
+
+
+def test_words_of_few_people_or_of_one_silo_are_not_suggested():
+    sites = np.array(["a", "b", "c"] * 40)
+    own = table(grade=np.where(sites == "a", "only here", "everywhere"))
+    assert describe(own).data["categories"]["grade"] == ["everywhere"]
+    assert describe(own.drop(columns=["patient_id", "site"])).data["categories"]["grade"] == [
+        "everywhere",
+        "only here",
+    ]
+    few = table(
+        patient_id=np.arange(N) % 30, grade=np.where(np.arange(N) % 30 < 9, "nine people", "many people")
+    )
+    assert describe(few).data["categories"]["grade"] == ["many people"]
+
+
+def test_true_and_false_are_numbers_however_they_are_written(tmp_path):
+    flags = {"smokes": ["true", "false"] * 60, "drinks": ["TRUE", "FALSE", ""] * 40}
+    table(**flags).to_csv(tmp_path / "t.csv", index=False)
+    found = describe(tmp_path / "t.csv")
+    uses = {column.name: (column.kind, column.use) for column in found.columns}
+    assert uses["smokes"] == ("yes or no", "0 or 1")
+    assert uses["drinks"] == ("yes or no", "0 or 1, and whether it is missing")
+    made = ct.load(**found.data)
+    x = dict(
+        zip(
+            made.preparation.encoded,
+            made.preparation.prepare(tmp_path / "t.csv", "a").T.tolist(),
+            strict=True,
+        )
+    )
+    assert x["smokes"][:2] == [1, 0]
+    assert x["drinks"][:3] == [1, 0, 0]
+    assert x["drinks (missing)"][:3] == [0, 0, 1]
+
+
+def test_words_are_suggested_as_they_are_written(tmp_path):
+    table(grade=["01", "x"] * 60).to_csv(tmp_path / "t.csv", index=False)
+    found = describe(tmp_path / "t.csv")
+    assert found.data["categories"]["grade"] == ["01", "x"]
+    made = ct.load(**found.data).preparation
+    x = dict(zip(made.encoded, made.prepare(tmp_path / "t.csv", "a").T.tolist(), strict=True))
+    assert not any(x["grade (other)"])
 
 
 def test_a_target_that_is_missing_and_columns_of_no_use_are_told():

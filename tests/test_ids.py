@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -218,3 +219,17 @@ def test_deployments_refuse_ids():
     content = {"data": {"features": "ids"}, "privacy": {"epsilon": 1.0}, "method": [{"name": "fedavg"}]}
     with refused("data.features: a deployment trains on numbers, not on 'ids'"):
         check_used(check(content))
+
+
+def test_ids_of_new_rows_and_of_tensors_are_checked():
+    data = federation()
+    result = ct.run(data, "fedavg", ONE, model=Words, rounds=1)
+    rows = sentences()["x"][:3]
+    rows[1, 1] = WORDS
+    with refused("rows: an id has no row in a table of the model of 'silo-0'"):
+        result.predict("silo-0", rows)
+    wrong = data.silos[0].x.clone()
+    wrong[2, 2] = -3
+    data = replace(data, silos=(replace(data.silos[0], x=wrong), *data.silos[1:]))
+    with refused("silo 'silo-0' has the id -3 among its training examples; ids are whole numbers from 0 on"):
+        ct.run(data, "fedavg", ONE, model=Words, rounds=1)

@@ -67,6 +67,7 @@ def test_no_module_lies_flat_that_has_no_storey_of_its_own():
         "testing",
         "errors",
         "_grid",
+        "_inputs",
         "_json",
         "_seeds",
         "_threads",

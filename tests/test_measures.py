@@ -169,7 +169,7 @@ def test_silos_weigh_by_their_test_rows_and_undefined_ones_are_left_out(kind):
     data = made(kind, 7)
     for name in SLOW[kind]:
         metric = read_metric(name, Facts(kind, "cross-entropy", True))
-        for run, measured in enumerate(measure(metric, data, NAMES)):
+        for run, measured in enumerate(measure(metric, [data], NAMES)):
             defined = {n: s for n, s in zip(NAMES, SIZES, strict=True) if n not in measured.undefined}
             total = sum(measured.silos[n].value * s for n, s in defined.items()) / sum(defined.values())
             assert measured.value == pytest.approx(total, abs=1e-12)
@@ -184,7 +184,7 @@ def test_a_model_that_diverged_has_no_measures_and_neither_has_its_run():
     values[1, 45, 0] = np.inf  # a row of silo c
     broken = predictions(TWO, SIZES, data.targets, values, data.predicted, True)
     for name in ("auc", "accuracy", "log-loss"):
-        before, after = (measure(METRICS[name], each, NAMES) for each in (data, broken))
+        before, after = (measure(METRICS[name], [each], NAMES) for each in (data, broken))
         assert np.isnan(after[1].value)
         assert np.isnan(after[1].silos["c"].value)
         assert "c" not in after[1].undefined
@@ -197,8 +197,8 @@ def test_a_model_that_diverged_has_no_measures_and_neither_has_its_run():
 def test_what_constants_score():
     data = made(SEVERAL)
     best = sum(max((data.targets[data.silo == k] == c).sum() for c in range(4)) for k in range(6) if SIZES[k])
-    assert constant_score(data) == best / sum(SIZES)
-    poor = silos_no_better(data, NAMES)
+    assert constant_score([data]) == best / sum(SIZES)
+    poor = silos_no_better([data], NAMES)
     for (run, k), true, _, called in rows_of_each(data):
         most = max(((true == c).sum() for c in range(4)), default=0)
         assert (NAMES[k] in poor[run]) == (len(true) > 0 and (true == called).sum() <= most)
@@ -206,8 +206,8 @@ def test_what_constants_score():
     apart = sum(
         ((t - t.mean()) ** 2).sum() for (run, _), t, _, _ in rows_of_each(numbers) if run == 0 and len(t)
     )
-    assert constant_score(numbers) == pytest.approx(apart / sum(SIZES))
-    poor = silos_no_better(numbers, NAMES)
+    assert constant_score([numbers]) == pytest.approx(apart / sum(SIZES))
+    poor = silos_no_better([numbers], NAMES)
     for (run, k), true, values, _ in rows_of_each(numbers):
         if len(true):
             assert (NAMES[k] in poor[run]) == (

@@ -189,10 +189,18 @@ def test_dropout_by_function_is_seeded_too():
     torch.testing.assert_close(trained(made)[0], reference_vectors(made, 0), atol=1e-5, rtol=1e-4)
 
 
+class OwnCells(nn.GRU):
+    pass
+
+
 @pytest.mark.parametrize(
     ("part", "said"),
     [
         (nn.LSTM(4, 5, proj_size=2, batch_first=True), "projects its hidden states: leave out proj_size"),
+        (
+            OwnCells(4, 5, batch_first=True),
+            "is derived from a layer whose code cannot take one example at a time",
+        ),
         (nn.FeatureAlphaDropout(0.5), "draws random numbers that no seed reaches: use nn.Dropout"),
     ],
 )
@@ -251,3 +259,20 @@ def test_engines_agree_on_persons(name, epsilon):
     made = Experiment(data, task, MRMTL(lam=0.5), privacy, Training(rounds=2, batch=2, lr=0.2))
     made.check()
     torch.testing.assert_close(trained(made)[0], reference_vectors(made, 0), atol=1e-5, rtol=1e-4)
+
+
+def test_plain_sequences_with_dropout_take_the_quick_tape():
+    for name in ("dropout",):
+        task = practical_task(name)
+        assert recorder(task).__module__ == summer(task).__module__ == "coterie.cohort.gradients.sequential"
+    images = nn.Sequential(
+        nn.Conv2d(2, 3, 3), nn.Dropout2d(0.5), nn.ReLU(), nn.Dropout(0.2), nn.Flatten(), nn.Linear(48, 3)
+    )
+    task = Task(lambda: images, "cross-entropy", (2, 6, 6), CLASSES)
+    assert recorder(task).__module__ == "coterie.cohort.gradients.sequential"
+    vectors = task.initial(0) + 0.1 * torch.randn(
+        2, task.layout.size, generator=torch.Generator().manual_seed(0)
+    )
+    x, y, keys = examples(task, 2, 3), torch.tensor([[0, 1, 2], [2, 1, 0]]), torch.arange(6).reshape(2, 3)
+    found, _ = single(task, vectors, x, y, keys)
+    torch.testing.assert_close(found, alone(task, vectors, x, y, keys), atol=1e-5, rtol=1e-4)

@@ -16,6 +16,7 @@ from coterie.cohort.score import FINENESS
 from coterie.experiment.config.schema import Tuning
 from coterie.experiment.sweep import Sweep, check_sweep, noised_scores, score_events, trials_of
 from coterie.experiment.trial_scores import trial_scores, tuned_metric
+from coterie.guard.secret_streams import EntropyStreams
 from coterie.measures.catalogue import METRICS
 from coterie.measures.histogram import EDGES
 from coterie.tasks.task import make_task
@@ -184,3 +185,43 @@ def test_what_can_be_charged():
     data = load(hospitals(), positive="sick")
     with refused("tuning.metric: 'f1' of two classes cannot be released"):
         ct.sweep(data, "local", PRIVACY, lr=[0.1, 0.2], metric="f1", rounds=1)
+
+
+def test_a_metered_sweep_by_auc_is_charged_stated_and_repeats_its_noise(data, tmp_path):
+    ledgers = tmp_path / "ledgers"
+    ct.open_ledgers(ledgers, data, epsilon=2000, delta=0.5)
+    found = ct.sweep(
+        data,
+        "local",
+        ct.Privacy(epsilon=20, delta=1e-3),
+        rounds=2,
+        lr=[0.1, 0.5],
+        mean=2,
+        most=60,
+        metric="auc",
+        ledger=ledgers,
+        out=tmp_path / "out",
+    )
+    tuning = found.tuning
+    assert tuning["metric"] == "auc"
+    assert 0 <= min(tuning["scores"]) <= max(tuning["scores"]) <= 1
+    content = found.statement("h0")
+    door = next(door for door in content["doors"] if door["door"] == "score")
+    assert door["calls"] == tuning["ran"]  # one release for each trial, of 28 counts
+    trained = found.trained[0]
+    made = replace(trained.experiment, federation=data)
+    events = score_events(made, Tuning(metric="auc"))
+    assert door["noise"] == events[0].noise
+    sweep, vectors = Sweep(trials_of(Tuning(), 2), (0, 0, 0), events), trials(data)
+
+    class Meter:  # the parts of a meter that keep the noise of an answer
+        streams = EntropyStreams(dict.fromkeys(data.names, b"k" * 32))
+        claims = tuple([7] for _ in data.names)
+
+        def present(self, number):
+            return set(range(len(data)))
+
+    first, again = (noised_scores(made, sweep, vectors, Meter(), METRICS["auc"]) for _ in range(2))
+    assert first == again
+    other = noised_scores(made, sweep, vectors + 1e-3, Meter(), METRICS["auc"])
+    assert all(a != b for a, b in zip(first, other, strict=True))

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from ..deploy.federate import Listening, Training, federate
 from ..experiment.config.schema import Config
-from .coordinate import scores_line
+from .coordinate import measure_lines, scores_line
 from .progress import progress_bar, tell
 
 
@@ -39,7 +39,8 @@ def run_federate(
         mean = sum(report[metric] for report in each.reports.values()) / len(each.reports)
         tell(console, f"{each.label}: mean {metric} at home {mean:.4f} over {len(each.reports)} silos")
         if each.outcome.scores is not None:
-            tell(console, f"{each.label}: {scores_line(each.outcome.scores)}")
+            for line in [scores_line(each.outcome.scores), *measure_lines(each.outcome.scores)]:
+                tell(console, f"{each.label}: {line}")
     tell(console, f"models, reports and signed statements are in {out}/guards/*/results")
 
 

@@ -37,6 +37,8 @@ class Persons:
 class Examples:
     """Examples `x` `[silos, longest, ...]` and targets `y` `[silos, longest]` of all silos.
 
+    With several targets per example, `y` has a further axis.
+
     Row i of silo k is real if i < sizes[k]; the other rows are padding. Features are numbers, or `ids`. With
     `persons`, `sizes` counts persons instead, and whoever asks for one of them gets all of that person's
     rows, along a further axis.
@@ -61,7 +63,7 @@ class Examples:
             silo, row = silo.unsqueeze(-1), self.persons.rows[silo, row]
         place = (silo * self.y.shape[1] + row).reshape(-1)
         x = self.x.flatten(0, 1).index_select(0, place).unflatten(0, row.shape)
-        return self.inputs(x), self.y.flatten().index_select(0, place).unflatten(0, row.shape)
+        return self.inputs(x), self.y.flatten(0, 1).index_select(0, place).unflatten(0, row.shape)
 
     def inputs(self, x: Tensor) -> Tensor:
         """Return features as a model gets them."""

@@ -71,7 +71,7 @@ def with_features(task: Task, examples: Examples, memory: int) -> tuple[Task, Ex
     cut = encoded(task)
     if cut is None or 4 * examples.y.numel() * torch.Size(cut.rest.shape).numel() > memory:
         return task, examples
-    silos, longest = examples.y.shape
+    silos, longest = examples.y.shape[:2]
     features = torch.zeros(silos, longest, *cut.rest.shape, device=examples.x.device)
     with exchanging(bool(task.functions)):
         for k in range(silos):

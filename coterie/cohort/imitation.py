@@ -45,7 +45,7 @@ def divergence(ours: Tensor, theirs: Tensor) -> Tensor:
 @derived
 def imitating(task: Task) -> ImitatingTask:
     """Return the task of learning and imitating at the same time."""
-    if not task.classes:
+    if not task.classes or task.targets:
         raise Problem(NEEDS_CLASSES)
     other = ImitatingTask(**{field.name: getattr(task, field.name) for field in fields(task)})
     for kept in ("module", "functions"):  # the same frozen parts, on the same device

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import Problem, as_path, plainly
-from .sources.cells import listed, words_of
+from .sources.cells import are_bools, listed, words_of
 from .sources.columns import read_frame
 from .sources.dates import ISO, SINCE, Dates, format_of, is_date
 from .sources.features import MOST_VALUES, wrong_cells
@@ -24,7 +24,7 @@ from .sources.ids import FEW_VALUES, looks_like_id
 if TYPE_CHECKING:
     import pandas as pd
 
-RARE = 10  # words in fewer rows are not suggested for a vocabulary: they would point at people
+RARE = 10  # words of fewer people are not suggested for a vocabulary: they would point at them
 MOST_SILOS = 1000
 LIKELY = {
     "silo_column": ("silo", "hospital", "clinic", "site", "centre", "center", "school", "bank", "branch"),
@@ -127,6 +127,8 @@ def _frame(source: Any) -> tuple[pd.DataFrame, str]:
         if path.suffix.lower() not in (".csv", ".parquet"):
             raise Problem(f"data.source: only CSV and Parquet files have columns to describe, not '{path}'")
         frame, name = read_frame(path), str(source)
+        if words := [label for label in frame.columns if _kind(frame[label]) == "text"]:
+            frame = read_frame(path, dict.fromkeys(words, ()))  # as a vocabulary would have them
     else:
         raise Problem(f"source: expected a file or a DataFrame, got a {type(source).__name__}")
     if not frame.columns.is_unique:
@@ -240,6 +242,8 @@ class _Draft:
             use = self.left_out(label, f"more than {MOST_VALUES} words")
         elif kind == "text":
             use = self.words(cells)
+        elif kind == "yes or no":
+            use = "0 or 1"
         else:
             use = "number"
             self.ranges[label] = bounds_around(float(cells.min()), float(cells.max()))
@@ -261,15 +265,20 @@ class _Draft:
         """Note the vocabulary of a column: words that are not rare."""
         import pandas as pd
 
-        label, counts = str(cells.name), pd.Series(words_of(cells), dtype=object).value_counts()
+        label, words = str(cells.name), pd.Series(words_of(cells), index=cells.index, dtype=object)
+        person, silo = self.roles.get("person_column"), self.roles.get("silo_column")
+        counts = words.value_counts() if person is None else self.frame[person].groupby(words).nunique()
+        if silo is not None and self.frame[silo].nunique() > 1:
+            counts = counts[self.frame[silo].groupby(words).nunique().reindex(counts.index) > 1]
         common = sorted(str(word) for word in counts.index[counts >= RARE])
-        rare = len(counts) - len(common)
+        rare = words.nunique() - len(common)
+        few = f"fewer than {RARE} {'rows' if person is None else 'persons'}, or in one silo only"
         if not common:
-            return self.left_out(label, f"every word is in fewer than {RARE} rows")
+            return self.left_out(label, f"every word is in {few}")
         self.categories[label] = common
         if rare:
             self.remarks.append(
-                f"{rare} value(s) of '{label}' are in fewer than {RARE} rows: they are not listed, and become"
+                f"{rare} value(s) of '{label}' are in {few}: they are not listed, and become"
                 f" '{label} (other)'"
             )
         return f"{len(common)} words" + (" and others" if rare else "")
@@ -278,7 +287,9 @@ class _Draft:
 def _kind(cells: pd.Series[Any]) -> str:
     import pandas as pd
 
-    if pd.api.types.is_bool_dtype(cells) or not pd.api.types.is_numeric_dtype(cells):
+    if are_bools(cells):
+        return "yes or no"
+    if not pd.api.types.is_numeric_dtype(cells):
         return "date" if pd.api.types.is_datetime64_any_dtype(cells) else "text"
     known = cells.dropna()
     whole = not pd.api.types.is_float_dtype(known) or bool((known == known.round()).all())

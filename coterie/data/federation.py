@@ -22,61 +22,20 @@ from .cut import DEFAULT_SILOS, Cut
 from .partition import Partition, split_into_silos
 from .persons import (
     MOST_ROWS,
-    PersonFacts,
-    check_numbers,
     check_rows_per_person,
-    facts_of_persons,
     needs_persons,
     numbered,
 )
 from .preparation import Preparation, SiloSteps, plan_preparation
 from .recipe import Recipe
+from .remarks import remarks_on
+from .several import check_several, names_for, target_names
+from .silo import Silo as Silo
 from .sources.catalogue import find_table
 from .sources.memory import read as read_memory
 from .sources.rules import RULES, rules_of
 from .sources.table import Table, some_rows
 from .split import check_labels, held_out_rows, natural_silos
-
-
-@dataclass(frozen=True, eq=False)
-class Silo:
-    """One member: its training examples, and test examples that no statement covers.
-
-    `person` is the number of the person that each training row is about, `test_person` of each test row, if
-    that is known. Both count from 0: nobody is in both parts. A silo without examples has `about` instead:
-    what is public about its persons.
-    """
-
-    name: str
-    x: Tensor
-    y: Tensor
-    test_x: Tensor
-    test_y: Tensor
-    person: Tensor | None = None
-    test_person: Tensor | None = None
-    about: PersonFacts | None = None
-
-    def __post_init__(self) -> None:
-        for part, x, y in (("training", self.x, self.y), ("test", self.test_x, self.test_y)):
-            if y.dim() != 1 or len(x) != len(y):
-                raise Problem(
-                    f"data: silo '{self.name}' needs one target for each of its {len(x)} {part} examples, got"
-                    f" targets of shape {tuple(y.shape)}"
-                )
-        for key, person, rows in (
-            ("person", self.person, self.y),
-            ("test_person", self.test_person, self.test_y),
-        ):
-            if person is not None:
-                check_numbers(self.name, key, person, len(rows))
-
-    @cached_property
-    def persons(self) -> PersonFacts | None:
-        """What is public about the silo's persons, if it is known whose rows are whose."""
-        return facts_of_persons(self.person, self.test_person) or self.about
-
-    def __repr__(self) -> str:
-        return f"Silo('{self.name}': {len(self.y)} training and {len(self.test_y)} test examples)"
 
 
 @plain_methods
@@ -94,6 +53,7 @@ class Federation:
     `recipe` is the [data] table of a configuration that loads the same federation, if there is one.
     With `ids`, features are whole numbers that a model looks up in a table; with several `inputs`, an example
     is a flat row of them.
+    `targets` are the names of several targets; the `classes` are then the two labels that each may be.
     `notes` say what a user should know about the data; plans and results repeat them.
     `rows_per_person` is the most rows of one person that a training uses if it protects persons.
     """
@@ -111,6 +71,7 @@ class Federation:
     rows_per_person: int = MOST_ROWS
     ids: bool = False
     inputs: tuple[Input, ...] = ()
+    targets: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "source", tidy(self.name if self.source is None else self.source))
@@ -120,12 +81,15 @@ class Federation:
             raise Problem(f"data: '{self.name}' has no silo")
         if len(set(self.names)) != len(self.names):
             raise Problem(f"data: two silos of '{self.name}' have the same name")
+        object.__setattr__(self, "targets", names_for([silo.y for silo in self.silos], self.targets))
         if self.preparation is not None and self.preparation.scale != self.scale:
             object.__setattr__(self, "preparation", replace(self.preparation, scale=self.scale))
 
     def __repr__(self) -> str:
         train, test = sum(self.sizes), sum(len(silo.test_y) for silo in self.silos)
         kind = f"{len(self.classes)} classes" if self.classes else "a numeric target"
+        if self.targets:
+            kind = f"{len(self.targets)} {'labels' if self.classes else 'numeric targets'}"
         shape = " x ".join(map(str, self.shape))
         return (
             f"Federation('{self.name}': {len(self)} silos, {train:,} training and {test:,} test examples of"
@@ -244,7 +208,7 @@ def load(
     data_dir: str | Path | None = None,
     name: str | None = None,
     silo_column: str | None = None,
-    target_column: str | None = None,
+    target_column: str | Sequence[str] | None = None,
     drop: Sequence[str] = (),
     person_column: str | None = None,
     **options: Any,
@@ -325,13 +289,14 @@ def from_table(
     preparation = plan_preparation(table, features, feature_range, norm, standardize)
     x = preparation.shared(table.x)
     y, classes = preprocess.targets(table, kind, target_range)
+    asked = partition is not None
+    if not isinstance(partition, Partition):
+        partition = Partition(partition or "iid", shards, alpha, rotations, mask)
+    check_several(y, positive, partition)
     if positive is not None:
         y, classes = preprocess.against_rest(y, classes, positive)
     if silos is not None and silos < 1:
         raise Problem(f"data.silos: expected a whole number >= 1, got {silos}")
-    asked = partition is not None
-    if not isinstance(partition, Partition):
-        partition = Partition(partition or "iid", shards, alpha, rotations, mask)
     labels = {
         "target": table.target,
         "positive": positive,
@@ -390,30 +355,13 @@ def from_table(
         whose, held_whose = (None if n is None else torch.from_numpy(n) for n in numbers)
         made.append(Silo(name, own_x, own_y, held_x, held_y, whose, held_whose))
     limits = None if target_range is None else (float(target_range[0]), float(target_range[1]))
-    preparation = replace(preparation, classes=classes, target_range=limits, silos=steps)
+    targets = target_names(table)
+    preparation = replace(preparation, classes=classes, targets=targets, target_range=limits, silos=steps)
     scale, not_covered = preparation.scale, preparation.not_covered
     name = table.name or "unnamed data"
-    notes, source = _notes(table, preparation, made), cut.source
+    notes, source = remarks_on(table, preparation, made), cut.source
     return Federation(
         name, tuple(made), classes, scale, not_covered, preparation, source, notes=notes, cut=cut,
         rows_per_person=rows_per_person or MOST_ROWS, ids=features == "ids",
-        inputs=table.inputs,
+        inputs=table.inputs, targets=targets,
     )  # fmt: skip
-
-
-def _notes(table: Table, preparation: Preparation, silos: Sequence[Silo]) -> tuple[str, ...]:
-    """Return what looks like a mistake in the options, but may be meant."""
-    notes = list(table.notes)
-    if preparation.feature_range is not None:
-        facts = (preparation.feature_range, table.columns, table.indicators)
-        lost = preprocess.out_of_range(table.x, *facts)
-        if lost:
-            notes.append(
-                f"feature_range: no value of {len(lost)} column(s), such as '{lost[0]}', lies within its"
-                " bounds, so the column says nothing: the bounds are those of the raw numbers"
-            )
-    if few := [silo.name for silo in silos if len(silo.y) < 2]:
-        notes.append(
-            f"{len(few)} silo(s), such as '{few[0]}', have a single training example: hold out fewer (test)"
-        )
-    return tuple(notes)

@@ -48,7 +48,8 @@ class Preparation:
     view, and `features`. A model gets the result multiplied by `scale`.
 
     `encoded` are the names of the columns after the first step, and `indicators` the places of those that
-    were text. `other_columns` are no features. `classes` and `target_range` say what predictions mean.
+    were text. `other_columns` are no features. `classes`, `targets` (the names of several)
+    and `target_range` say what predictions mean.
     """
 
     shape: tuple[int, ...]
@@ -67,6 +68,7 @@ class Preparation:
     silos: Mapping[str, SiloSteps] = field(default_factory=dict)
     standardize: preprocess.Scales = field(default_factory=dict)
     parts: tuple[Input, ...] = ()
+    targets: tuple[str, ...] = ()
 
     def shared(self, x: np.ndarray) -> np.ndarray:
         """Take the steps that are the same for all silos."""
@@ -148,6 +150,7 @@ class Preparation:
             "not_covered": list(self.not_covered),
             "silos": {name: _steps_to_json(steps) for name, steps in self.silos.items()},
             **({"inputs": inputs_to_json(self.parts)} if self.parts else {}),
+            **({"targets": list(self.targets)} if self.targets else {}),
             **({"standardize": _plain_scales(self.standardize)} if self.standardize else {}),
         }
 
@@ -187,6 +190,7 @@ class Preparation:
             silos={str(name): _steps_from_json(steps) for name, steps in content["silos"].items()},
             standardize=scales,
             parts=inputs_from_json(content.get("inputs", [])),
+            targets=tuple(map(str, content.get("targets", ()))),
         )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ..errors import Problem, nearest
+from .several import check_labels_of_several
 from .sources.table import Table, numbers
 
 FEATURES = ("auto", "none", "invert", "log", "standardize", "unit", "ids")
@@ -43,9 +44,10 @@ def targets(
         _check_target(y, table)
         y = y.astype(np.int64) if _whole(y, table) else y
     labels, codes = np.unique(y, return_inverse=True)
+    check_labels_of_several(y, labels, table)
     if len(labels) < 2:
         raise Problem(f"data: the target of '{table.called}' has only one value, '{labels[0]}'")
-    return codes.astype(np.int64), tuple(str(label) for label in labels)
+    return codes.astype(np.int64).reshape(y.shape), tuple(str(label) for label in labels)
 
 
 def _whole(y: np.ndarray, table: Table) -> bool:
@@ -62,7 +64,7 @@ def check_rows(table: Table) -> None:
         raise Problem(
             f"data: '{table.called}' has no features: x needs one row per example, but its shape is {x.shape}"
         )
-    if y.shape != (len(x),):
+    if y.shape[:1] != (len(x),) or y.ndim > 2 or (y.ndim == 2 and y.shape[1] < 2):
         hint = ": use y.ravel()" if y.shape == (len(x), 1) else ""
         raise Problem(
             f"data: '{table.called}' needs one target for each of {len(x)} rows, but y has shape"
@@ -76,7 +78,7 @@ def check_rows(table: Table) -> None:
 
 def _check_target(y: np.ndarray, table: Table) -> None:
     if not np.isfinite(y).all():
-        row = int(np.flatnonzero(~np.isfinite(y))[0])
+        row = int(np.argwhere(~np.isfinite(y))[0][0])
         raise Problem(
             f"data: '{table.called}' has a missing or infinite target value in row {row + 1}: drop the row"
         )

@@ -27,6 +27,15 @@ OWN = {  # keys that a deployment does not use, and what it has instead
 }
 
 
+def check_data(federation: Federation) -> None:
+    """Raise `Problem` for examples that a guard cannot hold."""
+    if federation.targets:
+        raise Problem(
+            f"data: a deployment predicts one target, but '{federation.name}' has {len(federation.targets)}:"
+            " make a plan for each"
+        )
+
+
 def check_used(config: Config) -> None:
     """Raise `Problem` for a table that a deployment cannot follow."""
     if config.tuning is not None:
@@ -72,6 +81,7 @@ def make_plan(
     if missing := [name for name in federation.names if name not in keys]:
         raise Problem(f"the plan needs a key of every silo; there is none of {', '.join(missing)}")
     check_used(config)
+    check_data(federation)
     tables = config.model_dump(mode="json", exclude_none=True)
     for table, unused in OWN.items():
         for name in unused:

@@ -116,8 +116,9 @@ def entries(federation: Federation) -> tuple[Federation, dict[str, tuple[int, in
         name: (k, count + k, 2 * count + list(empty).index(name) if name in empty else None)
         for k, name in enumerate(bounds)
     }
-    plain = replace(federation, silos=silos, classes=(), scale=1.0, preparation=None, recipe=None, notes=())
-    return plain, found
+    about = {"classes": (), "targets": (), "inputs": (), "notes": ()}
+    plain: Any = {**about, "scale": 1.0, "ids": False, "preparation": None, "recipe": None}
+    return replace(federation, silos=silos, **plain), found
 
 
 def bounds_of(preparation: Preparation) -> dict[str, tuple[float, float]]:

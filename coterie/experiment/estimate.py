@@ -63,7 +63,7 @@ def _made_up(experiment: Experiment, plan: Plan, steps: int) -> Cohort:
     federation, device = experiment.federation, experiment.training.device
     shape = (len(federation), max(federation.sizes))
     x = torch.zeros(*shape, *federation.shape, dtype=federation.silos[0].x.dtype)
-    y = torch.zeros(*shape, dtype=federation.silos[0].y.dtype)
+    y = torch.zeros(*shape, *federation.silos[0].y.shape[1:], dtype=federation.silos[0].y.dtype)
     persons = _nobody(experiment.sizes, experiment.rows_each, device)
     about = (federation.scale, federation.ids, persons)
     examples = Examples(federation.names, experiment.sizes, x.to(device), y.to(device), *about)

@@ -282,8 +282,7 @@ class Experiment:
         notes = [
             *self.running.remarks(request.roster, plan.present),
             *absent_remarks(plan, title, self.budgets == "uniform"),
-            *clip_remarks(plan, title),
-            *secure_remarks(plan, title),
+            *(clip_remarks(plan, title) + secure_remarks(plan, title)),
             *learning_rate.remarks(self.lr, self.settings(plan).lr),
         ]
         return replace(plan, notes=tuple(dict.fromkeys(notes)))

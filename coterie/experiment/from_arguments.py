@@ -214,6 +214,7 @@ def task_of(
         shape=federation.shape,
         classes=len(federation.classes),
         loss=loss,
+        targets=len(federation.targets),
         options=factory_options,
         adaptation=adaptation,
         inputs=federation.inputs,

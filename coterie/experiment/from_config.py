@@ -121,6 +121,7 @@ def task_of(config: Config, federation: Federation) -> Task:
         loss=model.loss,
         options=options,
         allowed=config.allowed,
+        targets=len(federation.targets),
         settings=loss_settings(model.class_weights, model.huber_delta, federation.classes),
         ids=federation.ids,
         adaptation=adaptation,

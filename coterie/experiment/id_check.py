@@ -31,9 +31,15 @@ def check_ids(task: Task, federation: Federation) -> None:
         for part, x in (("training", silo.x), ("test", silo.test_x)):
             x = x[:1] if len(x) and not x.stride(0) else x  # blank examples of a plan, in the memory of one
             top = int(x.max()) if task.ids and x.numel() else 0
-            if task.ids and top < min(tables.values()):
+            low = int(x.min()) if task.ids and x.numel() else 0
+            if task.ids and low >= 0 and top < min(tables.values()):
                 continue
-            if top >= rows:
+            if low < 0:
+                problems.append(
+                    f"data: silo '{silo.name}' has the id {low} among its {part} examples; ids are whole"
+                    " numbers from 0 on"
+                )
+            elif top >= rows:
                 problems.append(
                     f"data: silo '{silo.name}' has the id {top} among its {part} examples, but '{name}', the"
                     f" largest table of the model, has rows for the ids 0 to {rows - 1}"

@@ -19,6 +19,7 @@ from ..tasks.code import Allowed, find_code
 from ..tasks.models import qualified_name
 from ..tasks.task import Task
 from .measures import facts_of
+from .several import check_one_target
 
 Function = Callable[[np.ndarray, np.ndarray], float]
 ROWS = 24  # made up to try a function
@@ -76,6 +77,7 @@ def _metric(given: Any, facts: Facts, task: Task, allowed: Allowed | None) -> Me
 
 def own_metric(name: str, function: Function, task: Task) -> Metric:
     """Return a function of one's own as a measure; raise `Problem` unless it works on made-up rows."""
+    check_one_target(task, f"{KEY}: '{name}'")
     facts = facts_of(task)
     generator = np.random.default_rng(0)
     if facts.kind == NUMBER:

@@ -19,8 +19,8 @@ class PublicTask:
 
     @property
     def classes(self) -> int:
-        """The number of classes; 0 for a numeric target."""
-        return self._task.classes
+        """The number of classes; 0 for a numeric target, and for several targets."""
+        return 0 if self._task.targets else self._task.classes
 
     def check_linear(self) -> None:
         """Raise a Problem unless the model is linear and its loss has a dual."""

@@ -29,6 +29,7 @@ from ..tasks.task import Task, make_task
 from ..tasks.trials import REFUSALS, kind_of
 from .files import OWNER_ONLY
 from .probes import differs, probe, read_probes
+from .several import columns_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -73,7 +74,7 @@ class PersonalModel:
         `rows` is a DataFrame, the path of a CSV or Parquet file, or an array (see `Preparation.prepare`).
         For classes, the prediction is a class name, and each class has a further column with its probability,
         or its score if the loss has no probabilities. For a number, it is the value on the scale of the raw
-        target.
+        target. If there are several targets, each has a column `prediction of NAME`.
         """
         import pandas as pd
 
@@ -85,6 +86,8 @@ class PersonalModel:
             )
         output = self._outputs(preparation.inputs(rows, self.silo))
         index = rows.index if isinstance(rows, pd.DataFrame) else None
+        if preparation.targets:
+            return pd.DataFrame(columns_of(preparation, self.loss, output), index=index)
         if not preparation.classes:
             low, high = preparation.target_range or (0.0, 1.0)
             values = low + predicted_number(self.loss, output).double().numpy() * (high - low)
@@ -97,8 +100,13 @@ class PersonalModel:
         return pd.DataFrame(columns, index=index)
 
     def _outputs(self, x: Tensor) -> Tensor:
-        with torch.no_grad():
-            output = torch.cat([self(x[start : start + CHUNK]) for start in range(0, len(x), CHUNK)])
+        try:
+            with torch.no_grad():
+                output = torch.cat([self(x[start : start + CHUNK]) for start in range(0, len(x), CHUNK)])
+        except IndexError as error:
+            raise Problem(
+                f"rows: an id has no row in a table of the model of '{self.silo}' ({error})"
+            ) from error
         if not torch.isfinite(output).all():
             raise Problem(f"the model of '{self.silo}' gives numbers that are not finite: it diverged")
         return output
@@ -164,6 +172,7 @@ def record_of(
         "loss": task.loss,
         "classes": list(_class_names(task.classes, own)),
         "shape": list(task.shape),
+        **({"targets": task.targets} if task.targets else {}),
         "model": _model_of(task),
         "trained": task.trained_names,
         "tied": task.tied,
@@ -301,9 +310,16 @@ def _task_of(record: Mapping[str, Any], module: Any, options: Any, path: str | P
     if ":" in loss:  # one of the user's own, which predictions do not need
         loss = "auto"
     ids = bool(record.get("ids", False))  # older files have none
-    inputs = inputs_from_json(record.get("inputs", []))
+    inputs, several = inputs_from_json(record.get("inputs", [])), int(record.get("targets", 0))
     return make_task(
-        module, shape=shape, classes=classes, loss=loss, options=settings, ids=ids, inputs=inputs
+        module,
+        shape=shape,
+        classes=classes,
+        loss=loss,
+        options=settings,
+        ids=ids,
+        inputs=inputs,
+        targets=several,
     )
 
 

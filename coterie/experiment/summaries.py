@@ -142,10 +142,10 @@ def _partial(result: Result) -> list[str]:
     counts = {name: len(each.partial) for name, each in result.runs[0].measures.items() if each.partial}
     if not counts:
         return []
-    return [
-        f"In {max(counts.values())} of {len(result.names)} silos some classes have no test rows, and are left"
-        f" out there: {', '.join(counts)}."
-    ]
+    several = getattr(result.task, "targets", 0)
+    why = "some targets are undefined" if several else "some classes have no test rows"
+    silos = f"{max(counts.values())} of {len(result.names)} silos"
+    return [f"In {silos} {why}, and are left out there: {', '.join(counts)}."]
 
 
 def _undefined(firsts: dict[str, RunRecord], silos: int) -> list[str]:

@@ -29,6 +29,7 @@ from ..measures.predictions import NUMBER, SEVERAL, TWO, Predictions
 from ..measures.private import auc_balance
 from ..tasks.task import Task
 from .measures import facts_of, predictions_of
+from .several import check_one_target
 
 KEY = "tuning.metric"
 BOUNDED = {NUMBER: ("mse", "mae"), TWO: ("accuracy", "auc", "brier"), SEVERAL: ("accuracy",)}
@@ -38,8 +39,9 @@ AUC = "auc"
 def tuned_metric(name: str | None, task: Task) -> Metric:
     """Return the measure by which a sweep chooses; raise `Problem` if its release cannot be charged."""
     facts = facts_of(task)
-    if name is None:
+    if name in (None, task.metric):
         return METRICS[task.metric]
+    check_one_target(task, f"{KEY}: '{name}'")
     chargeable = [known for known in BOUNDED.get(facts.kind, ()) if known != "brier" or facts.probable]
     try:
         metric = read_metric(name, facts)

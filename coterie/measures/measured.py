@@ -13,6 +13,7 @@ from .catalogue import Metric
 from .intervals import combined
 from .numbers import spread
 from .predictions import NUMBER, SEVERAL, Predictions
+from .ranks import mean_of
 
 
 @dataclass(frozen=True)
@@ -42,18 +43,23 @@ class Measured:
     partial: tuple[str, ...] = ()
 
 
-def measure(metric: Metric, made: Predictions, names: Sequence[str]) -> list[Measured]:
-    """Return a measure in each run."""
-    found = metric.values(made)
+def measure(metric: Metric, each: Sequence[Predictions], names: Sequence[str]) -> list[Measured]:
+    """Return a measure in each run; of several targets, the mean of those that are defined in a silo."""
+    parts, made = [metric.values(target) for target in each], each[0]
+    found = parts[0] if len(parts) == 1 else mean_of(parts)
     value, low, high, _ = found
+    sound = np.all([target.sound for target in each], axis=0)
+    value[~sound] = np.nan
     whole = np.stack(combined(np.array(made.sizes, dtype=float), found), -1)
-    whole[~made.sound.all(1)] = np.nan  # as the score of a run in which a model diverged
-    lacking = _lacking(made) if metric.by_class else np.zeros(len(made.sizes), dtype=bool)
+    whole[~sound.all(1)] = np.nan  # as the score of a run in which a model diverged
     measures = []
     for r in range(made.runs):
+        lacking = np.any([np.isnan(part.value[r]) for part in parts], axis=0)
+        if len(parts) == 1 and metric.by_class:
+            lacking = _lacking(made)
         rows = zip(value[r].tolist(), low[r].tolist(), high[r].tolist(), strict=True)
         silos = {name: Estimate(*row) for name, row in zip(names, rows, strict=True)}
-        lost = np.isnan(value[r]) & made.sound[r]
+        lost = np.isnan(value[r]) & sound[r]
         undefined = tuple(name for name, gone in zip(names, lost.tolist(), strict=True) if gone)
         mean, least, most = whole[r].tolist()
         why = metric.undefined if undefined else ""
@@ -69,23 +75,23 @@ def _lacking(made: Predictions) -> np.ndarray:
     return np.asarray(np.min([made.counts(c) for c in range(made.classes)], axis=0) == 0)
 
 
-def constant_score(made: Predictions) -> float:
-    """Return what the best constant predictions score over all silos, a constant for each silo.
+def constant_score(each: Sequence[Predictions]) -> float:
+    """Return what the best constant predictions score over all silos, a constant for each silo and target.
 
     That is the accuracy of each silo's most frequent class, or the squared error of its mean.
     """
-    rows = sum(made.sizes)
-    return float(_constant_totals(made).sum() / rows) if rows else math.nan
+    rows = sum(each[0].sizes) * len(each)
+    return float(sum(_constant_totals(made).sum() for made in each) / rows) if rows else math.nan
 
 
-def silos_no_better(made: Predictions, names: Sequence[str]) -> list[tuple[str, ...]]:
-    """Return the silos, in each run, whose models score no better than the best constant prediction."""
-    constant, filled = _constant_totals(made), np.array(made.sizes) > 0
-    if made.kind == NUMBER:
-        poor = made.totals((made.values - made.targets) ** 2) >= constant
+def silos_no_better(each: Sequence[Predictions], names: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return the silos, in each run, whose models score no better than the best constant predictions."""
+    constant = np.sum([_constant_totals(made) for made in each], axis=0)
+    if each[0].kind == NUMBER:
+        poor = np.sum([made.totals((made.values - made.targets) ** 2) for made in each], axis=0) >= constant
     else:
-        poor = made.totals(made.predicted == made.targets) <= constant
-    poor &= made.sound & filled
+        poor = np.sum([made.totals(made.predicted == made.targets) for made in each], axis=0) <= constant
+    poor &= np.all([made.sound for made in each], axis=0) & (np.array(each[0].sizes) > 0)
     return [tuple(name for name, is_poor in zip(names, row, strict=True) if is_poor) for row in poor.tolist()]
 
 

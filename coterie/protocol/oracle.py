@@ -15,7 +15,9 @@ from torch import Tensor
 from ..errors import Refused, nearest
 from .settings import PerRun
 
-NEEDS_CLASSES = "imitation compares predicted classes, so it does not work with a numeric target"
+NEEDS_CLASSES = (
+    "imitation compares predicted classes, so it does not work with a numeric target, or with several targets"
+)
 DOORS = ("descend", "fisher", "select", "solve_dual", "round", "rounds")
 CERTIFIES_NOTHING = (
     "the noise of the paper on dual coordinates certifies nothing; it is allowed only for silos without a"

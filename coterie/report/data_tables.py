@@ -44,21 +44,29 @@ def columns_table(found: Description) -> Table:
     return table
 
 
+HEADS = {False: "target: mean (deviation)", True: "targets: means"}
+
+
 def federation_table(federation: Federation) -> Table:
     """Return a table of silos with their sizes and their labels, drawn as shades."""
     shape = " x ".join(map(str, federation.shape))
     kind = f"{len(federation.classes)} classes" if federation.classes else "numeric target"
+    several = bool(federation.targets)
+    if several:
+        kind = f"{len(federation.targets)} {'labels' if federation.classes else 'numeric targets'}"
     table = compact(f"{federation.name}: {len(federation)} silos, examples of {shape}, {kind}")
     table.add_column("silo", no_wrap=True)
     table.add_column("train", justify="right")
     table.add_column("test", justify="right")
     table.add_column("size")
     table.add_column("labels " + ("".join(_short(c) for c in federation.classes) if _fits(federation) else "")
-                     if federation.classes else "target: mean (deviation)")  # fmt: skip
+                     if federation.classes and not several else HEADS[several])  # fmt: skip
     largest = max(federation.sizes)
     for silo in federation.silos[: 2 * MOST_SILOS]:
         bar = "█" * max(1, round(20 * len(silo.y) / largest))
-        if federation.classes:
+        if several:
+            label = ", ".join(f"{float(mean):.3f}" for mean in silo.y.double().mean(0))
+        elif federation.classes:
             counts = [int((silo.y == c).sum()) for c in range(len(federation.classes))]
             top = max(counts)
             picture = "".join(SHADES[min(4, math.ceil(4 * c / top))] for c in counts)

@@ -14,6 +14,7 @@ MIXERS: dict[type[nn.Module], str] = {
     nn.modules.batchnorm._BatchNorm: "GroupNorm (or LayerNorm)",
     nn.modules.instancenorm._InstanceNorm: "GroupNorm with one group per channel",
 }
+FORWARDS = (nn.LSTM.forward, nn.GRU.forward, nn.RNN.forward)
 RANDOM = (nn.modules.dropout._DropoutNd, nn.RReLU, nn.FractionalMaxPool2d, nn.FractionalMaxPool3d)
 
 
@@ -42,5 +43,7 @@ def _problems(part: Any) -> Iterator[str]:
             yield "counts the ids of a whole batch: leave out scale_grad_by_freq"
         if part.sparse:
             yield "makes sparse gradients, which cannot be clipped and noised: leave out sparse"
+    if isinstance(part, nn.RNNBase) and type(part) not in TORCHS_OWN and type(part).forward in FORWARDS:
+        yield "is derived from a layer whose code cannot take one example at a time: use torch's layer itself"
     if isinstance(part, nn.RNNBase) and part.proj_size:
         yield "projects its hidden states: leave out proj_size, and put an nn.Linear behind it"

@@ -91,11 +91,13 @@ SCORE_EACH_CLASS = ("cross-entropy", "one-against-rest")
 PROBABILITIES = ("cross-entropy", "logistic")
 
 
-def outputs_of(loss: str, classes: int) -> int:
-    """Return how many outputs a model needs: a score for each class, or one number.
+def outputs_of(loss: str, classes: int, targets: int = 0) -> int:
+    """Return how many outputs a model needs: one for each of several targets, a score for each class, or one.
 
     A loss of one's own gets a score for each class.
     """
+    if targets:
+        return targets
     return classes if classes and loss not in TWO_CLASSES else 1
 
 

@@ -23,8 +23,10 @@ class LossSettings:
     class_weights: tuple[float, ...] = ()
     huber_delta: float = 1.0
 
-    def check(self, loss: str, classes: int) -> None:
+    def check(self, loss: str, classes: int, targets: int = 0) -> None:
         """Raise `Problem` if the settings do not fit the loss."""
+        if self.class_weights and targets:
+            raise Problem("model.class_weights: there are several targets, which have no classes to weigh")
         if self.class_weights and len(self.class_weights) != classes:
             have = f"the data has {classes} classes" if classes else "the target is a number"
             raise Problem(f"model.class_weights: {len(self.class_weights)} weights were given, but {have}")

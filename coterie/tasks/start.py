@@ -33,6 +33,9 @@ class Start:
     @cached_property
     def digest(self) -> str:
         """The SHA-256 digest of the file, by which plans and statements name it."""
+        return self._digest()
+
+    def _digest(self) -> str:
         try:
             with self.path.open("rb") as file:
                 return hashlib.file_digest(file, "sha256").hexdigest()
@@ -43,12 +46,23 @@ class Start:
         """Replace a module's numbers by those of the file, or return everything that does not fit.
 
         The file must have every frozen tensor of the module. A trained one that it lacks, such as a new head,
-        starts from the seed.
+        starts from the seed. The file is read once.
         """
+        own, further = tensors_of(module), tied_names(module)
+        if "values" not in vars(self):
+            problems = self._read(own, further)
+            if problems:
+                return problems
+        with torch.no_grad():
+            for name, value in vars(self)["values"].items():
+                own[name].copy_(value)
+        return []
+
+    def _read(self, own: dict[str, Tensor], further: dict[str, str]) -> list[str]:
+        """Read the file, if its header fits; else return what does not."""
         from safetensors import safe_open
 
-        _ = self.digest  # says why the file cannot be read
-        own, further = tensors_of(module), tied_names(module)
+        before = self.digest  # which says why the file cannot be read
         try:
             with safe_open(str(self.path), "pt") as file:
                 names = list(file.keys())
@@ -57,18 +71,16 @@ class Start:
                 problems = self._problems(own, further, shapes, file.metadata() or {})
                 if problems:
                     return problems
-                values = {further.get(name, name): file.get_tensor(name) for name in names}
+                values = {further.get(name, name): file.get_tensor(name).clone() for name in names}
         except OSError as error:
             raise Problem(f"model.start: cannot read '{self.path}': {reason(error)}") from error
-        except Problem:
-            raise
         except Exception as error:  # safetensors raises its own kinds
             raise Problem(f"model.start: '{self.path}' is no safetensors file, or damaged") from error
+        if self._digest() != before:
+            raise Problem(f"model.start: '{self.path}' changed while it was read: try again")
         if broken := [name for name, value in values.items() if not _finite(value)]:
             return [f"model.start: '{broken[0]}' in '{self.path}' has numbers that are not finite"]
-        with torch.no_grad():
-            for name, value in values.items():
-                own[name].copy_(value)
+        vars(self)["values"] = values
         return []
 
     def _problems(

@@ -42,7 +42,8 @@ class Task:
     `shape` is that of one example's features, `classes` their number (0 for regression). A loss of one's own
     is the function `own_loss`, and `loss` is its name. Features are numbers or, with `ids`, whole numbers
     that the module looks up in a table. With several `inputs`, an example is a flat row of them, and the
-    module gets a dict.
+    module gets a dict. With several `targets` per example there is an output for each, and their losses and
+    scores are means over them; with `classes` (two), each is a label of its own.
     """
 
     build: Callable[[], nn.Module]
@@ -54,13 +55,19 @@ class Task:
     ids: bool = False
     adaptation: Adaptation = Adaptation()
     inputs: tuple[Input, ...] = ()
+    targets: int = 0
 
     def __post_init__(self) -> None:
-        self.settings.check(self.loss, self.classes)
+        self.settings.check(self.loss, self.classes, self.targets)
         if self.own_loss is not None:
             return
         if self.loss not in LOSSES:
             raise unknown_loss(self.loss)
+        if self.targets and self.classes and self.loss not in (*TWO_CLASSES, *NUMBERS):
+            raise Problem(
+                f"model.loss: '{self.loss}' is for one target, but the data has {self.targets}; use"
+                " 'logistic'"
+            )
         if self.loss in NUMBERS and self.classes:
             raise Problem(f"model.loss: '{self.loss}' needs a numeric target, but the data has classes")
         if self.loss not in NUMBERS and not self.classes:
@@ -74,7 +81,7 @@ class Task:
     @property
     def outputs(self) -> int:
         """The number of outputs that the module must return per example."""
-        return outputs_of(self.loss, self.classes)
+        return outputs_of(self.loss, self.classes, self.targets)
 
     @property
     def metric(self) -> str:
@@ -118,6 +125,9 @@ class Task:
 
     def _made_up_targets(self, count: int) -> Tensor:
         """Return targets of different examples: every class in turn, or numbers from 0 to 1."""
+        if self.targets:
+            numbers = torch.arange(count * self.targets).reshape(count, self.targets)
+            return numbers % 2 if self.classes else numbers / numbers.max()
         return torch.arange(count) % self.classes if self.classes else torch.linspace(0, 1, count)
 
     def _check_frozen(self, module: nn.Module) -> None:
@@ -198,6 +208,8 @@ class Task:
 
     def loss_of(self, output: Tensor, target: Tensor) -> Tensor:
         """Return the loss of each output."""
+        if self.targets and self.own_loss is None:
+            return self._loss(output.unsqueeze(-1), target).mean(-1)
         losses = self._loss(output, target)
         if not self.settings.class_weights:
             return losses
@@ -226,7 +238,8 @@ class Task:
     def blank_targets(self, *shape: int) -> Tensor:
         """Return targets that are all zero, for trials on made-up examples."""
         kind = torch.int64 if self.classes else torch.float32
-        return torch.zeros(*shape, dtype=kind, device=self.device)
+        several = (self.targets,) if self.targets else ()
+        return torch.zeros(*shape, *several, dtype=kind, device=self.device)
 
     def losses(
         self, parameters: Mapping[str, Tensor], x: Tensor, y: Tensor, key: Tensor | None = None
@@ -237,6 +250,10 @@ class Task:
     def scores(self, parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
         """Return what each example adds to the score: a hit, or a squared error."""
         output = self.predict(parameters, x)
+        if self.targets and self.classes:
+            return ((output > 0) == (y > 0)).float().mean(-1)
+        if self.targets:
+            return (predicted_number(self.loss, output.unsqueeze(-1)) - y).square().mean(-1)
         if not self.classes:
             return squared(predicted_number(self.loss, output).unsqueeze(-1), y)
         return (predicted_class(self.loss, output) == y).float()
@@ -246,7 +263,9 @@ class Task:
 
         Each is a contiguous copy on the CPU. A tied tensor appears once (see `tied_names`).
         """
-        whole = tensors_of(self.to_module(vector))
+        whole = tensors_of(self.module) | self.layout.unflatten(vector.detach())
+        if self.adaptation.lora:  # which are merged into the layers they adapt
+            whole = tensors_of(self.to_module(vector))
         return {
             name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
             for name, tensor in whole.items()
@@ -272,6 +291,7 @@ def make_task(
     ids: bool = False,
     adaptation: Adaptation | None = None,
     inputs: tuple[Input, ...] = (),
+    targets: int = 0,
 ) -> Task:
     """Return a task for a model: a name, "package.module:function", a function, a class or a module.
 
@@ -279,14 +299,15 @@ def make_task(
     are its other arguments. The `loss` is a name, "package.module:function" or a function, and `settings` are
     its own. `allowed` says which modules a name from a configuration may stand for. With `ids`, examples are
     whole numbers that the module looks up in a table. `adaptation` says what of the module is trained. With
-    several `inputs`, the module gets a dict of them.
+    several `inputs`, the module gets a dict of them. `targets` is the number of targets per example, if there
+    are several.
     """
     own, name = (None, loss) if isinstance(loss, str) else (loss, qualified_name(loss))
     if own is None and ":" in name:
         own = find_loss(name, allowed)
     if name == "auto":
-        name = "cross-entropy" if classes else "squared"
-    factory = make_factory(model, shape, outputs_of(name, classes), options, allowed)
+        name = ("logistic" if targets else "cross-entropy") if classes else "squared"
+    factory = make_factory(model, shape, outputs_of(name, classes, targets), options, allowed)
     return Task(
         factory,
         name,
@@ -297,4 +318,5 @@ def make_task(
         ids,
         adaptation or Adaptation(),
         inputs,
+        targets,
     )

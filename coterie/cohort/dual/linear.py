@@ -57,7 +57,7 @@ def linear_shape(task: Task) -> Shape:
     width, shapes = math.prod(task.shape), [tuple(shape) for shape in task.layout.shapes]
     bias = len(shapes) == 2
     wanted = [(task.outputs, width), (task.outputs,)] if bias else [(task.outputs, width)]
-    if task.loss not in CONVEX or task.settings.class_weights or shapes != wanted:
+    if task.loss not in CONVEX or task.settings.class_weights or task.targets or shapes != wanted:
         raise Problem(NEEDED)
     shape = Shape(task.outputs, width + bias, bias)
     generator = torch.Generator().manual_seed(0)

@@ -7,6 +7,8 @@ on zeros bounds the memory of a row by adding up every tensor it creates.
 - The *tape* (`tape.py`) keeps only the error and the input of each example of a linear layer, because the
   norm and the weighted sum of their outer products follow from the two factors. A convolution's gradient is
   computed from both afterwards.
+- Layers along a sequence (`tapped.py`) get the gradient of an example as one product over all its steps, and
+  a table as the rows that the example looks up, each added up before norms are taken.
 - A layer is taped only if nothing else reads its parameters and the tape agrees with autograd on random
   examples (`choose.py`). Other parameters get explicit gradients.
 - Examples pass through the module one at a time, by `vmap` over examples inside `vmap` over rows, so they

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ...tasks.layers.dropout import Dropout, Dropout1d, Dropout2d, Dropout3d, dropping
 from ...tasks.models import ChannelsFirst
 from ...tasks.task import Task
 from .layers import Convolution, Pooling, is_tiled
@@ -21,7 +22,7 @@ from .tape import Recorder, Summer, Tape
 APART = (
     nn.Flatten, nn.Unflatten, nn.Identity, ChannelsFirst, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.ELU,
     nn.LeakyReLU, nn.SiLU, nn.Softplus, nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d,
-    nn.AvgPool2d, nn.AvgPool3d,
+    nn.AvgPool2d, nn.AvgPool3d, Dropout, Dropout1d, Dropout2d, Dropout3d,
 )  # fmt: skip
 
 
@@ -71,7 +72,8 @@ def sequential(task: Task) -> Recorder:
     def run(parameters: dict[str, Tensor], x: Tensor, y: Tensor, keys: Tensor | None = None) -> Tape:
         lead = x.shape[:2]
         with torch.enable_grad():
-            value, inputs, outputs = _forward(layers, parameters, x)
+            with dropping(None if keys is None else keys.flatten()):
+                value, inputs, outputs = _forward(layers, parameters, x)
             loss = task.loss_of(value, y.flatten(0, 1)).sum()
         errors = dict(zip(outputs, torch.autograd.grad(loss, list(outputs.values())), strict=True))
         explicit: dict[str, Tensor] = {}
@@ -100,7 +102,8 @@ def sequential_sums(task: Task) -> Summer:
     ) -> dict[str, Tensor]:
         with torch.enable_grad():
             leaves = {name: value.detach().requires_grad_() for name, value in parameters.items()}
-            value, _, _ = _forward(layers, leaves, x)
+            with dropping(None if keys is None else keys.flatten()):
+                value, _, _ = _forward(layers, leaves, x)
             loss = (task.loss_of(value, y.flatten(0, 1)) * weight.flatten()).sum()
         return dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
 

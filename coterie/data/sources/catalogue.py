@@ -60,7 +60,7 @@ def find_table(
     data_dir: str | Path | None = None,
     *,
     silo_column: str | None = None,
-    target_column: str | None = None,
+    target_column: str | Sequence[str] | None = None,
     drop: Sequence[str] = (),
     person_column: str | None = None,
     rules: Rules = Rules(),

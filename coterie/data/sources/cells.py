@@ -71,6 +71,17 @@ def words_of(cells: pd.Series[Any]) -> np.ndarray:
     return np.array([*map(str, different), None], dtype=object)[codes]  # a missing cell has the code -1
 
 
+def are_bools(cells: pd.Series[Any]) -> bool:
+    """Return whether a column holds true and false only; with missing cells, pandas takes it for words."""
+    import pandas as pd
+
+    if pd.api.types.is_bool_dtype(cells):
+        return True
+    if cells.dtype != object or not cells.isna().any():
+        return False
+    return pd.api.types.infer_dtype(cells, skipna=True) == "boolean"
+
+
 def more(rows: Sequence[int] | np.ndarray) -> str:
     """Return how many rows there are besides the first, for a message."""
     return f" (and {len(rows) - 1} more)" if len(rows) > 1 else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -67,7 +67,7 @@ def _check_parquet(path: Path) -> None:
 def read(
     path: Path,
     silo_column: str | None,
-    target_column: str | None,
+    target_column: str | Sequence[str] | None,
     drop: Sequence[str] = (),
     person_column: str | None = None,
     rules: Rules = Rules(),
@@ -83,7 +83,7 @@ def from_frame(
     name: str,
     what: str,
     silo_column: str | None,
-    target_column: str | None,
+    target_column: str | Sequence[str] | None,
     drop: Sequence[str] = (),
     person_column: str | None = None,
     rules: Rules = Rules(),
@@ -91,10 +91,13 @@ def from_frame(
     """Make a table from a frame; messages call the frame `what`, and name all its problems at once."""
     import pandas as pd
 
-    keys = {"target_column": target_column, "silo_column": silo_column, "person_column": person_column}
+    first, *further = _listed(target_column)
+    keys = {"target_column": first, "silo_column": silo_column, "person_column": person_column}
     roles = {column: key for key, column in keys.items() if column is not None}
     problems = _names_of(frame, what, keys, drop, rules)
-    if target_column is None or set(roles) - set(frame.columns) or not frame.columns.is_unique:
+    problems += _further_problems(frame, what, further, {*roles, *drop})
+    roles |= dict.fromkeys(further, "target_column")
+    if first is None or set(roles) - set(frame.columns) or not frame.columns.is_unique:
         _refuse(problems, what)
     rest = frame.drop(columns=[column for column in (*roles, *drop) if column in frame.columns])
     if rest.columns.empty:
@@ -117,8 +120,10 @@ def from_frame(
     size = 4 * len(rest) * features.width
     check_size(size, f"'{what}' with a column for each value of its text columns")
     encoded, x = features.encode(rest)
-    target = frame[target_column]
-    y = target.to_numpy() if pd.api.types.is_numeric_dtype(target) else target.astype(str).to_numpy(str)
+    parts = [frame[column] for column in (first, *further)]
+    numeric = all(pd.api.types.is_numeric_dtype(part) for part in parts)
+    arrays = [part.to_numpy() if numeric else part.astype(str).to_numpy(str) for part in parts]
+    y = np.stack(arrays, 1) if further else arrays[0]
     return Table(
         name,
         x,
@@ -131,10 +136,31 @@ def from_frame(
         float_target_is_number=False,
         raw_columns=features.columns,
         other_columns=tuple(map(str, (*roles, *drop, *features.ids))),
-        target=str(target_column),
+        target=", ".join(map(str, (first, *further))),
+        targets=tuple(map(str, (first, *further))) if further else (),
         what=what,
         notes=features.notes,
     )
+
+
+def _listed(named: str | Sequence[str] | None) -> list[Any]:
+    """Return the columns to predict: one, several, or None if none is named."""
+    return [named] if named is None or isinstance(named, str) else list(named) or [None]
+
+
+def _further_problems(frame: pd.DataFrame, what: str, further: Sequence[str], others: set[str]) -> list[str]:
+    """Return what is wrong with the second and later columns to predict."""
+    known = [str(name) for name in frame.columns]
+    problems = [
+        f"data.target_column: '{what}' has no column '{name}'; {nearest(name, known)}"
+        for name in further
+        if name not in frame.columns
+    ]
+    return problems + [
+        f"data.target_column: '{name}' is named twice, or has another role: name it once"
+        for place, name in enumerate(further)
+        if name in others or name in further[:place]
+    ]
 
 
 def _names_of(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...errors import Problem
-from .cells import listed
+from .cells import are_bools, listed
 from .dates import is_date
 from .encode import encode, take, width_of
 from .ids import looks_like_id
@@ -128,7 +128,7 @@ def _column(cells: pd.Series[Any], called: str, rules: Rules, problems: list[str
         column = Column(name, dates=rules.dates[name])
     elif name in rules.categories:
         column = Column(name, rules.categories[name], other=rules.unknown == "other")
-    elif pd.api.types.is_numeric_dtype(cells):
+    elif pd.api.types.is_numeric_dtype(cells) or are_bools(cells):
         column = Column(name)
     else:
         try:

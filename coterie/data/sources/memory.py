@@ -20,7 +20,7 @@ def read(
     source: Any,
     name: str,
     silo_column: str | None = None,
-    target_column: str | None = None,
+    target_column: str | Sequence[str] | None = None,
     drop: Sequence[str] = (),
     person_column: str | None = None,
     rules: Rules = Rules(),

@@ -94,6 +94,7 @@ class Table:
     other_columns: tuple[str, ...] = ()
     always_cut: bool = False
     target: str = ""
+    targets: tuple[str, ...] = ()
     source: str = ""
     what: str = ""
     notes: tuple[str, ...] = ()

@@ -62,7 +62,7 @@ class Data(Section):
     kind: Literal["auto", "classification", "regression"] = "auto"
     min_examples: Annotated[int, Field(ge=2)] = 2
     silo_column: str | None = None
-    target_column: str | None = None
+    target_column: Annotated[Any, AfterValidator(values.names)] = None
     drop: list[str] = []
     person_column: str | None = None
     rows_per_person: Annotated[int, Field(ge=1, le=10_000)] | None = None

@@ -209,3 +209,11 @@ Missing = Annotated[Any, _rule("missing")]
 Medians = Annotated[Any, _rule("medians")]
 Categories = Annotated[Any, _rule("categories")]
 Dates = Annotated[Any, _rule("dates")]
+
+
+def names(value: Any) -> Any:
+    """Return one name, a list of different names, or None; fail for anything else."""
+    listed = value if isinstance(value, list) else [] if value is None else [value]
+    if value == [] or not all(isinstance(name, str) for name in listed) or len(set(listed)) != len(listed):
+        raise _fail(f"expected the name of a column, or a list of different names, got {value!r}")
+    return value

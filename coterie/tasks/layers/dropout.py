@@ -23,18 +23,17 @@ BITS = 24  # of a random number
 
 @dataclass(eq=False)
 class Masks:
-    """The masks of one example: its key, and how many masks were drawn."""
+    """The masks of one example, or of each example of a batch: keys, and how many masks were drawn."""
 
     key: Tensor
     drawn: int = 0
 
     def numbers(self, shape: torch.Size) -> Tensor:
-        """Return random numbers in [0, 1)."""
+        """Return random numbers in [0, 1); an example has the same ones in a batch as alone."""
         self.drawn += 1
-        place = torch.arange(1, shape.numel() + 1, device=self.key.device) * DRAW + _wrapped(
-            self.drawn * STEP
-        )
-        bits = _mixed(place + self.key)
+        count = (shape[1:] if self.key.dim() else shape).numel()
+        place = torch.arange(1, count + 1, device=self.key.device) * DRAW + _wrapped(self.drawn * STEP)
+        bits = _mixed(place + self.key.unsqueeze(-1))
         return (_shifted(bits, 64 - BITS).to(torch.float32) * 2.0**-BITS).reshape(shape)
 
 
