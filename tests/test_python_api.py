@@ -326,7 +326,7 @@ def test_a_result_shows_itself(clinics):
     assert shown.startswith("Result: 3 silos, 4 runs, test accuracy over all silos (higher is better)\n")
     (last,) = shown.splitlines()[5:]
     assert last.startswith(
-        "  In some silos no better than predicting each silo's most frequent class: ditto lam=1 ("
+        "  In some silos no better than predicting each silo's most frequent class in the first seed: ditto lam=1 ("
     )
     assert f"{result.summary[1]['mean']:.4f}" in shown
     assert "<td>ditto lam=1</td>" in result._repr_html_()

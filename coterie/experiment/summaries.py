@@ -133,7 +133,8 @@ def measure_lines(result: Result) -> list[str]:
         if run.no_better and label not in poor
     ]
     if some:
-        lines.append(f"In some silos no better than {what}: {', '.join(some)}.")
+        first = " in the first seed" if any(row["seeds"] > 1 for row in rows.values()) else ""
+        lines.append(f"In some silos no better than {what}{first}: {', '.join(some)}.")
     return lines + _undefined(firsts, len(result.names)) + _partial(result)
 
 
