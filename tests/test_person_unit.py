@@ -133,6 +133,7 @@ def test_replacing_all_rows_of_a_person_moves_a_sum_by_two_clips_at_most(name, p
     task = make_task(model, shape=shape, classes=2, options=options)
     vector = task.initial(3)
     attacks = [
+        lambda x, y: (1e4 * x, y),  # with either label, because the model is right about one of them
         lambda x, y: (1e4 * x, 1 - y),
         lambda x, y: (1e19 * torch.sign(x), y),
         lambda x, y: (torch.full_like(x, torch.inf), y),
@@ -351,6 +352,23 @@ def test_a_run_counts_for_persons_and_as_replaced_for_examples(metered):
     assert check_ledger(book, FolderWitness(metered[2])).totals["example"]["server"][0] == pytest.approx(
         example["epsilon"]
     )
+
+
+@pytest.mark.parametrize("filter", ["rdp", "gdp"])
+def test_other_filters_count_persons_without_a_budget_for_whole_silos(tmp_path, filter):
+    """Totals of examples have the delta of the budget that there is: that of persons."""
+    data, ledgers, witness = loaded(), tmp_path / "ledgers", tmp_path / "witness"
+    witness.mkdir()
+    ct.open_ledgers(ledgers, data, 10.0, 1e-2, unit="person", witness=witness, filter=filter)
+    privacy = Privacy(epsilon=1.0, delta=1e-3, unit="person")
+    result = ct.run(data, "fedavg", privacy, rounds=2, batch=4, ledger=ledgers, witness=witness)
+    statement = result.statement("north")
+    total, example = statement["ledger"]["total"]["server"], statement["ledger"]["as_example"]["server"]
+    assert 0 < total["epsilon"] < (example["epsilon"] or np.inf)  # 'rdp' has no bound for replaced examples
+    assert total["delta"] == example["delta"] == pytest.approx(1e-2, rel=0.1)
+    verify(text_of(statement))
+    for book in ledgers.glob("*.sqlite"):
+        assert set(check_ledger(book, FolderWitness(witness)).totals) == {"example", "person"}
 
 
 def test_runs_about_examples_say_nothing_about_persons(metered):
