@@ -315,9 +315,18 @@ class SharesWords(nn.Module):
 
 
 @pytest.mark.parametrize(
-    "kind", [AlongTheBatch, AttendsToOthers, SharesWords], ids=lambda kind: kind.__name__
+    ("kind", "remedy"),
+    [
+        (AlongTheBatch, "expects them, or set its batch_first = True"),
+        (AttendsToOthers, "the layer 'attention' expects them, or set its batch_first = True"),
+        (
+            SharesWords,
+            "mixes examples of a batch (its output for one depends on the others): normalise within",
+        ),
+    ],
+    ids=["cells", "attention", "bags"],
 )
-def test_modules_that_mix_examples_are_refused(kind):
+def test_modules_that_mix_examples_are_refused(kind, remedy):
     shape = (6, 4) if kind is AlongTheBatch else (6,)
     with refused(remedy):
         _ = Task(kind, "cross-entropy", shape, CLASSES, ids=shape == (6,)).module
