@@ -107,8 +107,8 @@ def advice_table(advice: Advice) -> Table:
     """Return a table with a row per silo: errors at both ends of tau, and where the silo gains by joining."""
     shown = "".join(f", {key} {value}" for key, value in advice.settings.items())
     table = compact(
-        f"Forecast (not measured): root of the expected squared error{escape(shown)}; {advice.unit}s have deviation"
-        f" {number(advice.circle.deviation)}, silos tau"
+        f"Forecast (not measured): root of the expected squared error{escape(shown)}; {advice.unit}s have"
+        f" deviation {number(advice.circle.deviation)}, silos tau"
     )
     table.add_column("silo", no_wrap=True)
     heads = ["size", "epsilon", "noise", "Local"]

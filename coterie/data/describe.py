@@ -182,8 +182,8 @@ def _not_found(frame: pd.DataFrame, roles: Mapping[str, str]) -> list[str]:
     remarks = []
     if "silo_column" not in roles:
         remarks.append(
-            f"no column was recognised as the silo, so rows are cut into {DEFAULT_SILOS} silos at random: if a"
-            " column says where a row comes from, name it as the silo_column"
+            f"no column was recognised as the silo, so rows are cut into {DEFAULT_SILOS} silos at random: if"
+            " a column says where a row comes from, name it as the silo_column"
         )
     left = frame.drop(columns=list(roles.values()))
     several = [str(c) for c in left if looks_like_id(left[c]) and left[c].nunique() <= len(left) * REPEATED]
