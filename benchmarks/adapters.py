@@ -104,7 +104,7 @@ def report() -> list[str]:
     lines = [
         "## A small transformer, trained privately",
         "",
-        f"{SILOS} silos of {SIZE} sentences of {LENGTH} words, {CLASSES} classes; {ROUNDS} rounds of FedAvg, epsilon 4"
+        f"Ten silos of {SIZE} sentences of {LENGTH} words, {CLASSES} classes; {ROUNDS} rounds of FedAvg, epsilon 4"
         f" per silo, delta 1e-4, mean of {len(SEEDS)} seeds, the better of the learning rates .3 and 1. The"
         " public start was trained on other questions about the same words. Memory is that of a row of 8 examples.",
         "",

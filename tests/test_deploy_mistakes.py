@@ -64,7 +64,7 @@ def test_the_folder_of_all_kits_names_the_kits_in_it(tmp_path):
     ("mistake", "message"),
     [
         (["--epsilon", "-1"], "epsilon_per_training: expected a number > 0, got -1.0"),
-        (["--epsilon", "8", "--unit", "exmple"], "unit: expected one of example, silo, got 'exmple'"),
+        (["--epsilon", "8", "--unit", "exmple"], "unit: expected one of example, person, silo, got 'exmple'"),
         (["--epsilon", "8", "--user", "nobody-here"], "there is no user 'nobody-here' on this machine"),
     ],
 )

@@ -70,6 +70,29 @@ def test_a_guard_refuses_other_numbers_of_persons(tmp_path):
         guard.close()
 
 
+def test_a_plan_cannot_make_a_guard_take_all_its_memory(tmp_path):
+    """One person with very many rows: all others would need room for so many, too."""
+    from coterie.deploy.plan_file import read_plan
+
+    coordinator, folders = guards(tmp_path)
+    facts = [facts_of(GuardFolder(folder.path)) for folder in folders]
+    config = configured({"name": "fedavg"}, {"unit": "person", "delta": 1e-6})
+    plan = make_plan(
+        config, federation_of(facts, "records"), coordinator.public, {f.name: f.public for f in facts}
+    )
+    silos = [dict(silo) for silo in plan.content["facts"]["silos"]]
+    silos[1] = {**silos[1], "train": 10**6, "persons": {"train": 10**5, "test": 1, "largest": 10**5}}
+    facts = {**plan.content["facts"], "silos": silos}
+
+    def asking(rows):
+        config = {**plan.content["config"], "data": {"source": "made", "rows_per_person": rows}}
+        return read_plan({**plan.content, "facts": facts, "config": config})
+
+    asking(8).blank.check()
+    with refused("data.rows_per_person: room for 10,000 rows of each of 100,000 persons takes 30,518 MB"):
+        asking(10_000).blank.check()
+
+
 def test_without_persons_there_is_no_such_plan(tmp_path):
     coordinator, folders = guards(tmp_path, persons=False)
     facts = [facts_of(GuardFolder(folder.path)) for folder in folders]

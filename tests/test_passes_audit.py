@@ -39,6 +39,21 @@ class KeyedStreams:
         return KeyedDice(hashlib.blake2b(f"{self.key} {run}".encode(), digest_size=32).digest())
 
 
+def noisy_sums(made: Cohort, key: str, steps: int) -> np.ndarray:
+    """Train a model of one number, and return the noisy sums of each run: [.., steps]."""
+    add_noise, seen = dp_sgd.add_noise, []
+
+    def watched(*given):
+        seen.append(add_noise(*given))
+        return seen[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dp_sgd, "add_noise", watched)
+        descend(made, torch.zeros(made.runs, 1, 1), KeyedStreams(key), 0, 0)
+    sums = torch.stack(seen).reshape(-1, steps, made.runs).permute(0, 2, 1)
+    return sums.reshape(-1, steps).double().numpy()
+
+
 @functools.lru_cache
 def released(there: bool, sampler: str) -> np.ndarray:
     """The noisy sums of many passes, in units of the noise: [passes, steps]."""
@@ -48,17 +63,7 @@ def released(there: bool, sampler: str) -> np.ndarray:
     full, work = torch.ones(RUNS, 1), Work(SIZE, SIZE // STEPS, STEPS * PASSES, sampler)
     settings = Settings(1e-30 * full, full, NOISE * full)
     made = Cohort(task, Examples(("a",), (SIZE,), x, y, 1.0), (work,), settings)
-    add_noise, seen = dp_sgd.add_noise, []
-
-    def watched(*given):
-        seen.append(add_noise(*given))
-        return seen[-1]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dp_sgd, "add_noise", watched)
-        descend(made, torch.zeros(RUNS, 1, 1), KeyedStreams(f"{there} {sampler}"), 0, 0)
-    sums = torch.stack(seen).reshape(PASSES, STEPS, RUNS).permute(0, 2, 1)
-    return sums.reshape(-1, STEPS).double().numpy() / NOISE
+    return noisy_sums(made, f"{there} {sampler}", STEPS) / NOISE
 
 
 def losses(sums: np.ndarray) -> dict[str, np.ndarray]:

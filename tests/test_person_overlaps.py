@@ -37,6 +37,21 @@ def test_a_total_is_that_of_everything_the_silos_release(planned):
     assert alone.epsilon == pytest.approx(silos[1].epsilon, rel=1e-3)
 
 
+def test_a_total_is_the_largest_of_all_seeds():
+    """Seeds decide who takes part in which rounds, so some of them cost a person more than others."""
+    data = ct.load(visits(people=20, silos=3), **NAMED, name="visits")
+    privacy = Privacy(epsilon=2.0, delta=1e-3, unit="person")
+
+    def total(*seeds):
+        planned = ct.plan(data, "fedavg", privacy, rounds=6, batch=4, drop=0.5, seeds=list(seeds))
+        (found,) = ct.person_totals(planned, [data.names])
+        return found.epsilon
+
+    alone = [total(seed) for seed in (0, 2, 1)]
+    assert max(alone) > 1.001 * min(alone)
+    assert total(0, 2, 1) == total(1, 2, 0) == pytest.approx(max(alone), rel=1e-9)
+
+
 def test_two_silos_that_release_the_same_cost_what_their_statements_say():
     data = ct.load(visits(people=20, silos=2), **NAMED, name="visits")
     privacy = Privacy(epsilon=2.0, delta=1e-3, unit="person")

@@ -21,7 +21,9 @@ from coterie.data.federation import Federation, Silo
 from coterie.engines.start import SeededStart
 from coterie.errors import Problem
 from coterie.experiment.experiment import Experiment
+from coterie.experiment.statements import statement_for
 from coterie.methods import IFCA, Ditto, FedAvg, Mocha
+from coterie.planning.accounting import ACCOUNTING
 from coterie.planning.training import Training
 from coterie.privacy.accountant import epsilon_of
 from coterie.privacy.budget import Privacy
@@ -133,6 +135,7 @@ def test_replacing_all_rows_of_a_person_moves_a_sum_by_two_clips_at_most(name, p
     task = make_task(model, shape=shape, classes=2, options=options)
     vector = task.initial(3)
     attacks = [
+        lambda x, y: (1e4 * x, y),  # with either label, because the model is right about one of them
         lambda x, y: (1e4 * x, 1 - y),
         lambda x, y: (1e19 * torch.sign(x), y),
         lambda x, y: (torch.full_like(x, torch.inf), y),
@@ -353,6 +356,23 @@ def test_a_run_counts_for_persons_and_as_replaced_for_examples(metered):
     )
 
 
+@pytest.mark.parametrize("filter", ["rdp", "gdp"])
+def test_other_filters_count_persons_without_a_budget_for_whole_silos(tmp_path, filter):
+    """Totals of examples have the delta of the budget that there is: that of persons."""
+    data, ledgers, witness = loaded(), tmp_path / "ledgers", tmp_path / "witness"
+    witness.mkdir()
+    ct.open_ledgers(ledgers, data, 10.0, 1e-2, unit="person", witness=witness, filter=filter)
+    privacy = Privacy(epsilon=1.0, delta=1e-3, unit="person")
+    result = ct.run(data, "fedavg", privacy, rounds=2, batch=4, ledger=ledgers, witness=witness)
+    statement = result.statement("north")
+    total, example = statement["ledger"]["total"]["server"], statement["ledger"]["as_example"]["server"]
+    assert 0 < total["epsilon"] < (example["epsilon"] or np.inf)  # 'rdp' has no bound for replaced examples
+    assert total["delta"] == example["delta"] == pytest.approx(1e-2, rel=0.1)
+    verify(text_of(statement))
+    for book in ledgers.glob("*.sqlite"):
+        assert set(check_ledger(book, FolderWitness(witness)).totals) == {"example", "person"}
+
+
 def test_runs_about_examples_say_nothing_about_persons(metered):
     data, ledgers, witness, result = metered
     before = result.statement("north")["ledger"]["total"]["server"]["epsilon"]
@@ -419,6 +439,28 @@ def test_the_total_of_a_person_in_several_silos_is_that_of_all_their_releases(st
     stated = statement["guarantee"]["several_silos"]
     assert stated["2"] == pytest.approx(epsilon_of((twice,), 1e-3))
     assert statement["guarantee"]["epsilon"] < stated["2"] < stated["3"]
+
+
+def test_stopping_early_or_repeating_rounds_makes_no_total_smaller():
+    """When a training stops may depend on its results, so all that was planned counts, in several silos too."""
+    made = experiment(federation(rows=(1,) * 40), rounds=8)
+    plan, accounting = made.plan(), ACCOUNTING["person"]
+    claim, whole = accounting.claim("", plan, 0, 0), accounting.account(plan, 0, 0)
+
+    def stated(*spans):
+        events = tuple(event for span in spans for event in claim.events(*span))
+        content = statement_for(made, plan, 0, 0, whole._replace(events=events, rounds=spans, budget=9.0))
+        verify(text_of(content))
+        return content
+
+    full, stopped, again = stated((0, 8)), stated((0, 1)), stated((0, 8), (6, 8))
+    totals = [content["guarantee"]["several_silos"] for content in (full, stopped, again)]
+    assert totals[0] == totals[1]
+    assert all(totals[2][silos] > 1.05 * totals[0][silos] for silos in ("2", "3"))
+    stopped["guarantee"]["several_silos"]["2"] = 0.99 * stopped["guarantee"]["epsilon"]
+    stopped["checksum"] = checksum(stopped)
+    with refused(f"for 2 silos, but {stopped['guarantee']['epsilon']:.6g} for one"):
+        verify(text_of(stopped))
 
 
 @pytest.mark.parametrize(

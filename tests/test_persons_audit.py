@@ -15,13 +15,12 @@ import pytest
 import torch
 from scipy import stats
 
-from coterie.cohort import dp_sgd
-from coterie.cohort.dp_sgd import Cohort, Settings, descend
+from coterie.cohort.dp_sgd import Cohort, Settings
 from coterie.cohort.examples import Examples, Persons
 from coterie.privacy.pld.mechanisms import distribution
 from coterie.protocol.doors import Work
 from coterie.tasks.task import Task
-from tests.test_passes_audit import CHANCE, EPSILONS, KeyedStreams, told
+from tests.test_passes_audit import CHANCE, EPSILONS, noisy_sums, told
 
 PEOPLE, EACH, STEPS, NOISE = 6, 4, 3, 1 / 1.5
 RUNS, REPEATS = 200, 400
@@ -43,17 +42,7 @@ def released(there: bool, by_person: bool) -> np.ndarray:
     full, work = torch.ones(RUNS, 1), Work(members, members // 3, STEPS * REPEATS)
     settings = Settings(1e-30 * full, full, NOISE * full)
     made = Cohort(task, Examples(("a",), (members,), x, y, 1.0, persons=persons), (work,), settings)
-    add_noise, seen = dp_sgd.add_noise, []
-
-    def watched(*given):
-        seen.append(add_noise(*given))
-        return seen[-1]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dp_sgd, "add_noise", watched)
-        descend(made, torch.zeros(RUNS, 1, 1), KeyedStreams(f"{there} {by_person}"), 0, 0)
-    sums = torch.stack(seen).reshape(REPEATS, STEPS, RUNS).permute(0, 2, 1)
-    return sums.reshape(-1, STEPS).double().numpy() / NOISE
+    return noisy_sums(made, f"{there} {by_person}", STEPS) / NOISE
 
 
 def losses(sums: np.ndarray) -> np.ndarray:

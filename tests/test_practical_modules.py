@@ -276,3 +276,74 @@ def test_plain_sequences_with_dropout_take_the_quick_tape():
     x, y, keys = examples(task, 2, 3), torch.tensor([[0, 1, 2], [2, 1, 0]]), torch.arange(6).reshape(2, 3)
     found, _ = single(task, vectors, x, y, keys)
     torch.testing.assert_close(found, alone(task, vectors, x, y, keys), atol=1e-5, rtol=1e-4)
+
+
+class AlongTheBatch(nn.Module):
+    """A common slip: without batch_first, cells run along the examples of a batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.cells, self.head = nn.LSTM(4, 5), nn.Linear(5, CLASSES)
+
+    def forward(self, x):
+        return self.head(self.cells(x)[0].mean(1))
+
+
+class AttendsToOthers(nn.Module):
+    """The same slip with attention, on words."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.attention = nn.Embedding(11, 4), nn.MultiheadAttention(4, 2)
+        self.head = nn.Linear(4, CLASSES)
+
+    def forward(self, x):
+        value = self.words(x)
+        return self.head(self.attention(value, value, value, need_weights=False)[0].mean(1))
+
+
+class SharesWords(nn.Module):
+    """Takes the words of all examples off each."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.head = nn.EmbeddingBag(11, 4), nn.Linear(4, CLASSES)
+
+    def forward(self, x):
+        bags = self.words(x)
+        return self.head(bags - bags.mean(0))
+
+
+@pytest.mark.parametrize(
+    ("kind", "remedy"),
+    [
+        (AlongTheBatch, "expects them, or set its batch_first = True"),
+        (AttendsToOthers, "the layer 'attention' expects them, or set its batch_first = True"),
+        (
+            SharesWords,
+            "mixes examples of a batch (its output for one depends on the others): normalise within",
+        ),
+    ],
+    ids=["cells", "attention", "bags"],
+)
+def test_modules_that_mix_examples_are_refused(kind, remedy):
+    shape = (6, 4) if kind is AlongTheBatch else (6,)
+    with refused(remedy):
+        _ = Task(kind, "cross-entropy", shape, CLASSES, ids=shape == (6,)).module
+
+
+class RemembersMasks(nn.Module):
+    """Drops by a mask of its own, which it keeps from its last call."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.mask = nn.Linear(4, CLASSES), None
+
+    def forward(self, x):
+        mask, self.mask = self.mask, torch.rand(x.shape[-1]) < 0.5
+        return self.layer(x if mask is None else x * mask)
+
+
+def test_masks_of_ones_own_are_refused():
+    with pytest.raises(ct.Problem, match="model: "):
+        _ = Task(RemembersMasks, "cross-entropy", (4,), CLASSES).module

@@ -353,3 +353,46 @@ def test_training_rows_passed_as_new_rows_give_the_same_bits(
         mine = [k for k in range(ROWS) if data["clinic"][k] == silo.name]
         held = sorted(map(bytes, prepared[mine].numpy()))
         assert held == sorted(map(bytes, torch.cat([silo.x, silo.test_x]).numpy()))
+
+
+def one_row(row, fill: float | None) -> dict[str, float]:
+    """What a model gets of one row: the rules, applied to one cell at a time. Without `fill`, 0 and a column."""
+    number, word, day = row
+    got = {f"word_{value}": float(word == value) for value in ("north", "None")}
+    got["word (other)"] = float(word is not None and word not in ("north", "None"))
+    got["word (missing)"] = float(word is None)
+    since = datetime.date(2020, 1, 1)
+    got["day"] = 0.0 if day is None else (datetime.date.fromisoformat(day) - since).days / 365.25
+    got["day (missing)"] = float(day is None)
+    got["n"] = (fill or 0.0) if number is None else number
+    if fill is None:
+        got["n (missing)"] = float(number is None)
+    return got
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.lists(st.tuples(NUMBERS, WORDS, DAYS), min_size=ROWS, max_size=ROWS),
+    st.sampled_from([None, 2.5]),
+    st.booleans(),
+)
+def test_columns_become_what_the_rules_say_of_each_cell(tmp_path_factory, rows, fill, as_file):
+    data = pd.DataFrame(rows, columns=["n", "word", "day"]).astype(
+        {"n": float, "word": object, "day": object}
+    )
+    data["clinic"], data["ill"] = ["a", "b"] * 6, ["yes", "yes", "no", "no"] * 3
+    source = data
+    if as_file:
+        source = tmp_path_factory.mktemp("slow") / "t.csv"
+        data.to_csv(source, index=False, na_rep="")
+    rules = {
+        "missing": {"default": "indicator", "n": "indicator" if fill is None else fill},
+        "categories": {"word": ["north", "None"]},
+        "dates": {"day": "2020-01-01"},
+    }
+    got = pd.DataFrame(encoded(source, **rules))
+    if as_file:  # there, "NA" is a missing cell, since the vocabulary does not name it
+        rows = [(number, None if word == "NA" else word, day) for number, word, day in rows]
+    want = pd.DataFrame([one_row(row, fill) for row in rows])
+    assert set(got) == set(want)
+    assert np.allclose(got[list(want)], want, rtol=1e-6, atol=1e-6)

@@ -165,3 +165,15 @@ def test_deployments_refuse_several_inputs():
     config = check({"privacy": {"epsilon": 4.0}, "method": [{"name": "fedavg"}]})
     with refused("a deployment trains on one input per example, not on several"):
         make_plan(config, data, key, dict.fromkeys(data.names, key))
+
+
+class Averages(Patient):
+    """Takes the mean age of the batch off every age."""
+
+    def forward(self, x):
+        return super().forward({**x, "age": x["age"] - x["age"].mean()})
+
+
+def test_a_module_that_mixes_one_of_its_inputs_is_refused():
+    with refused("mixes examples of a batch"):
+        _ = task_of(federation(), Averages).module

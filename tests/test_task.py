@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -206,3 +208,37 @@ def test_scores():
     assert numeric.scores(single, x, torch.tensor([0.0, 1.0])).tolist() == [1.0, 4.0]
     assert (task.metric, task.higher_is_better) == ("accuracy", True)
     assert (numeric.metric, numeric.higher_is_better) == ("mse", False)
+
+
+@pytest.mark.parametrize(
+    ("model", "options"), [("cnn", {"channels": 8}), ("mlp", {"hidden": 32, "layers": 4})]
+)
+def test_signals_keep_their_size_in_deep_networks(model, options):
+    """torch's own start shrinks them by more than half in each layer."""
+    task = make_task(model, shape=(16, 16), classes=10, options=options)
+    x = torch.rand(200, 16, 16, generator=torch.Generator().manual_seed(0))
+
+    def shrinks(network):
+        sizes, value = [], x
+        for layer in network:
+            value = layer(value)
+            if isinstance(layer, torch.nn.ReLU):
+                sizes.append(float(value.detach().square().mean().sqrt()))
+        return sizes[-1] / sizes[0]
+
+    ours = sorted(shrinks(task.seeded_module(seed)) for seed in range(9))[4]
+    theirs = copy.deepcopy(task.module)
+    for layer in theirs:
+        if hasattr(layer, "reset_parameters"):
+            layer.reset_parameters()
+    assert 0.4 < ours < 2.5
+    assert shrinks(theirs) < 0.4
+
+
+def test_one_hidden_layer_starts_as_torch_starts_it():
+    task = make_task("mlp", shape=(4,), classes=3, options={"hidden": 5})
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(7)
+        plain = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Linear(5, 3))
+    parameters = torch.cat([p.detach().flatten() for p in plain.parameters()])
+    assert torch.equal(task.initial(7), parameters)

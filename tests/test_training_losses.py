@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -356,3 +357,19 @@ def test_weighted_classes_shift_predictions():
     ]
     assert shares[1] > shares[0]
     assert weighted.study.config.model.class_weights == {"not 3": 1.0, "3": 30.0}
+
+
+def test_results_with_losses_of_one_s_own_can_be_pickled_if_they_are_found_again():
+    silos = coterie.load("digits", silos=2, rows=60)
+    privacy = coterie.Privacy(epsilon=4, delta=1e-3)
+    result = coterie.run(silos, "local", privacy, rounds=1, loss=focal)
+    again = pickle.loads(pickle.dumps(result))
+    assert torch.equal(again.vectors[0], result.vectors[0])
+    assert again.task.own_loss is focal
+    output, target = torch.randn(4, 10), torch.arange(4)
+    torch.testing.assert_close(again.task.loss_of(output, target), focal(output, target))
+    nameless = coterie.run(
+        silos, "local", privacy, rounds=1, loss=lambda output, target: focal(output, target)
+    )
+    with refused("<lambda>' cannot be pickled: define its function at the top of a module"):
+        pickle.dumps(nameless)

@@ -17,6 +17,7 @@ from ..errors import Problem
 
 MOST_ROWS = 8  # rows of one person that a training uses, unless data.rows_per_person says otherwise
 LIMIT = 10_000  # of that number: every step makes room for so many rows of each person
+PLACE = 32  # bytes that the place of one row takes while places are found
 
 
 def numbered(persons: np.ndarray) -> np.ndarray:
@@ -90,6 +91,21 @@ def check_rows_per_person(most: int | None, known: bool) -> None:
     if not known:
         raise Problem(
             "data.rows_per_person: the data does not say whose rows are whose: name data.person_column"
+        )
+
+
+def check_room(each: int | None, persons: Sequence[int], memory: int) -> None:
+    """Raise `Problem` if the places of a silo's rows, `each` for every person, take more than `memory` bytes.
+
+    `persons` says how many each silo has. Padding counts, so one person with very many rows costs as much as
+    if all had so many.
+    """
+    needed = PLACE * max(persons) * (each or 0)
+    if needed > memory:
+        raise Problem(
+            f"data.rows_per_person: room for {each:,} rows of each of {max(persons):,} persons takes"
+            f" {needed / 2**20:,.0f} MB, but train.memory is {memory / 2**20:,.0f} MB: use fewer rows of each"
+            " person, or raise the limit"
         )
 
 

@@ -20,6 +20,7 @@ from ..cohort.gradients.clipping import rows_within
 from ..cohort.sampling import LARGEST_BATCH, slots_for
 from ..cohort.score import score
 from ..data.federation import Federation
+from ..data.persons import check_room
 from ..engines.simulation import personal_vectors, simulate
 from ..errors import Problem
 from ..guard.checkpoint import History, Recorded
@@ -219,6 +220,7 @@ class Experiment:
         check_device(self.training.device)
         self.task.module.to(self.training.device)
         check_ids(self.task, self.federation)
+        check_room(self.rows_each, self.sizes, self.training.memory)
         rows_within(self.task, self.training.memory, self.roster.each)
         check_passes(self.training, self.federation.names, self.sizes)
         check_stepping(self.training, self.method)

@@ -33,7 +33,7 @@ AUTO = "auto"
 DISTANCE = {"classes": 30.0, "numbers": 0.5}  # from start to solution
 LARGEST = 3.0  # times one over the clip: longer steps overshoot even without noise
 UNCLIPPED = {"classes": 0.1, "numbers": 0.01}
-ADAM = {"classes": 0.01, "numbers": 0.003}
+ADAM = {"classes": 0.03, "numbers": 0.01}
 NEEDS_RANGE = (
     "train.lr: 'auto' takes a number to predict to lie between 0 and 1; load the data with target_range"
     " (public bounds), or set a learning rate"

@@ -52,7 +52,7 @@ class PersonTotal:
 
 
 def person_totals(planned: StudyPlan, overlaps: str | Path | Sequence[Sequence[str]]) -> list[PersonTotal]:
-    """Return the largest total of a person in each training, over the silos that may share a person.
+    """Return the largest total of a person in each training: over its seeds and the silos that may share one.
 
     `overlaps` lists these silos: each entry holds the names of the silos that have rows of one person. It
     may be the path of a CSV file with a column `silos`, in which names are separated by semicolons. What the
@@ -70,11 +70,11 @@ def person_totals(planned: StudyPlan, overlaps: str | Path | Sequence[Sequence[s
     _check(listed, names)
     totals = []
     for experiment, plan in planned.pairs():
-        shown: set[int] = set()
+        runs: dict[int, list[PersonTotal]] = {}  # who takes part in which rounds differs between seeds
         for run, (_, variant) in enumerate(experiment.keys):
-            if variant not in shown:
-                shown.add(variant)
-                totals.append(_largest(experiment.labels[variant], plan, run, listed, names))
+            largest = _largest(experiment.labels[variant], plan, run, listed, names)
+            runs.setdefault(variant, []).append(largest)
+        totals += [max(each, key=lambda total: total.epsilon) for each in runs.values()]
     return totals
 
 

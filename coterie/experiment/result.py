@@ -193,10 +193,7 @@ class Result:
         return result_frames.scores(self)
 
     def history(self) -> pd.DataFrame:
-        """Return a row for each run, silo and recorded round: its test score and its training loss.
-
-        The loss is NaN in runs with privacy, since no budget pays for showing it.
-        """
+        """Return a row for each run, silo and round: its score and, without privacy, its training loss."""
         return result_frames.history(self)
 
     def measures(self) -> pd.DataFrame:

@@ -12,7 +12,9 @@ from ..guard.meter import Meter
 from ..planning.accounting import Account, accounting_of
 from ..planning.plan import Plan
 from ..privacy.cache import Cache
+from ..privacy.events import Event
 from ..privacy.keys import Key, find_key
+from ..privacy.ledger.filters import repeated
 from ..privacy.statement.build import TEST_PART, OpenedDoor, build_statement
 from ..privacy.statement.origin import Origin, data_facts, run_id
 from .experiment import Experiment
@@ -123,7 +125,15 @@ def statement_for(
         origin=_origin(experiment, plan, run, k, meter, issue, tuning is not None),
         key=issue.key(silo.name, k, meter),
         unit=plan.unit.name,
+        asked=_asked(plan, run, k, account) if plan.unit.name == "person" else None,
     )
+
+
+def _asked(plan: Plan, run: int, k: int, account: Account) -> tuple[Event, ...]:
+    """Return what a run was charged for: all that was planned, and each repetition of rounds."""
+    claim = accounting_of(plan).claim("", plan, run, k)
+    again = [event for span in repeated(account.rounds) for event in claim.events(*span)]
+    return (*claim.events(0, claim.rounds), *again)
 
 
 def clips_of(experiment: Experiment, run: int, k: int, swept: bool) -> Counter[float]:

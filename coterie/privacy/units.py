@@ -1,4 +1,7 @@
-"""The names of the units that privacy may protect: the one list, from which types and checks are derived."""
+"""The names of the units that privacy may protect, the smallest first.
+
+This is the one list, from which types and checks are derived.
+"""
 
 from __future__ import annotations
 

@@ -66,6 +66,14 @@ def check_exchanged(module: nn.Module, plain: nn.Module, shape: tuple[int, ...],
         )
 
 
+def _remedy(module: nn.Module) -> str:
+    """Return what most likely keeps the examples of a module apart."""
+    for name, part in module.named_modules():
+        if getattr(part, "batch_first", True) is False:
+            return f"give it batches as the layer '{name}' expects them, or set its batch_first = True"
+    return "normalise within each example, with GroupNorm or LayerNorm"
+
+
 def _hint(module: nn.Module, kind: Kind) -> str:
     """Return what to do if a module does not take its examples, and that may be why."""
     if kind.ids:
@@ -109,7 +117,7 @@ def _check_behaviour(module: nn.Module, shape: tuple[int, ...], outputs: int, ki
         ):
             raise Problem(
                 "model: the module mixes examples of a batch (its output for one depends on the"
-                " others): normalise within each example, with GroupNorm or LayerNorm"
+                f" others): {_remedy(module)}"
             )
     if any(not torch.equal(b, buffers[k]) for k, b in module.named_buffers()):
         raise Problem("model: the module changes its buffers in forward: use a stateless layer")

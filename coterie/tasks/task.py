@@ -78,6 +78,15 @@ class Task:
                 " 'one-against-rest' or 'cross-entropy', or set one class against the rest with data.positive"
             )
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what is made anew; refuse to be pickled if the loss cannot be found by its name."""
+        if self.own_loss is not None and "<" in self.loss:
+            raise Problem(
+                f"the loss '{self.loss}' cannot be pickled: define its function at the top of a module, or"
+                " save the result with result.save"
+            )
+        return {key: value for key, value in vars(self).items() if key != "_loss"}
+
     @property
     def outputs(self) -> int:
         """The number of outputs that the module must return per example."""

@@ -28,6 +28,7 @@ from .. import gaussian
 from ..accountant import ADJACENCY, ORDERS
 from ..approximate_gaussian import approximation, mu_of, mu_within
 from ..events import grouped
+from ..units import UNITS
 from .claim import OTHER, Claim
 
 if TYPE_CHECKING:
@@ -133,6 +134,12 @@ def _budget(state: LedgerState, unit: str) -> tuple[float, float]:
             f" --unit {unit} --epsilon E --delta D`"
         )
     return state.budgets[unit]
+
+
+def _delta_for(state: LedgerState, unit: str) -> float:
+    """Return the delta at which a total in a unit is stated."""
+    larger = UNITS[UNITS.index(unit) :]
+    return _budget(state, next((each for each in larger if each in state.budgets), unit))[1]
 
 
 def vetoing(state: LedgerState, claim: Claim) -> list[str]:
@@ -250,9 +257,9 @@ class Renyi:
     def total(self, state: LedgerState, unit: str, adversary: str) -> tuple[float, float]:
         """Add up the divergences that the adversary sees, and convert them to (epsilon, delta).
 
-        Delta is that of the unit's budget, or that of the unit 'silo' if the unit has none.
+        Delta is that of the unit's budget or, if it has none, that of the next larger unit that has one.
         """
-        _, delta = state.budgets.get(unit) or _budget(state, "silo")
+        delta = _delta_for(state, unit)
         spent = self._spent(state, unit, adversary)
         if not spent:
             return 0.0, 0.0
@@ -341,10 +348,10 @@ class Gaussian:
     def total(self, state: LedgerState, unit: str, adversary: str) -> tuple[float, float]:
         """Add up what the adversary sees, and convert it to the epsilon at nine tenths of the budget's delta.
 
-        The delta is that share and the sum of delta0. The budget is that of the unit, or of the unit 'silo'
-        if the unit has none.
+        The delta is that share and the sum of delta0. The budget is that of the unit or, if it has none, that
+        of the next larger unit that has one.
         """
-        _, delta = state.budgets.get(unit) or _budget(state, "silo")
+        delta = _delta_for(state, unit)
         square, told = self._spent(state, unit, adversary)
         if not square and not told:
             return 0.0, 0.0

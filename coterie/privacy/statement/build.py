@@ -207,6 +207,7 @@ def build_statement(
     origin: Origin | None = None,
     key: Key | None = None,
     unit: str = "example",
+    asked: Sequence[Event] | None = None,
 ) -> dict[str, Any]:
     """Return the statement of one silo as plain data, signed with `key` if there is one.
 
@@ -215,6 +216,8 @@ def build_statement(
     `charged` is what the ledger charged, if that is more than what was released. `tuning` describes a
     sweep: how the number of trials was drawn, and what one trial releases; `events` are then those of
     all trials. `cache` holds the numbers of earlier statements. With `merges`, the unit is the whole silo.
+    `asked` is what the run was charged for, if that is more than `events`: a run that stops early, perhaps
+    because of its results, has spent what was planned.
     """
     whole, opened = grouped(events), finite([asdict(door) for door in doors])
     found = with_published_dual(numbers(whole, delta, cache), settings, opened, whole, delta)
@@ -228,6 +231,10 @@ def build_statement(
         best = best_trial(tuning)
         against |= {name: best if math.isfinite(best) else None for name in CHOSEN}
         tuning = {**tuning, "epsilon": best, "notes": list(COVERED)}
+    several = {}
+    if unit == "person" and private:
+        totals = in_several_silos(whole if asked is None else grouped(asked), delta)
+        several = {"several_silos": {silos: max(total, certified) for silos, total in totals.items()}}
     made = origin or Origin(data_facts("", None, size), {"name": "", "parameters": 0}, {"id": ""})
     content = {
         "schema": SCHEMA,
@@ -246,7 +253,7 @@ def build_statement(
             "replace_one": found["replace_one"] if private else None,
             "bound": BOUNDS[found["by"]],
             "holds_for": HOLDS[unit],
-            **({"several_silos": in_several_silos(whole, delta)} if unit == "person" and private else {}),
+            **several,
         },
         "adversaries": {
             name: {"who": ADVERSARIES[name], "epsilon": value} for name, value in against.items()

@@ -190,6 +190,11 @@ def _check_several(said: dict[str, Any], events: tuple[Event, ...]) -> None:
                 f"statement: guarantee.several_silos: states {value:.6g} for {silos} silos, but the events"
                 f" give {epsilon:.6g}"
             )
+        if value < said["epsilon"] * (1 - MACHINE_TOLERANCE):
+            raise Problem(
+                f"statement: guarantee.several_silos: states {value:.6g} for {silos} silos, but"
+                f" {said['epsilon']:.6g} for one"
+            )
 
 
 def _check_unprotected(content: dict[str, Any], merges: MergeEvents | None) -> None:
