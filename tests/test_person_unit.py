@@ -371,6 +371,12 @@ def test_other_filters_count_persons_without_a_budget_for_whole_silos(tmp_path, 
     verify(text_of(statement))
     for book in ledgers.glob("*.sqlite"):
         assert set(check_ledger(book, FolderWitness(witness)).totals) == {"example", "person"}
+        limited = read_ledger(book, custody=Custody.of(None, witness))
+        limited.set_budget("example", 50.0, 1e-2)
+        limited.close()
+    if filter == "rdp":
+        with refused("'rdp' has no bound in the unit 'example' for randomly drawn persons"):
+            ct.run(data, "fedprox", privacy, rounds=2, batch=4, ledger=ledgers, witness=witness)
 
 
 def test_runs_about_examples_say_nothing_about_persons(metered):

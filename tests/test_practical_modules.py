@@ -9,7 +9,10 @@ import torch
 from torch import nn
 
 import coterie as ct
+from coterie.cohort.examples import stack
 from coterie.cohort.gradients.choose import candidates, recorder, summer, used_once
+from coterie.cohort.outputs import outputs_of
+from coterie.cohort.score import score
 from coterie.data.federation import Federation, Silo
 from coterie.experiment.experiment import Experiment
 from coterie.methods import MRMTL, Then, Tune
@@ -347,3 +350,19 @@ class RemembersMasks(nn.Module):
 def test_masks_of_ones_own_are_refused():
     with pytest.raises(ct.Problem, match="model: "):
         _ = Task(RemembersMasks, "cross-entropy", (4,), CLASSES).module
+
+
+def test_a_single_row_of_examples_is_scored_and_imitated_too():
+    """Torch does not map group norm over a single row of images whose channels come last."""
+    task, vector = practical_task("resnet"), practical_task("resnet").initial(1)
+    one, three = federation_of(task, silos=1), federation_of(task)
+    alone = score(task, stack(one, "test"), vector[None, None])
+    together = score(task, stack(three, "test"), vector.expand(1, 3, -1))
+    torch.testing.assert_close(alone[0, 0], together[0, 0])
+    told = [
+        outputs_of(task, stack(data, "test"), vector.expand(1, len(data), -1))[0, :4] for data in (one, three)
+    ]
+    torch.testing.assert_close(*told, atol=1e-5, rtol=1e-4)
+    method = Then(first=MRMTL(lam=0.5), second=Tune(how="kl"), share=0.5)
+    made = experiment(one, method, task=task, rounds=2, batch=2)
+    torch.testing.assert_close(trained(made)[0], reference_vectors(made, 0), atol=1e-5, rtol=1e-4)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.func import vmap
 
 from ..errors import Problem
 from ..protocol.oracle import NEEDS_CLASSES
 from ..tasks.task import Task
 from .derived import derived
+from .rowwise import over_rows
 
 
 @dataclass(frozen=True)
@@ -64,6 +63,6 @@ class Teacher:
     def targets(self, pair: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """Return labels with the teachers' outputs attached, for rows of examples `[rows, width, ...]`."""
         with torch.no_grad():
-            given: Any = vmap(self.task.predict)(self.task.layout.unflatten(self.vectors[pair]), x)
+            given = over_rows(self.task.predict)(self.task.layout.unflatten(self.vectors[pair]), x)
         strength = self.strength[pair].reshape(-1, 1, 1).expand(*y.shape, 1)
         return torch.cat([y.unsqueeze(-1).float(), given, strength], -1)

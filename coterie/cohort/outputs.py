@@ -5,19 +5,19 @@ from __future__ import annotations
 import numpy as np
 import torch
 from torch import Tensor
-from torch.func import vmap
 
 from ..tasks.task import Task
 from .derived import derived
 from .examples import Examples
 from .gradients.clipping import rows_within
+from .rowwise import over_rows
 from .sampling import WIDE, rows_of
 from .score import WIDEST
 
 
 @derived
 def _predict(task: Task):  # type: ignore[no-untyped-def]
-    return vmap(task.predict)
+    return over_rows(task.predict)
 
 
 def outputs_of(task: Task, examples: Examples, vectors: Tensor, memory: int = 2**30) -> Tensor:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import torch
 from torch import Tensor
-from torch.func import vmap
 
 from ..tasks.task import Task
 from .derived import derived
 from .examples import Examples, flat_rows
 from .gradients.clipping import rows_within
+from .rowwise import over_rows
 from .sampling import WIDE, rows_of
 
 WIDEST = 4 * WIDE
@@ -19,7 +19,7 @@ FINENESS = 2.0**20  # bounded scores are multiples of one over it
 
 @derived
 def _score_function(task: Task):  # type: ignore[no-untyped-def]
-    return vmap(task.scores)
+    return over_rows(task.scores)
 
 
 def score(
@@ -57,7 +57,7 @@ def _totals(
     bounded: bool = False,
     losses: bool = False,
 ) -> Tensor:
-    measure = vmap(task.losses) if losses else _score_function(task)
+    measure = over_rows(task.losses) if losses else _score_function(task)
     runs, silos, size = vectors.shape
     sizes = np.array(examples.sizes)
     pair = np.repeat(np.arange(runs * silos), np.tile(sizes, runs))

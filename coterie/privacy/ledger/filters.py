@@ -291,8 +291,8 @@ class Renyi:
         for unit in units[1:]:
             if math.isinf(claim.divergence(0, claim.rounds, state.order, unit)):
                 raise Spent(
-                    f"the filter 'rdp' has no bound in the unit '{unit}' for randomly drawn silos; create"
-                    " ledgers with the filter 'basic'"
+                    f"the filter 'rdp' has no bound in the unit '{unit}' for randomly drawn {claim.unit}s;"
+                    " create ledgers with the filter 'basic'"
                 )
 
         def fits(rounds: int) -> bool:
