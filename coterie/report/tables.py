@@ -25,17 +25,23 @@ SHORT = 9  # letters of a method's name above a column
 
 def summary_table(result: Result) -> Table:
     """Return a table with a row for each method and setting."""
-    arrow = "higher is better" if result.task.higher_is_better else "lower is better"
+    higher = result.task.higher_is_better
+    arrow = "higher is better" if higher else "lower is better"
+    if led_by(result)[1] != higher:
+        arrow = f"{arrow} for {result.task.metric}, {'lower' if higher else 'higher'} for {result.leading}"
     led = "" if result.leading == result.task.metric else f"; bold: the best {result.leading}"
-    table = compact(f"Test {result.task.metric} over all silos ({arrow}{led})")
+    measured = f"{result.leading} and {result.task.metric}" if led else result.task.metric
+    table = compact(escape(f"Test {measured} over all silos ({arrow}{led})"))
     table.add_column("method")
-    for name in ("mean", "± std", "seeds", "epsilon ≤", "bytes up", "seconds"):
+    means = (result.leading, result.task.metric) if led else ("mean",)
+    for name in (*map(escape, means), "± std", "seeds", "epsilon ≤", "bytes up", "seconds"):
         table.add_column(name, justify="right")
     best = result.best()
     for row in result.summary:
         style = "bold" if row == best or (not led and row["mean"] == best["mean"]) else ""
         table.add_row(
             label_of(row["method"], row["settings"]),
+            *([f"{mean_of(row, result.leading):.4f}"] if led else []),
             f"{row['mean']:.4f}",
             f"{row['std']:.4f}" if row["seeds"] > 1 else "-",
             str(row["seeds"]),
