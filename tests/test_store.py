@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sqlite3
+
 import pytest
 
 from coterie.deploy.store import KEPT, Store, Training
 from coterie.errors import Problem
+from tests.helpers import refused
 
 NAME = "t" * 32
 
@@ -54,3 +57,12 @@ def test_old_answers_are_kept_by_their_digest_only(store):
         answer(store, number, b"body", b"state")
     assert store.answered(NAME, 0, 2) == ("asked", "digest", None)
     assert store.answered(NAME, 1, 2) == ("asked", "digest", b"body")
+
+
+def test_the_memory_of_an_older_version_is_not_taken_up(tmp_path):
+    path = tmp_path / "guard.sqlite"
+    with sqlite3.connect(path) as old:
+        old.execute("create table trainings (training text primary key, state blob)")
+    old.close()
+    with refused("was written by an older version: finish its trainings with that version"):
+        Store(path)

@@ -68,8 +68,15 @@ class Store:
             self.connection.execute("pragma journal_mode = wal")
             self.connection.execute("pragma synchronous = full")
             self.connection.executescript(TABLES)
+            columns = self.connection.execute("select name from pragma_table_info('trainings')").fetchall()
         except sqlite3.Error as error:
             raise Problem(f"the guard's memory '{path}' cannot be opened: {error}") from error
+        if ("state",) in columns:  # models kept at home would be lost, and start anew
+            self.close()
+            raise Problem(
+                f"the guard's memory '{path}' was written by an older version: finish its trainings with that"
+                " version, then move the file away"
+            )
 
     def close(self) -> None:
         """Close the file."""
