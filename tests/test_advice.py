@@ -350,7 +350,7 @@ def test_the_table_says_who_gains_and_that_it_is_a_forecast(config, monkeypatch,
         (["--deviation", "0"], "deviation must be a number from"),
         (["--deviation", "-1"], "deviation must be a number from"),
         (["--set", "privacy.epsilon=inf"], "every budget is inf"),
-        (["--set", "privacy.unit=silo"], "advice is for the unit 'example'"),
+        (["--set", "privacy.unit=silo"], "advice is for the units 'example' and 'person'"),
         (["--set", "data.silos=1"], "only one silo"),
     ],
 )

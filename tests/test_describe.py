@@ -68,6 +68,18 @@ def test_roles_ids_dates_words_and_missing_values_are_suggested():
     assert "only 0.8% of the rows have 'died' = yes" in remarks
 
 
+def test_what_was_not_recognised_is_told_with_what_to_do():
+    renamed = table().rename(columns={"site": "Klinik", "patient_id": "FallID"})
+    silo, person = (remark for remark in describe(renamed).remarks if "name it as" in remark)
+    assert silo.startswith("no column was recognised as the silo, so rows are cut into 10 silos at random")
+    assert person.startswith("'FallID' looks like ids, and the same one is in several rows")
+    named = describe(renamed, silo_column="Klinik", person_column="FallID")
+    alone = describe(renamed.assign(FallID=np.arange(N)), silo_column="Klinik")
+    for found in (describe(table()), named, alone):
+        assert not any("name it as" in remark for remark in found.remarks)
+    assert describe(table().rename(columns={"patient_id": "MRN"})).data["person_column"] == "MRN"
+
+
 def test_named_columns_are_taken_as_they_are_named():
     found = describe(table(), silo_column="ward", target_column="age", person_column="row")
     assert [found.data[key] for key in ("silo_column", "target_column", "person_column")] == [

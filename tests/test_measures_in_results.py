@@ -92,7 +92,14 @@ def test_tables_show_the_measures(federation, result):
     assert f"{auc['mean']:.4f}" in shown
     assert f"{auc['rows'][0]:.3f} to {auc['rows'][1]:.3f}" in shown
     assert f"{auc['seeds'][0]:.3f} to {auc['seeds'][1]:.3f}" in shown
-    assert "bold: the best auc" in " ".join(text_of(summary_table(result)).split())
+    summary = text_of(summary_table(result))
+    assert "Test auc and accuracy over all silos (higher is better; bold: the best auc)" in " ".join(
+        summary.split()
+    )
+    (head,) = [line.split() for line in summary.splitlines() if line.strip().startswith("method")]
+    assert head[:4] == ["method", "auc", "accuracy", "±"]
+    row = summary.split(result.summary[1]["method"], 1)[1]
+    assert f"{auc['mean']:.4f} {result.summary[1]['mean']:.4f}" in " ".join(row.split())
     each = text_of(silo_table(result, [[8.0]] * 4, federation.sizes))
     assert "test auc (first seed)" in " ".join(each.split())
     value = result.runs[2].measures["auc"].silos["h1"].value
@@ -179,3 +186,11 @@ def test_numbers_are_compared_with_the_mean():
     assert good.runs[0].no_better == ()
     assert measure_table(good) is None
     assert "| mse | local |" in markdown(good)
+
+
+def test_the_summary_says_which_way_each_score_is_better(federation):
+    result = ct.run(federation, "local", PRIVACY, rounds=1, metrics=["log-loss"])
+    said = (
+        "Test log-loss and accuracy over all silos (higher is better for accuracy, lower for log-loss; bold"
+    )
+    assert said in " ".join(text_of(summary_table(result)).split())

@@ -93,6 +93,31 @@ def test_a_plan_cannot_make_a_guard_take_all_its_memory(tmp_path):
         asking(10_000).blank.check()
 
 
+def test_a_plan_cannot_raise_the_memory_that_a_policy_allows(tmp_path):
+    from coterie.deploy.guard import Guard
+    from coterie.deploy.guard_plans import check_policy
+
+    coordinator, folders = guards(tmp_path)
+    facts = [facts_of(GuardFolder(folder.path)) for folder in folders]
+    guard = Guard(GuardFolder(folders[0].path))
+
+    def check(memory):
+        config = configured({"name": "fedavg"}, PLACES["person"], memory=memory)
+        keys = {each.name: each.public for each in facts}
+        check_policy(
+            guard, guard.prepare(make_plan(config, federation_of(facts, "records"), coordinator.public, keys))
+        )
+
+    try:
+        check(2**32)
+        with refused(
+            "memory: the plan's train.memory is 4,294,967,297 bytes, and the policy allows 4,294,967,296"
+        ):
+            check(2**32 + 1)
+    finally:
+        guard.close()
+
+
 def test_without_persons_there_is_no_such_plan(tmp_path):
     coordinator, folders = guards(tmp_path, persons=False)
     facts = [facts_of(GuardFolder(folder.path)) for folder in folders]

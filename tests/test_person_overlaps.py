@@ -107,6 +107,18 @@ def test_the_command_says_the_largest_total(config, monkeypatch, capsys):
     assert total["epsilon"] > 2.0
 
 
+def test_sizes_in_tables_count_persons(config, monkeypatch, capsys):
+    code, out, _ = call(monkeypatch, capsys, "plan", config, columns=300)
+    head, *rows = [line.split() for line in out.splitlines() if line.split()[:1] in (["silo"], ["clinic-0"])]
+    assert (code, head[:2], rows[0][:2]) == (0, ["silo", "persons"], ["clinic-0", "16"])
+    code, out, _ = call(monkeypatch, capsys, "plan", config, "--json")
+    assert json.loads(out)["plans"][0]["variants"][0]["silos"]["clinic-0"]["persons"] == 16
+    code, out, _ = call(monkeypatch, capsys, "run", config, columns=300)
+    lines = [line.split() for line in out.splitlines()]
+    assert ["silo", "persons", "budget"] in [line[:3] for line in lines]
+    assert ["clinic-0", "16", "2"] in [line[:3] for line in lines]
+
+
 def test_what_cannot_be_is_one_sentence(planned, config, monkeypatch, capsys):
     with refused("entry 1: there is no silo 'clinic-7'; did you mean"):
         ct.person_totals(planned, [["clinic-7"], ["clinic-1", "clinic-1"], []])

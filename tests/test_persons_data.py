@@ -143,7 +143,11 @@ SPLIT = {
 @pytest.mark.parametrize(
     ("source", "options", "message"),
     [
-        (ALONE, NAMED, "all rows of silo 'clinic-0' are about one person"),
+        (ALONE, NAMED, "each of the 2 silos has rows of one person only, but a silo needs at least two"),
+        (FRAME[(FRAME.clinic != "clinic-0") | (FRAME.patient == "p3")], NAMED,
+         "all rows of silo 'clinic-0' are about one person"),
+        (pd.concat([ALONE, FRAME.assign(clinic="more")]), NAMED,
+         "2 silos \\('clinic-[01]', 'clinic-[01]'\\) have rows of one person only"),
         (MISSING, NAMED, "column 'patient' of 'visits' has 1 missing value"),
         (FRAME, {**NAMED, "person_column": "patent"}, "data.person_column: 'visits' has no column 'patent'"),
         (FRAME, {**NAMED, "person_column": "ill"}, "data.person_column: 'ill' is the column to predict too"),

@@ -194,6 +194,30 @@ def test_a_model_comes_back_whole(tmp_path, name):
         assert tied_names(model.module) == task.tied
 
 
+def dropping(outputs, layer):
+    layers = {
+        "Dropout": lambda: nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, outputs)),
+        "attention": lambda: nn.Sequential(
+            nn.TransformerEncoderLayer(8, 2, 8, dropout=0.5, batch_first=True),
+            nn.Flatten(),
+            nn.Linear(64, outputs),
+        ),
+    }
+    return layers[layer]()
+
+
+@pytest.mark.parametrize("layer", ["Dropout", "attention"])
+def test_a_model_with_dropout_comes_back_and_predicts_without_it(tmp_path, layer):
+    task = make_task(dropping, shape=(8, 8), classes=10, options={"layer": layer})
+    path = saved(tmp_path, task)
+    expected = task.to_module(vector_of(task))(X)
+    for given, options in ((dropping, {"layer": layer}), (dropping(10, layer), None)):
+        model = coterie.load_model(path, given, options)
+        assert not model.module.training
+        assert torch.equal(model(X), expected)
+        assert torch.equal(model(X), model(X))
+
+
 def test_a_model_is_the_same_in_another_process(tmp_path):
     expected = []
     for name in MODULES:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 
+import numpy as np
+import pandas as pd
 import pytest
 
 import coterie
@@ -70,8 +72,27 @@ def test_it_reads_no_example(silos):
 def test_what_is_refused(silos):
     with refused("a suggestion is for one setting: give one epsilon and one clip, not a list"):
         suggest(silos, coterie.Privacy(epsilon=[1, 2], delta=1e-3))
-    with refused("advice is for the unit 'example'"):
+    with refused("advice is for the units 'example' and 'person'"):
         suggest(silos, coterie.Privacy(epsilon=1, delta=1e-3, unit="silo"))
+
+
+def test_persons_count_as_examples_do():
+    """Two rows for each person: the advice is that for half as many examples."""
+    frame = pd.DataFrame(np.random.default_rng(0).random((400, 3)), columns=list("abc"))
+    frame = frame.assign(silo=np.arange(400) // 100, ill=np.arange(400) % 3 == 0, who=np.arange(400) // 2)
+    named = {"silo_column": "silo", "target_column": "ill"}
+    persons = coterie.load(frame, person_column="who", **named)
+    single = coterie.load(frame[::2], **named)
+    by_person = coterie.Privacy(epsilon=2, delta=1e-3, unit="person")
+    found, expected = suggest(persons, by_person), suggest(single, PRIVACY)
+    assert persons.protected_sizes("person") == single.sizes
+    assert advise(persons, by_person)[0].to_frame().equals(advise(single, PRIVACY)[0].to_frame())
+    assert found.reasons[1] == expected.reasons[1].replace(" examples,", " persons,")
+    assert (found.method, found.rounds, found.batch, found.lr) == (
+        expected.method, expected.rounds, expected.batch, expected.lr,
+    )  # fmt: skip
+    with refused("name data.person_column"):
+        suggest(single, by_person)
 
 
 def test_the_command_says_the_same(config, monkeypatch, capsys):

@@ -43,7 +43,8 @@ def advise_config(
     task = task_of(config, federation)
     kind = "classes" if task.classes else "numbers"
     first = suggestion(forecasts[0], task.layout.size, kind) if len(forecasts) == 1 else None
-    notes = loose_deltas(forecasts[0].delta, federation.sizes, federation.names)
+    sizes = federation.protected_sizes(privacy.unit)
+    notes = loose_deltas(forecasts[0].delta, sizes, federation.names, privacy.unit)
     if as_json:
         facts: dict[str, Any] = {
             "model": MODEL,
@@ -106,8 +107,8 @@ def advice_table(advice: Advice) -> Table:
     """Return a table with a row per silo: errors at both ends of tau, and where the silo gains by joining."""
     shown = "".join(f", {key} {value}" for key, value in advice.settings.items())
     table = compact(
-        f"Forecast (not measured): root of the expected squared error{escape(shown)}; examples have deviation"
-        f" {number(advice.circle.deviation)}, silos tau"
+        f"Forecast (not measured): root of the expected squared error{escape(shown)}; {advice.unit}s have"
+        f" deviation {number(advice.circle.deviation)}, silos tau"
     )
     table.add_column("silo", no_wrap=True)
     heads = ["size", "epsilon", "noise", "Local"]
@@ -167,7 +168,7 @@ def advice_facts(advice: Advice) -> dict[str, Any]:
 def _silo_facts(advice: Advice, k: int) -> dict[str, Any]:
     taus = advice.ranges[k]
     facts: dict[str, Any] = {
-        "examples": _size(advice, k),
+        f"{advice.unit}s": _size(advice, k),
         "epsilon": advice.epsilon[k],
         "delta": advice.delta[k],
         "clip": advice.clip[k],

@@ -29,7 +29,9 @@ def guard_init(
     ] = None,
     prepare: Annotated[
         Path | None,
-        typer.Option(help="A TOML file whose [data] says how examples are prepared, alike for all silos."),
+        typer.Option(
+            help="A TOML file whose \\[data] table says how to prepare examples. All silos use the same one."
+        ),
     ] = None,
     unit: Annotated[str, typer.Option(help="What the budget protects: example, person or silo.")] = "example",
     users: Annotated[

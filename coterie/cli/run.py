@@ -83,7 +83,8 @@ def _show(console: Console, result: Result) -> None:
     for line in [*gain_lines(result), *learned_lines(result)]:
         tell(console, line)
     budgets = zip(*([silo.limit for silo in run] for plan in plans for run in plan.silos), strict=True)
-    console.print(silo_table(result, list(budgets), experiments[0].federation.sizes))
+    sizes, unit = experiments[0].sizes, experiments[0].privacy.unit
+    console.print(silo_table(result, list(budgets), sizes, unit))
     for line in against_whom(experiments, plans):
         tell(console, line)
     for experiment, plan in zip(experiments, plans, strict=True):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import Problem, as_path, plainly
+from .cut import DEFAULT_SILOS
 from .sources.cells import are_bools, listed, words_of
 from .sources.columns import read_frame
 from .sources.dates import ISO, SINCE, Dates, format_of, is_date
@@ -26,9 +27,20 @@ if TYPE_CHECKING:
 
 RARE = 10  # words of fewer people are not suggested for a vocabulary: they would point at them
 MOST_SILOS = 1000
+REPEATED = 0.9  # different ids per row, below which an id seems to have several rows
 LIKELY = {
     "silo_column": ("silo", "hospital", "clinic", "site", "centre", "center", "school", "bank", "branch"),
-    "person_column": ("patient", "person", "subject", "participant", "user", "customer", "pupil", "student"),
+    "person_column": (
+        "patient",
+        "person",
+        "subject",
+        "participant",
+        "user",
+        "customer",
+        "pupil",
+        "student",
+        "mrn",
+    ),
     "target_column": ("target", "label", "outcome", "class", "y", "died", "death", "readmitted", "ill"),
 }
 HOW = {"silo_column": "the silo", "person_column": "the person", "target_column": "the target"}
@@ -101,7 +113,9 @@ def describe(
         if column is not None and column not in names:
             raise Problem(f"data.{key}: '{name}' has no column '{column}'; it has {listed(names, 10)}")
     roles, guesses = _roles(frame, {key: column for key, column in named.items() if column is not None})
-    return _Draft(frame, roles, _taken_for_missing(source, frame)).description(name, guesses)
+    draft = _Draft(frame, roles, _taken_for_missing(source, frame))
+    draft.remarks += _not_found(frame, roles)
+    return draft.description(name, guesses)
 
 
 def _taken_for_missing(source: Any, frame: pd.DataFrame) -> dict[str, str]:
@@ -161,6 +175,24 @@ def _roles(frame: pd.DataFrame, named: dict[str, str]) -> tuple[dict[str, str], 
             if left:
                 roles[key], guesses[key] = left[-1], "guessed, because it is last: is it what to predict?"
     return roles, guesses
+
+
+def _not_found(frame: pd.DataFrame, roles: Mapping[str, str]) -> list[str]:
+    """Return what the owner should name: the column of silos, and ids that may be those of persons."""
+    remarks = []
+    if "silo_column" not in roles:
+        remarks.append(
+            f"no column was recognised as the silo, so rows are cut into {DEFAULT_SILOS} silos at random: if"
+            " a column says where a row comes from, name it as the silo_column"
+        )
+    left = frame.drop(columns=list(roles.values()))
+    several = [str(c) for c in left if looks_like_id(left[c]) and left[c].nunique() <= len(left) * REPEATED]
+    if several and "person_column" not in roles:
+        remarks.append(
+            f"'{several[0]}' looks like ids, and the same one is in several rows: if it says whose rows are"
+            " whose, name it as the person_column, so that all rows of a person are protected together"
+        )
+    return remarks
 
 
 def _fits(cells: pd.Series[Any], key: str, words: Sequence[str]) -> bool:

@@ -35,7 +35,7 @@ from .sources.catalogue import find_table
 from .sources.memory import read as read_memory
 from .sources.rules import RULES, rules_of
 from .sources.table import Table, some_rows
-from .split import check_labels, held_out_rows, natural_silos
+from .split import check_labels, check_persons, held_out_rows, natural_silos
 
 
 @plain_methods
@@ -322,6 +322,8 @@ def from_table(
     else:
         parts = natural_silos(table.silo, silos, min_examples)
         hint = "leave small silos out with data.min_examples (3 or more) or data.silos"
+    if table.person is not None and test != "official":
+        check_persons(parts, table.person)
     members, persons = [], []
     for name, places, view in parts:
         here = f"data: silo '{name}'"

@@ -10,6 +10,7 @@ import numpy as np
 from ..errors import Problem
 from .partition import Part, View
 from .persons import check_apart, numbered
+from .sources.cells import listed
 
 
 def natural_silos(silo: np.ndarray, limit: int | None, min_examples: int) -> list[Part]:
@@ -53,17 +54,28 @@ def held_out_rows(
         raise Problem(f"data.test: expected a share between 0 and 1 or 'official', got {test!r}")
     numbers = np.arange(len(rows)) if person is None else numbered(person)
     several = int(numbers.max()) + 1
-    if several < 2:
-        raise Problem(
-            f"data.person_column: all rows of silo '{name}' are about one person, but it needs at least two"
-            " (some to train, some to test)"
-        )
     count = min(max(1, round(several * test)), several - 1)
     digest = hashlib.blake2b(f"split/{seed}/{name}".encode(), digest_size=8).digest()
     order = np.random.default_rng(int.from_bytes(digest)).permutation(several)
     marked = np.zeros(several, dtype=bool)
     marked[order[:count]] = True
     return marked[numbers]
+
+
+def check_persons(parts: Sequence[Part], person: np.ndarray) -> None:
+    """Raise `Problem` if all rows of some silos are about one person, who cannot be split."""
+    alone = [name for name, places, _ in parts if len(places) > 1 and len(np.unique(person[places])) < 2]
+    if not alone:
+        return
+    if len(alone) > 1 and len(alone) == len(parts):
+        which = f"each of the {len(alone)} silos has rows of one person only"
+    elif len(alone) > 1:
+        which = f"{len(alone)} silos ({listed(alone, 5)}) have rows of one person only"
+    else:
+        which = f"all rows of silo '{alone[0]}' are about one person"
+    raise Problem(
+        f"data.person_column: {which}, but a silo needs at least two persons (some to train, some to test)"
+    )
 
 
 def check_labels(

@@ -36,6 +36,7 @@ fewest_silos = {fewest}           # smallest number of silos in a plan
 approve = "owner"          # "owner": each plan by `coterie guard approve`; "policy": plans within these rules
 seconds = 3600.0           # longest time for one answer
 bytes = 1073741824         # largest message
+memory = 4294967296        # most bytes that a plan may let a step take (train.memory)
 # expires = 2027-01-01
 # [members]                # the silos that you know, with the ids of their keys; a plan may name no others
 # north = "0123456789abcdef0123456789abcdef"
@@ -61,6 +62,7 @@ class PolicyTable(BaseModel):
     approve: Literal["owner", "policy"] = "owner"
     seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 3600.0
     bytes: Annotated[int, Field(ge=1024)] = 2**30
+    memory: Annotated[int, Field(ge=1024)] = 2**32
     expires: date | None = None
     members: dict[str, str] = {}
 
@@ -137,6 +139,11 @@ def broken_rules(
     for name in policy.adversaries:
         if against.get(name, None) is None:
             broken.append(f"adversaries: the plan does not protect this silo against '{name}'")
+    if experiment.training.memory > policy.memory:
+        broken.append(
+            f"memory: the plan's train.memory is {experiment.training.memory:,} bytes, and the policy allows"
+            f" {policy.memory:,}"
+        )
     if len(plan.silos[0]) < policy.fewest_silos:
         broken.append(
             f"silos: the plan has {len(plan.silos[0])}, the policy wants at least {policy.fewest_silos}"

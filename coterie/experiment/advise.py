@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,10 @@ Range = tuple[float, float] | None
 
 @dataclass(frozen=True, eq=False)
 class Advice:
-    """A forecast for the silos of a federation, with one budget each, at the low and the high tau."""
+    """A forecast for the silos of a federation, with one budget each, at the low and the high tau.
+
+    What it calls examples are persons if the `unit` is "person".
+    """
 
     names: Sequence[str]
     epsilon: Sequence[float]
@@ -36,6 +39,7 @@ class Advice:
     low: Forecast
     high: Forecast
     settings: dict[str, Any]
+    unit: str = "example"
 
     @cached_property
     def ranges(self) -> list[Range]:
@@ -68,8 +72,8 @@ class Advice:
 
 def check_advice(privacy: Privacy, spread: tuple[float, float] | None = None) -> None:
     """Raise `Problem` if no forecast can be made; no data is needed to see that."""
-    if privacy.unit != "example":
-        raise Problem(f"privacy.unit: advice is for the unit 'example', not for '{privacy.unit}'")
+    if privacy.unit == "silo":
+        raise Problem("privacy.unit: advice is for the units 'example' and 'person', not for 'silo'")
     for value in spread or ():
         check_spread(value)
     if spread is not None and spread[0] > spread[1]:
@@ -88,7 +92,8 @@ def advise(
 
     `deviation` is how much the examples of one silo differ, by default half the smallest clip of a private
     silo. `spread` is the smallest and the largest tau, how much silos differ; by default a tenth of the
-    deviation and all of it. Both refer to one number, on the scale of the clip.
+    deviation and all of it. Both refer to one number, on the scale of the clip. With the unit "person",
+    sizes count persons, and the deviation is that of persons.
     """
     if not isinstance(federation, Federation):
         raise Problem(f"federation: expected what load returns, got {shown(federation)}")
@@ -106,12 +111,15 @@ def advise(
         ]
         check_budgets(numbers[0], delta, numbers[1])
         settings = {key: value for key, value in picked.items() if len(axes[key]) > 1}
-        forecasts.append(_advice(federation, numbers[0], delta, numbers[1], spread, deviation, settings))
+        sizes = federation.protected_sizes(privacy.unit)
+        found = _advice(names, sizes, numbers[0], delta, numbers[1], spread, deviation, settings)
+        forecasts.append(replace(found, unit=privacy.unit))
     return forecasts
 
 
 def _advice(
-    federation: Federation,
+    names: Sequence[str],
+    sizes: Sequence[int],
     epsilon: Sequence[float],
     delta: Sequence[float],
     clip: Sequence[float],
@@ -131,7 +139,7 @@ def _advice(
     calibrated = calibrate(targets)
     multipliers = [calibrated[target].noise for target in targets]
     noise = [m * c for m, c in zip(multipliers, clip, strict=True)]
-    circle = Circle(federation.sizes, noise, deviation)
+    circle = Circle(sizes, noise, deviation)
     ends = spread or (SPREADS[0] * deviation, SPREADS[1] * deviation)
     low, high = (forecast(circle, end) for end in ends)
-    return Advice(federation.names, epsilon, delta, clip, multipliers, circle, low, high, settings)
+    return Advice(names, epsilon, delta, clip, multipliers, circle, low, high, settings)

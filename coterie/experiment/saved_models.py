@@ -21,6 +21,7 @@ from .._inputs import Input, inputs_from_json, inputs_to_json
 from ..data.new_rows import Rows
 from ..data.preparation import Preparation
 from ..errors import Problem, as_path, plain_methods, plainly, reason
+from ..tasks.layers import restored
 from ..tasks.layers.unpack import unpacked
 from ..tasks.layout import fill, tensors_of
 from ..tasks.losses import PROBABILITIES, class_scores, predicted_class, predicted_number
@@ -230,7 +231,7 @@ def load_model(
             preparation = Preparation.from_json(record["preparation"])
             _check_preparation(preparation, record)
         model = PersonalModel(
-            task.seeded_module(),
+            restored(task.seeded_module()),
             str(record["silo"]),
             str(record["method"]),
             record["loss"],

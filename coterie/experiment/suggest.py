@@ -86,7 +86,7 @@ def suggestion(advice: Advice, size: int, kind: str) -> Suggestion:
     lr = learning_rate.rate_for(kind, clip, noise, work.expected, work.steps, size)
     reasons = (
         why,
-        f"rounds, batch: for '{advice.names[k]}', the middle silo ({examples} examples, epsilon"
+        f"rounds, batch: for '{advice.names[k]}', the middle silo ({examples} {advice.unit}s, epsilon"
         f" {advice.epsilon[k]:g}), of the fewest rounds that come within {ENOUGH - 1:.0%} of the best bound",
         f"lr: 'auto' is {lr:.2g} there, for {size:,} parameters and noise {noise:.3g} per step",
     )

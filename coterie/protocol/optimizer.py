@@ -21,7 +21,8 @@ SCHEDULES = ("constant", "cosine", "linear", "step")
 DROPS = (0.5, 0.75)  # of the rounds: where the schedule "step" divides the learning rate by ten
 ADAM = (0.9, 0.999, 1e-8)  # Adam's two decays and what its divisor is at least
 NEEDS_PLAIN_STEPS = (
-    "'{method}' relies on plain gradient steps of one size: leave out {keys}, or use another method"
+    "'{method}' relies on plain gradient steps of one size: leave out {keys}, or use another method,"
+    " such as 'mr-mtl' with a number as lam"
 )
 
 

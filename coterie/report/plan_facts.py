@@ -37,7 +37,7 @@ def _experiment_facts(experiment: Experiment, plan: Plan, seconds: float) -> dic
 def _silo_facts(plan: Plan, silo: SiloPlan, settings: dict[str, Any]) -> dict[str, Any]:
     published, warnings = published_facts(plan, silo, settings)
     return {
-        "examples": silo.work.size,
+        f"{'person' if plan.unit.name == 'person' else 'example'}s": silo.work.size,
         "sampler": silo.sampler,
         "rate": silo.rate,
         "steps": silo.steps,

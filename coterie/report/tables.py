@@ -25,17 +25,23 @@ SHORT = 9  # letters of a method's name above a column
 
 def summary_table(result: Result) -> Table:
     """Return a table with a row for each method and setting."""
-    arrow = "higher is better" if result.task.higher_is_better else "lower is better"
+    higher = result.task.higher_is_better
+    arrow = "higher is better" if higher else "lower is better"
+    if led_by(result)[1] != higher:
+        arrow = f"{arrow} for {result.task.metric}, {'lower' if higher else 'higher'} for {result.leading}"
     led = "" if result.leading == result.task.metric else f"; bold: the best {result.leading}"
-    table = compact(f"Test {result.task.metric} over all silos ({arrow}{led})")
+    measured = f"{result.leading} and {result.task.metric}" if led else result.task.metric
+    table = compact(escape(f"Test {measured} over all silos ({arrow}{led})"))
     table.add_column("method")
-    for name in ("mean", "± std", "seeds", "epsilon ≤", "bytes up", "seconds"):
+    means = (result.leading, result.task.metric) if led else ("mean",)
+    for name in (*map(escape, means), "± std", "seeds", "epsilon ≤", "bytes up", "seconds"):
         table.add_column(name, justify="right")
     best = result.best()
     for row in result.summary:
         style = "bold" if row == best or (not led and row["mean"] == best["mean"]) else ""
         table.add_row(
             label_of(row["method"], row["settings"]),
+            *([f"{mean_of(row, result.leading):.4f}"] if led else []),
             f"{row['mean']:.4f}",
             f"{row['std']:.4f}" if row["seeds"] > 1 else "-",
             str(row["seeds"]),
@@ -63,8 +69,13 @@ def coverage_table(coverage: Sequence[Coverage]) -> Table:
     return table
 
 
-def silo_table(result: Result, budgets: Sequence[Sequence[float | None]], sizes: Sequence[int]) -> Table:
-    """Return a table with a row per silo: its budgets, its spending, and its scores with the best methods."""
+def silo_table(
+    result: Result, budgets: Sequence[Sequence[float | None]], sizes: Sequence[int], unit: str = "example"
+) -> Table:
+    """Return a table with a row per silo: its budgets, its spending, and its scores with the best methods.
+
+    Sizes count persons if these are the `unit`.
+    """
     firsts = {run.label: run for run in reversed(result.runs)}
     led, higher = led_by(result)
     pick = max if higher else min
@@ -74,7 +85,7 @@ def silo_table(result: Result, budgets: Sequence[Sequence[float | None]], sizes:
     labels = [label for label in dict.fromkeys(run.label for run in result.runs) if label in best]
     table = compact(f"Each silo: budget, spending, test {led} (first seed)")
     table.add_column("silo", no_wrap=True)
-    for name in ("size", "budget", "spent", "noise"):
+    for name in (_counted(unit), "budget", "spent", "noise"):
         table.add_column(name, justify="right")
     too_long = any(len(label) > SHORT for label in labels)
     letters = dict(zip(labels, "abcdefghij", strict=False)) if too_long else {}
@@ -103,6 +114,11 @@ def silo_table(result: Result, budgets: Sequence[Sequence[float | None]], sizes:
     table.caption = escape("\n".join([*captions, *key])) or None
     table.caption_justify = "left"
     return table
+
+
+def _counted(unit: str) -> str:
+    """Return the name of the column with the sizes of silos, which count what is protected."""
+    return "persons" if unit == "person" else "size"
 
 
 def mean_of(row: dict[str, Any], measure: str) -> float:
@@ -144,6 +160,7 @@ class PlannedLabel:
     silos: tuple[SiloPlan, ...]
     seed: int
     differs: bool
+    unit: str
 
     @property
     def traffic(self) -> tuple[int, int] | None:
@@ -166,7 +183,8 @@ def _planned(experiment: Experiment, plan: Plan) -> list[PlannedLabel]:
     seed = experiment.keys[0][0]
     differs = any(by_key[key] != by_key[seed, key[1]] for key in experiment.keys)
     variants = dict.fromkeys(variant for _, variant in experiment.keys)
-    return [PlannedLabel(experiment.labels[v], by_key[seed, v], seed, differs) for v in variants]
+    unit = experiment.privacy.unit
+    return [PlannedLabel(experiment.labels[v], by_key[seed, v], seed, differs, unit) for v in variants]
 
 
 def _plan_table(group: Sequence[PlannedLabel]) -> Table:
@@ -177,7 +195,7 @@ def _plan_table(group: Sequence[PlannedLabel]) -> Table:
     released = ("share", "merges") if silos[0].merges is not None else ("rate", "steps")
     bytes_agree = len({planned.traffic for planned in group}) == 1
     traffic = ("up", "down") if bytes_agree else ()
-    for name in ("size", *released, "noise", "budget", "epsilon", "delta", *traffic):
+    for name in (_counted(group[0].unit), *released, "noise", "budget", "epsilon", "delta", *traffic):
         table.add_column(name, justify="right", no_wrap=True)
     for silo in silos[:MOST_SILOS]:
         row = (

@@ -12,7 +12,7 @@ from .losses import ALSO_CALLED, LOSSES
 
 BALANCED = (
     "model.class_weights: 'balanced' would count the classes of the data, which no budget pays for; give"
-    " public numbers, such as { healthy = 1, ill = 10 }"
+    " public numbers, such as { healthy = 0.1, ill = 1 }"
 )
 
 
