@@ -28,7 +28,6 @@ So only the sums change:
   products. With and without the example: 86 u C.
 - Up to 5,000 rows are added in float64: 16 x 5,000^2 x 2^-53 C, less than u C. Multiplier and clip are
   float32 numbers: 2 u.
-
 - Persons. The mean gradient over a person's rows is written down, layer by layer, before its norm is taken.
   Whatever it was rounded to is what is clipped, so it costs nothing more, even if rows cancel each other out.
 
