@@ -175,6 +175,36 @@ def test_what_no_budget_covers_is_said_by_guard_plan_and_refused_if_left_out(tmp
         guard.prepare(proposed(tmp_path, facts))
 
 
+def test_a_budget_for_persons_needs_to_know_whose_rows_are_whose(tmp_path, command):
+    new_key(tmp_path / "keys", "coordinator")
+    path = table("north", tmp_path)
+    frame = pd.read_csv(path)
+    frame.assign(who=[k // 2 for k in range(len(frame))]).to_csv(path, index=False)
+    words = [
+        "guard",
+        "init",
+        str(tmp_path / "guard"),
+        "--data",
+        str(path),
+        "--silo",
+        "north",
+        "--epsilon",
+        "1",
+    ]
+    words += [
+        "--coordinator",
+        str(tmp_path / "keys/coordinator.pub"),
+        "--target",
+        "outcome",
+        "--unit",
+        "person",
+    ]
+    code, _, error = command(*words)
+    assert (code, (tmp_path / "guard").exists()) == (2, False)
+    assert "unit: 'person' needs to know whose rows are whose: name the column with --person" in error
+    assert command(*words, "--person", "who")[0] == 0
+
+
 def test_all_that_is_wrong_with_a_file_of_preparation_is_said(tmp_path, command):
     new_key(tmp_path / "keys", "coordinator")
     words = ["guard", "init", str(tmp_path / "north"), "--data", "x.csv", "--silo", "north", "--epsilon", "1"]

@@ -119,6 +119,18 @@ def test_sizes_in_tables_count_persons(config, monkeypatch, capsys):
     assert ["clinic-0", "16", "2"] in [line[:3] for line in lines]
 
 
+def test_intervals_that_are_too_narrow_are_told(config, monkeypatch, capsys):
+    said = "persons, but intervals over test rows take rows to be independent: they are too narrow."
+    code, out, _ = call(monkeypatch, capsys, "run", config, columns=300)
+    frame = visits(people=20)
+    federation = ct.load(frame, silo_column="clinic", target_column="ill", person_column="patient")
+    rows = sum(len(silo.test_y) for silo in federation.silos)
+    assert (code, f"The {rows} test rows are of 8 {said}" in out) == (0, True)
+    frame.drop_duplicates(["clinic", "patient"]).to_csv("visits.csv", index=False)
+    code, out, _ = call(monkeypatch, capsys, "run", config, columns=300)
+    assert (code, said in out) == (0, False)
+
+
 def test_what_cannot_be_is_one_sentence(planned, config, monkeypatch, capsys):
     with refused("entry 1: there is no silo 'clinic-7'; did you mean"):
         ct.person_totals(planned, [["clinic-7"], ["clinic-1", "clinic-1"], []])

@@ -233,6 +233,8 @@ def make_guard(
     path = Path(folder)
     if path.exists() and any(path.iterdir()):
         raise Problem(f"'{path}' is not empty: a guard is made in a new folder")
+    if unit == "person" and silo.persons is None:
+        raise Problem("unit: 'person' needs to know whose rows are whose: name the column with --person")
     user_ids(users)
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
     path.chmod(0o700)

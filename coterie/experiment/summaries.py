@@ -135,7 +135,22 @@ def measure_lines(result: Result) -> list[str]:
     if some:
         first = " in the first seed" if any(row["seeds"] > 1 for row in rows.values()) else ""
         lines.append(f"In some silos no better than {what}{first}: {', '.join(some)}.")
-    return lines + _undefined(firsts, len(result.names)) + _partial(result)
+    return lines + _undefined(firsts, len(result.names)) + _partial(result) + _rows_of_persons(result)
+
+
+def _rows_of_persons(result: Result) -> list[str]:
+    """Return a line if persons have several test rows, which intervals over test rows do not know."""
+    if not result.trained:
+        return []
+    silos = result.trained[min(result.trained)].experiment.federation.silos
+    rows = sum(len(silo.test_y) for silo in silos)
+    people = sum(silo.persons.test for silo in silos if silo.persons is not None)
+    if not people or rows == people or any(silo.persons is None for silo in silos):
+        return []
+    return [
+        f"The {rows:,} test rows are of {people:,} persons, but intervals over test rows take rows to be"
+        " independent: they are too narrow."
+    ]
 
 
 def _partial(result: Result) -> list[str]:
