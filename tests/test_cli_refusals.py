@@ -77,7 +77,7 @@ def test_bad_tables(config, tmp_path, monkeypatch, capsys, rows, said):
     assert not Path("runs").exists()
 
 
-def _last_is_test(name, rows, split, test, seed, person):
+def _last_is_test(name, rows, split, test, seed):
     import numpy as np
 
     return np.arange(len(rows)) == len(rows) - 1

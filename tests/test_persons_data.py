@@ -53,6 +53,42 @@ def test_a_person_is_in_training_or_in_test_and_never_a_feature():
     assert federation.protected_sizes("example") == federation.sizes
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_whoever_is_held_out_of_one_silo_is_held_out_of_all(seed):
+    """Silos of different sizes share some persons; all of their rows are on one side."""
+    generator = np.random.default_rng(seed)
+    rows = [
+        (f"clinic-{k}", int(person), float(generator.random()))
+        for k, people in enumerate((6, 15, 40))
+        for person in generator.choice(60, people, replace=False)
+        for _ in range(2)
+    ]
+    frame = pd.DataFrame(rows, columns=["clinic", "patient", "age"])
+    frame["ill"] = np.arange(len(frame)) % 2
+    frame["copy"] = frame.patient  # which the models may see, so that the test does
+    federation = ct.load(frame, **NAMED, seed=seed, keep=["copy"], name="visits")
+    train, test = (
+        {int(x[1]) for silo in federation.silos for x in part(silo)}
+        for part in (lambda silo: silo.x, lambda silo: silo.test_x)
+    )
+    assert not train & test
+    for silo, people in zip(federation.silos, (6, 15, 40), strict=True):
+        assert count_of(silo.person) + count_of(silo.test_person) == people
+        assert round(people * 0.1) <= count_of(silo.test_person) <= round(people * 0.4)
+
+
+def test_a_silo_whose_persons_are_all_taken_is_named():
+    frame = pd.DataFrame(
+        [(f"clinic-{k}", f"p{person}", float(person), person % 2) for k, people in enumerate(((0, 1), (2, 3), (0, 2), (1, 3), (0, 3), (1, 2)))
+         for person in people for _ in range(1 + k)],
+        columns=["clinic", "patient", "age", "ill"],
+    )  # fmt: skip
+    with pytest.raises(
+        Problem, match=r"have rows in other silos too, and none is left for its (training|test)"
+    ):
+        ct.load(frame, **NAMED, name="visits")
+
+
 def test_with_one_row_per_person_nothing_changes():
     frame = visits()
     frame["patient"] = [f"n{k}" for k in range(len(frame))]
@@ -160,7 +196,7 @@ SPLIT = {
                                         "silos": 2}, "data.partition: 'shards' distributes rows by their labels"),
         (FRAME.drop(columns="clinic"), {"target_column": "ill", "person_column": "patient", "silos": 5},
          "data.silos: 5 silos are too many for 4 persons"),
-        (SPLIT, {"test": "official"}, "1 person\\(s\\) both in training and in test"),
+        (SPLIT, {"test": "official"}, "1 person\\(s\\) have rows both in training and in test"),
         ({**SPLIT, "person": np.array([0, 1, np.nan, 2])}, {}, "data: 'person' is missing in row 3"),
         ({**SPLIT, "person": np.zeros((4, 2))}, {}, "'person' of 'visits' must hold one number or text per row"),
     ],

@@ -35,7 +35,7 @@ from .sources.catalogue import find_table
 from .sources.memory import read as read_memory
 from .sources.rules import RULES, rules_of
 from .sources.table import Table, some_rows
-from .split import check_labels, check_persons, held_out_rows, natural_silos
+from .split import check_labels, check_persons, held_out_persons, held_out_rows, natural_silos
 
 
 @plain_methods
@@ -324,8 +324,10 @@ def from_table(
         hint = "leave small silos out with data.min_examples (3 or more) or data.silos"
     if table.person is not None and test != "official":
         check_persons(parts, table.person)
+    if table.person is not None:
+        held_outs = held_out_persons(parts, table.person, table.split, test, seed)
     members, persons = [], []
-    for name, places, view in parts:
+    for number, (name, places, view) in enumerate(parts):
         here = f"data: silo '{name}'"
         if len(places) < max(2, min_examples):
             raise Problem(
@@ -333,7 +335,9 @@ def from_table(
                 f" train, some to test): {hint}"
             )
         person = None if table.person is None else table.person[places]
-        held_out = held_out_rows(name, places, table.split, test, seed, person)
+        held_out = (
+            held_out_rows(name, places, table.split, test, seed) if person is None else held_outs[number]
+        )
         if held_out.all() or not held_out.any():
             part = "training" if held_out.all() else "test"
             raise Problem(

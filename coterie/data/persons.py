@@ -128,13 +128,13 @@ def needs_persons(known: bool) -> None:
         )
 
 
-def check_apart(silo: str, person: np.ndarray, test: np.ndarray) -> None:
+def check_apart(person: np.ndarray, test: np.ndarray) -> None:
     """Raise `Problem` if somebody has rows in training and in test; `test` marks the test rows."""
     both = np.intersect1d(person[test], person[~test])
     if len(both):
         raise Problem(
-            f"data: silo '{silo}' has rows of {len(both)} person(s) both in training and in test by the"
-            " official split; give data.test a share, such as 0.2, which keeps persons together"
+            f"data: {len(both)} person(s) have rows both in training and in test by the official split; give"
+            " data.test a share, such as 0.2, which keeps persons together"
         )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import Problem
 from .partition import Part, View
-from .persons import check_apart, numbered
+from .persons import check_apart
 from .sources.cells import listed
 
 
@@ -35,31 +35,56 @@ def natural_silos(silo: np.ndarray, limit: int | None, min_examples: int) -> lis
 
 
 def held_out_rows(
-    name: str,
-    rows: np.ndarray,
-    split: np.ndarray | None,
-    test: float | str,
-    seed: int,
-    person: np.ndarray | None,
+    name: str, rows: np.ndarray, split: np.ndarray | None, test: float | str, seed: int
 ) -> np.ndarray:
-    """Return which rows of one silo are test rows; `person` says whose they are."""
+    """Return which rows of one silo are test rows."""
     if test == "official":
         if split is None:
             raise Problem("data.test: the data has no official split: give a share, as 0.2")
-        marked = np.asarray(split[rows] == 1)
-        if person is not None:
-            check_apart(name, person, marked)
-        return marked
+        return np.asarray(split[rows] == 1)
+    order, count = _drawn(name, len(rows), test, seed)
+    marked = np.zeros(len(rows), dtype=bool)
+    marked[order[:count]] = True
+    return marked
+
+
+def held_out_persons(
+    parts: Sequence[Part], person: np.ndarray, split: np.ndarray | None, test: float | str, seed: int
+) -> list[np.ndarray]:
+    """Return, for each silo, which of its rows are test rows: all rows of some persons.
+
+    Whoever is held out of one silo is held out of all others. Small silos choose first, since they have the
+    fewest to choose from; each chooses among those whom no other silo has seen.
+    """
+    _, ids = np.unique(person, return_inverse=True)
+    if test == "official":
+        marks = [held_out_rows(name, rows, split, test, seed) for name, rows, _ in parts]
+        rows_of_all = np.concatenate([rows for _, rows, _ in parts])
+        check_apart(ids[rows_of_all], np.concatenate(marks))
+        return marks
+    out, seen = np.zeros(len(ids), dtype=bool), np.zeros(len(ids), dtype=bool)
+    for name, rows, _ in sorted(parts, key=lambda part: len(part[1])):
+        mine = ids[rows]
+        own = mine[np.sort(np.unique(mine, return_index=True)[1])]  # in the order of their first rows
+        order, count = _drawn(name, len(own), test, seed)
+        free = [i for i in own[order] if not seen[i]]
+        out[free[: max(0, count - int(out[own].sum()))]] = True
+        seen[own] = True
+        if out[own].all() or not out[own].any():
+            raise Problem(
+                f"data.person_column: the persons of silo '{name}' have rows in other silos too, and none is"
+                f" left for its {'training' if out[own].all() else 'test'}: choose another data.seed"
+            )
+    return [out[ids[rows]] for _, rows, _ in parts]
+
+
+def _drawn(name: str, several: int, test: float | str, seed: int) -> tuple[np.ndarray, int]:
+    """Return a silo's rows or persons in random order, and how many of them are held out."""
     if isinstance(test, str) or not 0 < test < 1:
         raise Problem(f"data.test: expected a share between 0 and 1 or 'official', got {test!r}")
-    numbers = np.arange(len(rows)) if person is None else numbered(person)
-    several = int(numbers.max()) + 1
-    count = min(max(1, round(several * test)), several - 1)
     digest = hashlib.blake2b(f"split/{seed}/{name}".encode(), digest_size=8).digest()
     order = np.random.default_rng(int.from_bytes(digest)).permutation(several)
-    marked = np.zeros(several, dtype=bool)
-    marked[order[:count]] = True
-    return marked[numbers]
+    return order, min(max(1, round(several * test)), several - 1)
 
 
 def check_persons(parts: Sequence[Part], person: np.ndarray) -> None:
