@@ -12,6 +12,7 @@ import os
 import shutil
 import signal
 import sys
+import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
@@ -29,7 +30,12 @@ from tests.books import WHO
 from tests.faulty_books import claim
 from tests.releases import DICE, assert_charged, custody_of, meter_at, prepare, train
 
-ROUNDS_IN_BUDGET = 40
+ROUNDS_IN_BUDGET, DIES_AFTER = 40, 5
+
+
+def size_of(log: Path) -> int:
+    """How many rounds a writer has logged."""
+    return log.stat().st_size if log.exists() else 0
 
 
 def forked(action: Callable[[], None]) -> int:
@@ -103,10 +109,11 @@ def kill_in_blocks(place: Path) -> dict[str, list[int]]:
     return {"left": left, "end": end}
 
 
-def write(place: Path, log: Path, dies_after: int) -> None:
+def write(place: Path, log: Path, dies_after: int, other: Path | None = None) -> None:
     """Claim and reserve one round after the other until the budget is spent, and log each.
 
-    After some of them, be killed within a change, when other writers wait for it.
+    After some of them, be killed within a change, when other writers wait for it. At half the budget, wait
+    until the `other` writer has logged the rounds after which it dies, or it might find nothing left.
     """
     book, handle = open_ledger(place, WHO, custody=custody_of(place)), os.open(log, os.O_WRONLY | os.O_CREAT)
     for number in itertools.count():
@@ -115,6 +122,8 @@ def write(place: Path, log: Path, dies_after: int) -> None:
                 grant(rows, claim(rounds=1), partial=False)
                 book._write(rows, book._sign(rows))
                 os.kill(os.getpid(), signal.SIGKILL)
+        while number == ROUNDS_IN_BUDGET // 2 and other is not None and size_of(other) < DIES_AFTER:
+            time.sleep(0.01)
         try:
             run = book.claim(claim(rounds=1)).run
         except Spent:
@@ -129,8 +138,8 @@ def kill_one_of_two(place: Path) -> dict[str, int]:
     open_ledger(place, WHO, budget, custody=custody_of(place)).close()
     logs = place / "first", place / "second"
     first, second = (
-        forked(lambda log=log, after=after: write(place, log, after))
-        for log, after in zip(logs, (5, 10**9), strict=True)
+        forked(lambda log=log, after=after, other=other: write(place, log, after, other))
+        for log, after, other in zip(logs, (DIES_AFTER, 10**9), (None, logs[0]), strict=True)
     )
     killed = ended(first) == signal.SIGKILL
     ended(second)
