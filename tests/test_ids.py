@@ -233,3 +233,14 @@ def test_ids_of_new_rows_and_of_tensors_are_checked():
     data = replace(data, silos=(replace(data.silos[0], x=wrong), *data.silos[1:]))
     with refused("silo 'silo-0' has the id -3 among its training examples; ids are whole numbers from 0 on"):
         ct.run(data, "fedavg", ONE, model=Words, rounds=1)
+
+
+def test_of_many_silos_with_such_ids_a_few_are_named():
+    silos = ct.load({"x": np.full((80, 2), 9), "y": np.arange(80) % 2}, features="ids", silos=8, name="t")
+    model = nn.Sequential(nn.Embedding(5, 2), nn.Flatten(), nn.Linear(4, 2))
+    with pytest.raises(ct.Problem) as caught:
+        ct.run(silos, "local", ct.Privacy(epsilon=8, delta=1e-3), model=model, rounds=1)
+    *named, last = str(caught.value).splitlines()
+    assert len(named) == 6
+    assert all("has the id 9 among its" in line for line in named)
+    assert last == "data: 10 more parts of silos have such ids"

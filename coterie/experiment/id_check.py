@@ -12,10 +12,11 @@ from ..tasks.task import Task
 from ..tasks.trials import tables_of
 
 CHUNK = 1024  # examples that are tried at a time
+MOST_PROBLEMS = 6  # lines of one message
 
 
 def check_ids(task: Task, federation: Federation) -> None:
-    """Raise one `Problem` that names every silo with an id for which the model has no row.
+    """Raise one `Problem` that names silos with an id for which the model has no row.
 
     Where ids lie among numbers, or tables differ in size, only the module knows which ids go where: it is
     tried on all examples.
@@ -50,7 +51,9 @@ def check_ids(task: Task, federation: Federation) -> None:
                     f" {_listed(tables)} rows), in {part} example {place + 1}"
                 )
     if problems:
-        raise Problem("\n".join(problems))
+        hidden = len(problems) - MOST_PROBLEMS
+        more = [f"data: {hidden} more parts of silos have such ids"] if hidden > 1 else []
+        raise Problem("\n".join([*(problems[:MOST_PROBLEMS] if more else problems), *more]))
 
 
 def _refused(module: nn.Module, x: Tensor) -> int | None:
