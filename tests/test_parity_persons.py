@@ -29,7 +29,7 @@ def guards(tmp_path, persons=True, coordinator=None):
     return coordinator, [
         make_guard(
             tmp_path / silo.name, silo, data.classes, "records", coordinator.public, BUDGET,
-            policy_text(20.0, 50.0), "person",
+            policy_text(20.0, 50.0), "person" if persons else "example",
         )
         for silo in data.silos
     ]  # fmt: skip
