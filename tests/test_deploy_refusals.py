@@ -208,7 +208,7 @@ class TestFullDisk:
             guard.close()
 
     def test_a_full_disk_is_named_where_a_guard_is_made_or_started(self, refused, command, tmp_path, small):
-        rows = "\n".join(f"{k},{k % 7},{k % 2}" for k in range(200))
+        rows = "\n".join(f"{k % 50},{k % 7},{k % 2}" for k in range(200))
         (tmp_path / "records.csv").write_text(f"a,b,y\n{rows}\n")
         key = small.folder / "silo-0" / "coordinator.pub"
         words = [
