@@ -172,7 +172,8 @@ def test_a_server_that_is_not_there_is_named(tmp_path):
     with (
         parties.transport(patience=4) as transport,
         pytest.raises(
-            Problem, match=rf"within 4 s: the server at localhost:{parties.record.port} does not let"
+            Problem,
+            match=rf"within 4 s: nothing listens at localhost:{parties.record.port}: is `coterie server`",
         ),
     ):
         transport.exchange({"north": b""}, 1)
