@@ -177,7 +177,7 @@ def remove_all() -> None:
 
 @contextmanager
 def alone() -> Iterator[str | None]:
-    """Give why the page cannot be followed here now; None if it can. What a killed test left behind is removed."""
+    """Return why the page cannot be followed here; None if it can. What a killed test left behind is removed."""
     if (reason := why_not()) is not None:
         yield reason
         return
