@@ -67,7 +67,7 @@ def _several(said: dict[str, Any]) -> list[str]:
     totals = said.get("several_silos") or {}
     if not totals:
         return []
-    each = ", ".join(f"{shown(epsilon)} in {silos} silos" for silos, epsilon in totals.items())
+    each = " and ".join(f"{shown(epsilon)} in {silos} silos" for silos, epsilon in totals.items())
     return [
         "<p>A person with rows in several silos is protected by each silo's noise, but what the silos release"
         f" adds up. If every silo releases what this one does, epsilon is at most {escape(each)}.</p>"
