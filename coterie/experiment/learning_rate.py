@@ -58,7 +58,7 @@ def chosen(
 ) -> Tensor:
     """Return the learning rates `[runs, silos]`: those given, and automatic ones in place of NaN.
 
-    `clip` is that of examples, infinite where there is none.
+    `clip` bounds gradients; it is infinite for silos without privacy.
     """
     kind, optimizer = "classes" if task.classes else "numbers", training.optimizer
     if optimizer.optimizer == "adam":

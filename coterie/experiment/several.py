@@ -24,7 +24,7 @@ def check_one_target(task: Task, key: str) -> None:
 def columns_of(preparation: Preparation, loss: str, output: Tensor) -> dict[str, Any]:
     """Return the columns of predictions for several targets, from outputs `[rows, targets]`.
 
-    A label has a further column with the probability of its second value, or the score if there is none.
+    Each label has a second column: the probability of its second value, or its score if the loss gives none.
     """
     columns: dict[str, Any] = {}
     for place, name in enumerate(preparation.targets):
